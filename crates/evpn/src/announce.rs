@@ -1,4 +1,4 @@
-//! The stations here, as zebra gets to know them: entries of the kernel's bridges behind the TAP of each network, and
+//! This host's stations, as zebra learns of them: entries of the kernel's bridges behind the TAP of each network, and
 //! neighbours behind the bridges.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,14 +25,14 @@ pub type Place = (u16, Mac);
 pub enum How {
     /// The address may move to another host.
     Plain,
-    /// The address stays here, whatever other hosts announce (RFC 7432 §15.2: "sticky").
+    /// The address stays at this host, whatever other hosts announce (RFC 7432 §15.2: "sticky").
     Sticky,
 }
 
 /// An IP address of a network, by the network's number in the switch.
 pub type Owned = (u16, IpAddr);
 
-/// Tells zebra, by entries of bridges. This takes `CAP_NET_ADMIN`.
+/// Notifies zebra by entries of bridges, which takes `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Herald(Socket);
 
@@ -102,13 +102,13 @@ impl Herald {
     }
 }
 
-/// The announcements that zebra got: an `H` for each `P`.
+/// The announcements that zebra has: an `H` for each `P`.
 #[derive(Debug)]
 pub struct Announced<P, H> {
     told: BTreeMap<P, H>,
-    /// Places that another host has taken, and when.
+    /// Places that another host has taken, each with the time.
     taken: BTreeMap<P, u64>,
-    /// Places that are withdrawn first, because zebra has not taken them.
+    /// Places that are withdrawn first, because zebra has not accepted them.
     again: BTreeSet<P>,
 }
 
@@ -119,7 +119,7 @@ impl<P, H> Default for Announced<P, H> {
 }
 
 impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
-    /// The changes for zebra to know `here`, at most a batch; `true` if these are all.
+    /// The changes that make zebra know `here`, at most a batch; `true` if these are all.
     pub fn changes(&mut self, here: &BTreeMap<P, H>, now_ns: u64) -> (Vec<(P, Option<H>)>, bool) {
         self.taken.retain(|place, at| here.contains_key(place) && now_ns < *at + EVPN_AGAIN_NS);
         let again = std::mem::take(&mut self.again);
@@ -151,22 +151,22 @@ impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
         }
     }
 
-    /// Zebra has not accepted the announcement, which is withdrawn and made again.
+    /// Notes that zebra has not accepted the announcement, which is withdrawn and made again.
     pub fn again(&mut self, place: P) {
         self.again.insert(place);
     }
 
-    /// Another weir, which this one replaces, has announced the place.
+    /// Notes that another weir, which this one replaces, has announced the place.
     pub fn adopt(&mut self, place: P, how: H) {
         self.told.entry(place).or_insert(how);
     }
 
-    /// Zebra does not know the place: it is announced again.
+    /// Notes that zebra does not know the place, which is announced again.
     pub fn untold(&mut self, place: P) {
         self.told.remove(&place);
     }
 
-    /// Zebra has the announcement, perhaps from an earlier weir.
+    /// Notes that zebra has the announcement, perhaps from an earlier weir.
     pub fn found(&mut self, place: P, how: H) {
         self.told.insert(place, how);
     }
@@ -176,7 +176,7 @@ impl<P: Ord + Copy, H: PartialEq + Copy> Announced<P, H> {
         self.told.len()
     }
 
-    /// True if there are none.
+    /// True if there are no announcements.
     pub fn is_empty(&self) -> bool {
         self.told.is_empty()
     }

@@ -1,19 +1,19 @@
-//! The presence of FRR, and its consequences for withdrawn entries. Pure: times are given.
+//! The presence of FRR, and its consequences for withdrawn entries. Pure: times are passed in.
 
 use weir_limits::{EVPN_BACK_NS, EVPN_HOLD_NS, EVPN_WITHDRAWN_NS};
 
 /// The presence of FRR.
 ///
-/// An FRR that stays away for longer than its entries hold has been given up, perhaps for another program: entries that
-/// leave the kernel then were withdrawn.
+/// An FRR that is absent for longer than its entries hold has been given up, perhaps for another program. Entries that
+/// leave the kernel after that were withdrawn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// FRR was not seen, or not for long: its entries hold.
+    /// FRR was not seen, or was not absent for long: its entries hold.
     #[default]
     Unknown,
-    /// FRR is there, since this time (ns).
+    /// FRR has been there since this time (ns).
     Here(u64),
-    /// FRR has ended at this time (ns).
+    /// FRR ended at this time (ns).
     Gone(u64),
 }
 
@@ -22,7 +22,7 @@ impl Presence {
     pub fn saw(&mut self, is_here: bool, now_ns: u64) {
         *self = match (*self, is_here) {
             (Self::Unknown, false) => Self::Unknown,
-            // Entries that are stale by then were withdrawn, and are not waited for.
+            // Entries that are stale at this time were withdrawn, and are removed without a wait.
             (Self::Unknown, true) => Self::Here(0),
             (Self::Gone(_), true) => Self::Here(now_ns),
             (Self::Here(_), false) => Self::Gone(now_ns),
@@ -40,12 +40,12 @@ impl Presence {
         *self = Self::Here(now_ns.saturating_add(takes_ns));
     }
 
-    /// True if an entry that is stale since `since_ns` goes now.
+    /// True if an entry that is stale since `since_ns` must be removed now.
     pub fn is_due(self, since_ns: u64, now_ns: u64) -> bool {
         let stale_for = now_ns.saturating_sub(since_ns);
         match self {
             Self::Gone(_) => stale_for >= EVPN_HOLD_NS,
-            // FRR has not withdrawn the entry, but ended.
+            // FRR has not withdrawn the entry: it ended.
             Self::Here(back_ns) if since_ns <= back_ns && back_ns > 0 => {
                 now_ns >= back_ns.saturating_add(EVPN_BACK_NS) || stale_for >= EVPN_HOLD_NS
             }

@@ -1,23 +1,23 @@
 //! Decides when zebra must learn everything again: zebra was restarted, and bgpd was not. Pure.
 //!
-//! bgpd tells zebra of other hosts when it learns of a VNI, and learns of none twice. So a new zebra knows of no other
-//! host. It leaves in the kernel the entries of the zebra before it, and withdraws none. A VXLAN device that goes down
-//! and comes up is, for both, a VNI that goes and comes.
+//! bgpd notifies zebra of other hosts when it learns of a VNI, and never twice for the same VNI. So a new zebra knows
+//! of no other host. It leaves the former zebra's entries in the kernel, and withdraws none. For both daemons, a VXLAN
+//! device that goes down and comes up is a VNI that is removed and added again.
 
 use weir_limits::EVPN_RESYNC_LOOKS;
 
 /// The question on zebra's vty socket, as `vtysh` asks it: the daemons that have connected to it.
 pub const QUESTION: &[u8] = b"enable\0show zebra client summary\0";
 
-/// The state of agreement between bgpd and zebra.
+/// States if bgpd and zebra agree about the other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resync {
-    /// `Some` if they disagree: the number of times in a row that bgpd was seen connected since.
+    /// `Some` if bgpd and zebra disagree: the number of times in a row that bgpd was seen connected since.
     seen: Option<u32>,
 }
 
 impl Resync {
-    /// Notes at this moment that zebra has ended or not, and that bgpd is there or not.
+    /// Notes if zebra has ended by now, and if bgpd is there.
     pub fn saw(&mut self, zebra_ended: bool, bgpd_is_here: bool) {
         match (zebra_ended, bgpd_is_here) {
             // bgpd announces everything when it starts.
@@ -27,13 +27,13 @@ impl Resync {
         }
     }
 
-    /// True if VNIs are to go and come once bgpd has connected.
+    /// True if VNIs are to be removed and added again once bgpd has connected.
     pub fn is_wanted(self) -> bool {
         self.seen.is_some()
     }
 
-    /// Takes zebra's answer to [`QUESTION`]; `true` if the time has come. By then bgpd has asked for VNIs: it does so
-    /// as soon as it has connected, and it was seen a few times.
+    /// Handles zebra's answer to [`QUESTION`]; `true` if it is time to remove and add VNIs. By then bgpd has asked for
+    /// VNIs: it asks as soon as it has connected, and it was seen a few times.
     pub fn heard(&mut self, answer: &[u8]) -> bool {
         let Some(seen) = &mut self.seen else { return false };
         let mut lines = answer.split(|byte| matches!(byte, b'\n' | 0));

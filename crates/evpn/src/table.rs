@@ -1,10 +1,11 @@
-//! The stations behind other hosts, from zebra's entries in the kernel. Pure: times are given, nothing is read.
+//! The stations behind other hosts, from zebra's entries in the kernel. Pure: times are passed in, and nothing is read.
 //!
-//! An address is behind a host if its bridge has it at the VXLAN device, and the device has it at that host. Zebra
-//! leaves the second entry when an address has come back here, so neither entry is enough.
+//! An address is behind a host if its bridge has the address at the VXLAN device, and the device has it at that host.
+//! Zebra leaves the second entry when an address has come back to this host, so neither entry alone is enough.
 //!
-//! An entry that zebra removes is *stale* first, and goes after a while: soon if FRR is there, because then it was
-//! withdrawn; late if FRR has ended, because forwarding continues without it (as in a graceful restart, RFC 4724).
+//! An entry that zebra removes is *stale* first, and is removed here after a while: soon if FRR is there, because then
+//! the entry was withdrawn; late if FRR has ended, because forwarding continues without it (as in a graceful restart,
+//! RFC 4724).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -27,7 +28,7 @@ pub enum Noted {
         /// False if the entry was removed.
         is_there: bool,
     },
-    /// The address would be at this host if it were away.
+    /// The address would be at this other host if it were not at ours.
     Host {
         /// The network's number in the switch.
         network: u16,
@@ -36,18 +37,18 @@ pub enum Noted {
         /// The host.
         host: Option<IpAddr>,
     },
-    /// The address is not at this host, or no longer known to be.
+    /// The address is behind another host, or no longer.
     Away {
         /// The network's number in the switch.
         network: u16,
         /// The address.
         mac: Mac,
-        /// The address does not move.
+        /// True if the address does not move.
         sticky: bool,
         /// False if the entry was removed.
         is_there: bool,
     },
-    /// The address is here, or no longer.
+    /// The address is at our host, or no longer.
     Here {
         /// The network's number in the switch.
         network: u16,
@@ -82,7 +83,7 @@ pub enum Noted {
 pub struct Remote {
     /// The host.
     pub host: IpAddr,
-    /// The address does not move.
+    /// True if the address does not move.
     pub sticky: bool,
 }
 
@@ -95,7 +96,7 @@ struct Entry {
     away: bool,
     sticky: bool,
     stale: Stale,
-    /// Zebra has the entry, by the present reading.
+    /// True if zebra has the entry, by the present reading.
     seen: bool,
 }
 
@@ -125,11 +126,12 @@ pub struct Dirty {
     pub places: BTreeSet<Place>,
     /// Networks whose members have changed.
     pub networks: BTreeSet<u16>,
-    /// Addresses here that zebra has not taken while another host held them as sticky, and that are free now.
+    /// Addresses of this host that zebra has not accepted while another host held them as sticky, and that are free
+    /// now.
     pub again: BTreeSet<Place>,
     /// IP addresses whose owner behind other hosts has changed.
     pub owned: BTreeSet<Owned>,
-    /// Owners here that zebra has got, or lost.
+    /// Owners at this host that zebra has learned, or lost.
     pub owned_here: BTreeMap<Owned, Option<Mac>>,
 }
 
@@ -144,11 +146,11 @@ pub struct Table {
     entries_max: usize,
     /// The number of entries that were refused for want of room.
     refused: u64,
-    /// There is room again since entries were refused.
+    /// True if there is room again since entries were refused.
     wants_all: bool,
     /// The earliest time since which an entry is stale.
     stale_since: Stale,
-    /// Addresses here that zebra knows, until they are asked for: an earlier weir may have announced them.
+    /// Addresses that zebra knows at this host, until they are asked for: an earlier weir may have announced them.
     left: Option<BTreeSet<Place>>,
 }
 
@@ -175,7 +177,7 @@ impl Table {
         self.now_ns = now_ns;
     }
 
-    /// Takes an entry of zebra's.
+    /// Applies one of zebra's entries.
     pub fn take(&mut self, noted: &Noted) {
         match *noted {
             Noted::Member { network, host, is_there: true } => self.join(network, host),
@@ -290,7 +292,7 @@ impl Table {
         }
     }
 
-    /// The addresses that zebra knows to be here; none when it is asked again.
+    /// The addresses that zebra knows at this host; none at the second call.
     pub fn take_left(&mut self) -> BTreeSet<Place> {
         self.left.take().unwrap_or_default()
     }
