@@ -20,7 +20,7 @@ use crate::topology::{CpuId, CpuSet, Distance, Topology};
 /// A thread.
 pub type ThreadId = usize;
 
-/// Work is counted in thousandths of a ns, so that a CPU does a whole number of them each ns.
+/// Full speed, in thousandths of a ns of work per ns: with this unit, a CPU does a whole number of units each ns.
 const FULL_SPEED: u64 = 1_000;
 /// Weight of a fair thread whose virtual time passes like real time (Linux: `NICE_0_LOAD`).
 pub const WEIGHT_USUAL: u32 = 1_024;
@@ -28,12 +28,12 @@ pub const WEIGHT_USUAL: u32 = 1_024;
 /// Scheduling class of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Preempted only by a higher priority.
+    /// A real-time thread is preempted only by a higher priority.
     Realtime {
         /// Priority; the higher one runs first.
         priority: u8,
     },
-    /// A share of the time that the real-time class leaves.
+    /// A fair thread gets a share of the time that the real-time class leaves.
     Fair {
         /// Relative to [`WEIGHT_USUAL`]; at least 1.
         weight: u32,
@@ -128,7 +128,7 @@ struct Cpu {
     /// Number of the valid estimate of the work's end.
     run: u64,
     turn: u64,
-    /// The slice ended while nobody was waiting.
+    /// True if the slice ended while no thread was waiting.
     overdue: bool,
     /// End of the slice (ns).
     slice_until_ns: u64,
@@ -244,7 +244,7 @@ impl Cpus {
                 self.free(cpu);
                 self.take_up(calendar, cpu);
             }
-            // A thread that it has just woken has already taken its CPU.
+            // The thread has just woken another one, which has already taken the CPU.
             State::Ready => {
                 self.ready.remove(&(*key, thread));
             }
@@ -396,7 +396,7 @@ impl Cpus {
             && self.ready.iter().any(|(_, waiting)| self.threads[*waiting].allowed.contains(cpu))
     }
 
-    /// Takes the CPU from its thread, which stays ready. Its work so far is counted.
+    /// Takes the CPU from its thread, which stays ready. The thread's work so far is counted.
     fn put_back(&mut self, cpu: CpuId) {
         let Some(thread) = self.cpus[cpu].running else { return };
         let number = match self.threads[thread].class {

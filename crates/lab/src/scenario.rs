@@ -55,7 +55,7 @@ pub struct Scenario {
 /// A thread of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Thread {
-    /// CPUs on which it may run; any if empty.
+    /// CPUs on which the thread may run; any if empty.
     pub cpus: Vec<CpuId>,
     /// Scheduling class.
     pub class: Class,
@@ -66,20 +66,20 @@ pub struct Thread {
 pub struct Guest {
     /// The guest's name in reports.
     pub name: String,
-    /// CPUs on which its vCPU may run; any if empty.
+    /// CPUs on which the guest's vCPU may run; any if empty.
     pub cpus: Vec<CpuId>,
-    /// Scheduling class of its vCPU.
+    /// Scheduling class of the guest's vCPU.
     pub class: Class,
-    /// Entries of its receive ring.
+    /// Entries of the guest's receive ring.
     pub rx_ring: u16,
-    /// Entries of its transmit ring.
+    /// Entries of the guest's transmit ring.
     pub tx_ring: u16,
     /// Length of a receive buffer (bytes); for longer frames it is as long as the usual frame, up
     /// to a page (Linux).
     pub buffer_bytes: u32,
     /// Frames that wait in the guest while its transmit ring is full (`txqueuelen`).
     pub queue_max: usize,
-    /// Policy of its calls.
+    /// Policy of calls to the guest.
     pub calls: Calls,
     /// Poll timer, if the guest has one (Dong 2011, FVIC).
     pub poll: Option<GuestPoll>,
@@ -117,8 +117,7 @@ pub struct GuestPoll {
     pub interval_ns: u64,
     /// Consecutive empty polls after which the guest asks for calls again.
     pub empty_polls: u32,
-    /// The timer keeps its own period (Dong 2011 §4.1); otherwise each poll restarts it, as in
-    /// Linux.
+    /// True if the timer keeps its own period (Dong 2011 §4.1); otherwise each poll restarts it, as in Linux.
     pub periodic: bool,
 }
 
@@ -251,7 +250,7 @@ pub enum ScenarioError {
     /// Queues may go to any worker, while each worker has queues of its own.
     #[error("`{key}` moves queues to any worker, and {whose}")]
     AnyWorker {
-        /// The setting that gives them.
+        /// The setting that gives each worker queues of its own.
         key: &'static str,
         /// The setting that contradicts the first one.
         whose: &'static str,
