@@ -6,14 +6,13 @@
 //! - A hold at an uplink delays everybody's frames, so no queue may ask for it alone.
 //! - Among streams that share a link, a held stream loses its share to the others. Each stream
 //!   alone finds that holding slows it down. If all are held, none loses anything.
-//! - A guest that polls on a timer polls all queues of its interface, transmit queues too.
+//! - A guest that polls on a timer polls all queues of its interface, including transmit queues.
 //!
-//! So the manager, which reads the counters regularly, tries such a hold for all interfaces or for
-//! one: some intervals with it and some without, in turn.
+//! So the manager, which reads the counters regularly, tries such a hold for all interfaces or for one: it compares
+//! intervals with the hold and intervals without it.
 //!
-//! No request may wait for the trial. There is no trial while an interface has so little traffic
-//! that only a few frames come within a budget. A hold that slows all interfaces together, or one
-//! of them much, is not used.
+//! No request may have to wait because of a trial. There is no trial while an interface has so little traffic that only
+//! a few frames come within a budget. A hold that slows all interfaces together, or one of them much, is not used.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +34,7 @@ pub struct Traffic {
     pub vif: u32,
     /// Frames.
     pub frames: u64,
-    /// Bytes of these.
+    /// Bytes of these frames.
     pub bytes: u64,
 }
 
@@ -100,9 +99,9 @@ impl Attempt {
         Self { law, phase, each: BTreeMap::new(), failed: HoldOff::NONE }
     }
 
-    /// Takes a look. Returns whether to hold until the next one.
+    /// Processes a look. Returns true if frames are held until the next one.
     pub fn look(&mut self, look: &Look<'_>) -> bool {
-        // A shorter interval says nothing.
+        // A shorter interval shows nothing.
         if look.elapsed_ns < self.law.look_ns >> self.law.part {
             return self.is_on();
         }
@@ -117,7 +116,7 @@ impl Attempt {
         } else if let Some(light) = light {
             self.too_few(light.vif);
         } else if !known {
-            // Interfaces were added or removed: nothing is known of the present set.
+            // Interfaces were added or removed: earlier results do not apply to the present set.
             match self.phase {
                 Phase::Without { .. } => {}
                 Phase::Tried(_) | Phase::With { .. } => self.phase = Phase::Tried(trial()),
@@ -182,7 +181,7 @@ impl Attempt {
         self.each = look.traffic.iter().map(|it| (it.vif, trial())).collect();
     }
 
-    /// Takes a look with the same interfaces as the previous one.
+    /// Processes a look with the same interfaces as the previous one.
     fn known(&mut self, look: &Look<'_>) {
         let passed =
             |it: &Traffic| Passed { frames: it.frames, bytes: it.bytes, ns: look.elapsed_ns };
