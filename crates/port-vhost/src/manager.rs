@@ -33,7 +33,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// The time between two signals to a session that has to end but can still be closing slow descriptors.
 const HURRY: Duration = Duration::from_millis(20);
 const EVENTS_MAX: usize = 64;
-/// Front ends that are turned away in one go: more than wait in a socket's queue.
+/// Front ends that are turned away at a time: more than can wait in a socket's queue.
 const AT_ONCE: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_nanos(ACCEPT_PAUSE_NS);
 const GRACE: Duration = Duration::from_nanos(SESSION_GRACE_NS);
@@ -47,7 +47,7 @@ pub type Dial = Box<dyn Fn(&Path) -> io::Result<UnixStream> + Send>;
 
 /// The socket by which an interface meets its front end.
 pub enum Endpoint {
-    /// weir listens; the front end connects, one at a time. Whoever bound the socket removes it.
+    /// weir listens; the front end connects, one at a time. The party that bound the socket removes it.
     Listener(Arc<Foreign<UnixListener>>),
     /// The front end listens; weir connects, and reconnects when the session ends.
     Connect {
@@ -60,12 +60,13 @@ pub enum Endpoint {
     Connected(UnixStream),
 }
 
-/// The session thread has ended, so that no interface can be added.
+/// Error: the session thread has ended, so no interface can be added.
 #[derive(Debug, thiserror::Error)]
 #[error("the session thread has ended")]
 pub struct ManagerGone;
 
-/// A front end's thread is stuck in one of its descriptors, or in its memory. It keeps the port's number.
+/// Error: a front end's thread is stuck in one of its descriptors, or in its memory. The thread keeps the port's
+/// number.
 #[derive(Debug, thiserror::Error)]
 #[error("the thread of its front end has not ended within {} s", END_MAX.as_secs())]
 pub struct StillBusy;
@@ -133,14 +134,14 @@ impl Manager {
                 sessions.run();
             };
             if !supervise(name, run) {
-                // From here on no thread accepts, and none would end the sessions later.
+                // No thread accepts from now on, and none would end the sessions later.
                 sessions.stop(End::ask, END_MAX);
             }
         })?;
         Ok(Self { commands: Mutex::new(commands), thread: Some(thread) })
     }
 
-    /// Panics the thread, as a mistake in it would.
+    /// Makes the thread panic, as a bug in it would.
     #[cfg(test)]
     pub(crate) fn panic(&self) {
         lock(&self.commands).send(Command::Panic).unwrap();
@@ -153,10 +154,10 @@ impl Manager {
         lock(&self.commands).send(Command::Add(port, source, party))
     }
 
-    /// Ends an interface's session and removes the interface. Returns when nobody uses the port any more.
+    /// Ends an interface's session and removes the interface. Returns when no thread uses the port any more.
     ///
     /// # Errors
-    /// [`StillBusy`]: somebody can still use the port.
+    /// [`StillBusy`]: a thread can still use the port.
     pub fn remove(&self, port: PortId) -> Result<(), StillBusy> {
         let (done, wait) = mpsc::channel();
         if lock(&self.commands).send(Command::Remove(port, done)).is_err() {
@@ -209,7 +210,7 @@ impl Source {
     }
 }
 
-/// The number of front ends that a socket can still have, one after the other.
+/// The number of front ends that may still connect to a socket in a row.
 struct Turns {
     left: u32,
     at: Instant,
@@ -235,15 +236,15 @@ impl Turns {
 
 struct Entry {
     port: Arc<VhostPort>,
-    /// The party at whose expense everything is closed that comes by its socket.
+    /// The party that pays for closing everything that comes by its socket.
     party: Party,
     source: Source,
     session: Option<(u64, Arc<End>)>,
-    /// The time at which front ends are turned away that came during a session. The session can be at its end, so they
-    /// wait in the socket's queue until then: there they outlive weir.
+    /// The time at which front ends that came during a session are turned away. The session can be at its end, so they
+    /// wait in the socket's queue until then: in the queue they outlive weir.
     turn_away_at: Option<Instant>,
     turns: Turns,
-    /// The socket is not watched until then.
+    /// The time until which the socket is not watched.
     pause_until: Option<Instant>,
 }
 
@@ -339,7 +340,7 @@ impl Sessions {
     fn remove(&mut self, id: PortId, done: mpsc::Sender<()>) {
         let entry = self.entries.remove(&id);
         if let Some(Entry { source: Source::Listener(listener), .. }) = &entry {
-            // The listener can stay open for long, and others have it too.
+            // The listener can stay open for long, and other processes have it too.
             let _ = epoll::delete(&self.epoll, listener);
         }
         match entry.and_then(|entry| entry.session) {
@@ -416,7 +417,7 @@ impl Sessions {
         }
         // A front end for which there is no room waits in the socket's queue.
         let room = descriptors::room_for_guest();
-        // Nothing comes between the two calls: a connection that only weir has is lost with it.
+        // No work comes between the two calls: a connection that only weir has is lost with weir.
         let place = entry.port.keep().map(|keep| keep.expect(entry.port.offered_queue_pairs()));
         let accepted = room.and_then(|()| listener.accept());
         let accepted = accepted.and_then(|(stream, _)| Ok(descriptors::for_guest(stream)?));
