@@ -18,18 +18,19 @@ pub struct NetworkSpec {
     pub number: u16,
     /// The network's number on the wire, 24 bits.
     pub vni: u32,
-    /// The hosts that are its members.
+    /// The hosts that are members of the network.
     pub peers: Vec<IpAddr>,
-    /// Frames a second that may go to all of them.
+    /// The number of frames per second that may go to all members.
     pub floods_per_s: u32,
-    /// Guests' neighbour questions are answered if the answer is known.
+    /// True if guests' neighbour requests are answered when the answer is known.
     pub neigh_suppress: bool,
 }
 
-/// The low bits of a host's number are its place. The others count the hosts that have had this place: a reference to
-/// an earlier host (an address in the forwarding table, a frame under way) names nobody, and never the next host.
+/// The low bits of a host's number are its place. The other bits count the hosts that have had this place. So a
+/// reference to an earlier host (an address in the forwarding table, a frame under way) names no host, and never the
+/// next one.
 const TURN: u32 = OVERLAY_HOSTS_MAX as u32;
-/// The forwarding table keeps a number plus one.
+/// The number of turns. The forwarding table keeps a number plus one, which must fit.
 const TURNS: u32 = u32::MAX / TURN;
 
 fn place(remote: u32) -> usize {
@@ -79,7 +80,7 @@ pub(crate) struct Network {
     pub(crate) floods: Arc<Gcra>,
     /// The rate of weir's own frames to guests of the network.
     pub(crate) answers: Arc<Gcra>,
-    /// Claims of guests' addresses, if these count.
+    /// Claims of guests' addresses, if weir notes them in this network.
     pub(crate) sightings: Option<Arc<[Sightings; 2]>>,
 }
 
@@ -89,7 +90,7 @@ impl Network {
     }
 }
 
-/// The reason why a datagram is of no network.
+/// The reason why a datagram belongs to no network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stranger {
     /// This host does not have the network.
@@ -99,7 +100,8 @@ pub(crate) enum Stranger {
 }
 
 impl Networks {
-    /// These networks, with peers that listen on `port`. Of two with the same number the last one holds.
+    /// Makes these networks, with peers that listen on `port`. Of two networks with the same number, the last one
+    /// holds.
     pub fn new(specs: &[NetworkSpec], port: u16) -> Self {
         let mut all = Self {
             port,
@@ -110,7 +112,7 @@ impl Networks {
             free: VecDeque::new(),
         };
         for spec in specs {
-            // A burst is a tenth of a second's frames, and at least one burst of the engine's.
+            // The burst is a tenth of a second's frames, and at least one of the engine's bursts.
             let burst = u64::from(spec.floods_per_s / 10).max(BURST_MAX as u64);
             let floods = Arc::new(Gcra::new(spec.floods_per_s.into(), burst));
             all.by_vni.insert(spec.vni, spec.number);
@@ -124,8 +126,8 @@ impl Networks {
         all
     }
 
-    /// Sets the hosts of a network: `members` get flooded frames and send, `speakers` only send. A host that is in no
-    /// network any more loses its number, and gets another one when it comes back.
+    /// Sets the hosts of a network: `members` get flooded frames and send, `speakers` only send. A host that is no
+    /// longer in any network loses its number, and gets another one when it comes back.
     pub fn set_members(&mut self, number: u16, members: &[IpAddr], speakers: &[IpAddr]) {
         let Some(before) = self.networks.get(&number).map(|network| Arc::clone(&network.members))
         else {
@@ -172,7 +174,7 @@ impl Networks {
         Some(remote)
     }
 
-    /// Frees the place of a host that is in no network any more.
+    /// Frees the place of a host that is no longer in any network.
     fn leave(&mut self, remote: u32) {
         let Some(slot) = self.hosts.get_mut(place(remote)) else { return };
         if let Some(host) = slot.take_if(|host| host.remote == remote && host.networks == 0) {
