@@ -51,8 +51,8 @@ const DESCRIPTORS_PER_LINE: u16 = (CACHE_LINE_BYTES / DESC_BYTES) as u16;
 const ELEMENTS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
 
 impl SplitDevice {
-    /// A ring at `site` that continues behind `taken` chains, which its driver has not got back. The used index in its
-    /// memory is its position: docs/design/0028-inflight.md.
+    /// A ring at `site` that continues behind `taken` chains, which its driver has not got back. The used index in the
+    /// ring's memory is its position: docs/design/0028-inflight.md.
     pub(crate) fn new(site: Site<'_>, taken: u16) -> Result<Self, SetupError> {
         let [descriptors, avail, used] = site.split_areas()?;
         let config = site.config;
@@ -71,13 +71,13 @@ impl SplitDevice {
             next_used,
             published: next_used,
             published_total: 0,
-            // The guest may have missed a call before weir took over, which it had asked for long before: so the first
-            // check returns true, unless the guest asks for a call at a later index.
+            // The guest may have missed a call before weir took over, which it had requested long before. So the first
+            // check returns true, unless the guest requests a call at a later index.
             looked_at: next_used.wrapping_sub(config.size),
             kicks_enabled: true,
             batch: None,
         };
-        // A ring starts by its first kick, and another device may have left a request here that the driver reads.
+        // The first kick starts a ring, and another device may have left a request here that the driver reads.
         ring.ask_for_kicks();
         Ok(ring)
     }
@@ -133,7 +133,7 @@ impl SplitDevice {
         distance(self.next_avail, self.avail_end)
     }
 
-    /// True if there is a chain to take, after the index was read again. It is also true for a wrong index:
+    /// True if there is a chain to take, after the index was read again. The result is also true for a wrong index:
     /// [`refill`](Self::refill) returns the error.
     #[inline]
     pub(crate) fn peek(&self) -> bool {
@@ -192,14 +192,14 @@ impl SplitDevice {
         }
     }
 
-    /// Puts the last taken chains back, none of them completed: they are taken again.
+    /// Puts the last taken chains back. None of them may be completed. They are taken again.
     #[inline]
     pub(crate) fn give_back(&mut self, chains: impl ExactSizeIterator<Item = Token>) {
         self.next_avail = self.next_avail.wrapping_sub(chains.len() as u16); // at most the queue size
     }
 
-    /// Reads a chain again that was taken before and not completed. The guest may have changed it since, so it is
-    /// checked like a new one.
+    /// Reads a chain again that was taken before and not completed. The guest may have changed the chain since, so it
+    /// is checked like a new one.
     pub(crate) fn retake_readable<'m>(
         &self,
         token: Token,
