@@ -112,9 +112,9 @@ impl Names {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct GuestCpu {
-    /// CPU time of its virtual CPU.
+    /// CPU time of the guest's virtual CPU.
     vcpu: Duration,
-    /// CPU time of its QEMU, including the virtual CPU.
+    /// CPU time of the guest's QEMU, including the virtual CPU.
     all: Duration,
 }
 
@@ -204,7 +204,7 @@ pub(super) fn costs(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cost(run.switch + run.guests())).collect()
 }
 
-/// Returns the guests' part of these costs.
+/// Returns the CPU time of the guests (s) per Gbit or packet.
 pub(super) fn guests_costs(transfers: &[Transfer]) -> Samples {
     transfers.iter().map(|run| run.cost(run.guests())).collect()
 }

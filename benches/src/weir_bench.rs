@@ -148,7 +148,7 @@ impl WeirBench {
     }
 }
 
-/// One entry of its JSON's `figures`.
+/// One entry of `figures` in the JSON of `weir bench`.
 #[derive(Debug, PartialEq)]
 struct FoundFigure {
     name: String,

@@ -49,7 +49,7 @@ pub struct OvsDpdk {
     qemu: Qemu,
 }
 
-/// The namespaces in which it runs.
+/// The namespaces in which the switch runs.
 enum Home {
     Own(Netns),
     /// A site with an uplink.

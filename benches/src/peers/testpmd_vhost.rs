@@ -14,7 +14,7 @@ use weir_bed::{
     workspace::{Workspace, socket_path},
 };
 
-/// Longest time until its sockets are open.
+/// Longest time until testpmd's sockets are open.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running testpmd with two ports, polling on one CPU.
@@ -93,7 +93,7 @@ impl TestpmdVhost {
         Ok(Self { process, _dialogue: dialogue, _pages: pages, dir })
     }
 
-    /// Returns its process id.
+    /// Returns testpmd's process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
