@@ -50,7 +50,7 @@ impl Nic {
         &self.device
     }
 
-    /// Returns the path of one of its files in `/sys/class/net`.
+    /// Returns the path of one of the interface's files in `/sys/class/net`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

@@ -101,7 +101,7 @@ pub struct Report {
     pub mac: Mac,
     /// Time since the previous report (ns).
     pub interval_ns: u64,
-    /// Interrupts of its queues; `None` if the guest's kernel does not count them by device.
+    /// Interrupts of the interface's queues; `None` if the guest's kernel does not count them by device.
     pub interrupts: Option<u64>,
     /// Frames received.
     pub rx_packets: u64,

@@ -39,7 +39,7 @@ pub enum StateError {
         /// The fault.
         reason: String,
     },
-    /// Another agent uses it.
+    /// Another agent uses the file.
     #[error("another weir-agent is running: it holds {}", path.display())]
     InUse {
         /// The lock's file.

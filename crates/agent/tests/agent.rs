@@ -34,7 +34,7 @@ impl Agent {
         kill_process(pid, signal).expect("the agent is there");
     }
 
-    /// Returns its exit code.
+    /// Returns the agent's exit code.
     fn end(mut self) -> Option<i32> {
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
