@@ -21,7 +21,7 @@ pub struct Problem {
     pub help: Option<String>,
 }
 
-/// The type of its JSON.
+/// The media type of a problem in JSON.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
 impl Problem {
