@@ -53,7 +53,7 @@ impl IdleGuest {
 pub struct Guest {
     /// The guest's end of the traffic.
     pub role: Role,
-    /// Measurements of its end.
+    /// Measurements of the guest's end.
     pub stats: Arc<LoadStats>,
     stop: Arc<AtomicBool>,
     thread_id: Arc<AtomicU32>,
