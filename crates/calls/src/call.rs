@@ -37,7 +37,7 @@ pub enum CallError {
 /// A descriptor for calls.
 #[derive(Debug)]
 pub enum Call {
-    /// The kernel signals it.
+    /// The kernel signals the descriptor.
     Eventfd(OwnedFd),
     /// A thread of this front end writes to the descriptor: it is no eventfd, or the kernel cannot
     /// signal it.
