@@ -87,7 +87,7 @@ pub enum CommandError {
     Undone {
         /// The failed step.
         failure: String,
-        /// Advice on how to resolve it, and the remaining differences.
+        /// Advice on how to resolve the problem, and the remaining differences.
         #[help]
         help: Option<String>,
     },
@@ -121,7 +121,7 @@ pub enum CommandError {
     UnknownVif {
         /// The name.
         name: PortName,
-        /// The place where it was looked for.
+        /// The place that was searched for the name.
         source_name: String,
         /// The names that exist.
         #[help]
