@@ -217,7 +217,7 @@ pub(super) struct Process {
     pub(super) parent: u32,
     /// The process has ended, and its parent has not waited for it.
     pub(super) is_zombie: bool,
-    /// The time of its beginning, since the machine's (ticks).
+    /// The time from the machine's start to the process's start (ticks).
     pub(super) began_ticks: u64,
 }
 
