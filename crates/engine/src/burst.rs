@@ -686,7 +686,7 @@ impl RawVnet {
         self.0 as u16 == 0
     }
 
-    /// Adds its last bytes, which count only if it is not plain.
+    /// Adds the header's last bytes, which count only if it is not plain.
     #[inline(never)]
     fn with_rest(self, header: &Slice<'_>) -> Self {
         let high = header.skip(8).read_array().unwrap_or_default();

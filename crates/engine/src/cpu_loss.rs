@@ -28,7 +28,7 @@ const LOSSES: usize = 16;
 /// The clock by which a worker finds out that it was kept from its processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CpuClock {
-    /// The CPU clock of its thread.
+    /// The CPU clock of the worker's thread.
     #[default]
     Thread,
     /// A clock that runs while awake and asleep, as if the worker always had its CPU: for tests.
@@ -61,7 +61,7 @@ struct Loss {
 impl Loss {
     const NONE: Self = Self { from_ns: 0, until_ns: 0, lost_ns: 0 };
 
-    /// The least part of it that was lost within these times, wherever the loss was (ns).
+    /// The part of the loss that was at least within these times, wherever the loss was (ns).
     fn within_ns(&self, from_ns: u64, until_ns: u64) -> u64 {
         let before_ns = from_ns.clamp(self.from_ns, self.until_ns) - self.from_ns;
         let after_ns = self.until_ns - until_ns.clamp(self.from_ns, self.until_ns);

@@ -18,7 +18,7 @@ impl Gate {
         self.opened.notify_all();
     }
 
-    /// Waits until it is open.
+    /// Waits until the gate is open.
     pub(crate) fn pass(&self) {
         let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.opened.wait_while(open, |open| !*open));

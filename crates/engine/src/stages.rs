@@ -52,7 +52,7 @@ impl Stage {
 pub struct StageCosts {
     /// Bursts that were measured.
     pub bursts: u64,
-    /// Frames in them.
+    /// Frames in these bursts.
     pub frames: u64,
     /// By [`Stage`], in [`UNIT`].
     pub ticks: [u64; Stage::ALL.len()],

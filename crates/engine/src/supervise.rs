@@ -13,7 +13,7 @@ use crate::lock::lock;
 /// The panics of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Panics {
-    /// The number of its panics.
+    /// The number of the thread's panics.
     pub panics: u32,
     /// There were too many: the thread has ended, and its work is no longer done.
     pub ended: bool,

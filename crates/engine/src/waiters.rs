@@ -26,7 +26,7 @@ pub struct Waiters {
 }
 
 impl Waiters {
-    /// The number of its refills: to be read before frames are delivered that may have to wait.
+    /// The number of the receiver's refills. It must be read before the delivery of frames that may have to wait.
     #[inline]
     pub fn refills(&self) -> u64 {
         self.refills.load(Ordering::SeqCst)

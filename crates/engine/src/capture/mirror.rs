@@ -30,7 +30,7 @@ use crate::switch::{Ports, Slot, slot};
 const NAME: &str = "weir-mirror";
 /// Frames that are delivered in one burst.
 const FRAMES: usize = 32;
-/// Room for each of them (bytes).
+/// Room for each frame (bytes).
 const ROOM: usize = VnetHdr::LEN + FRAME_LEN_MAX as usize + TAG_LEN;
 /// Sleep of the thread after it found frames, and after it found none. Workers never wake it.
 const PAUSE_NS: u64 = 1_000_000;
@@ -92,7 +92,7 @@ impl Engine {
 }
 
 impl Mirror {
-    /// True if its ports are still those of its creation, and its thread runs.
+    /// True if the mirror's ports are still those of its creation, and its thread runs.
     pub fn is_whole(&self) -> bool {
         let captured = lock(&self.shared.captured);
         let stands = |(id, tap): &(PortId, Arc<Tap>)| captured.has(*id, tap);

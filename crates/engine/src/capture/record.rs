@@ -16,22 +16,22 @@ const NOT_DROPPED: u16 = u16::MAX;
 /// The direction of a frame, as its port's guest sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// The port sent it into the switch.
+    /// The port sent the frame into the switch.
     Tx,
-    /// The switch delivered it to the port.
+    /// The switch delivered the frame to the port.
     Rx,
 }
 
 /// The data of a captured frame beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The time at which its burst was taken or delivered (ns, [`clock`](crate::clock)).
+    /// The time at which the frame's burst was taken or delivered (ns, [`clock`](crate::clock)).
     pub at_ns: u64,
     /// The frame's length, with its VLAN tag.
     pub len: u32,
     /// The number of kept bytes.
     pub kept: u32,
-    /// The number of its port in the capture.
+    /// The number of the frame's port in the capture.
     pub port: u16,
     /// The frame's direction. For a dropped frame, it is the direction in which the frame was counted.
     pub direction: Direction,
@@ -39,7 +39,7 @@ pub struct Header {
     pub csum_pending: bool,
     /// True if the frame stands for several frames on a wire.
     pub gso: bool,
-    /// The reason of its drop, if it was dropped.
+    /// The reason of the drop, if the frame was dropped.
     pub dropped: Option<DropReason>,
     /// The offloads that are left to do, for the frame with its tag.
     pub vnet: [u8; VNET_LEN],

@@ -19,9 +19,9 @@ struct Pending {
     since_ns: u64,
     /// The earliest time at which one of them reached weir (ns).
     arrived_ns: u64,
-    /// At least one of them waited for buffers before.
+    /// True if at least one of the frames waited for buffers before.
     parked: bool,
-    /// The number of their chains.
+    /// The number of the frames' chains.
     chains: u32,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct HeldCall {
     pub(super) withheld: u16,
     /// The interface's latency budget (ns), by which breaches are counted.
     budget_ns: u64,
-    /// The part of it that holds may use (ns).
+    /// The part of the budget that holds may use (ns).
     pub(super) hold_ns_max: u64,
     /// Allocated when there is a time to count.
     pub(super) times: Option<Box<HeldTimes>>,

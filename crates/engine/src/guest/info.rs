@@ -9,7 +9,7 @@ use super::State;
 pub struct PortInfo {
     /// The interface's state.
     pub state: State,
-    /// The reason of its last stop that was not orderly, if there was one.
+    /// The reason of the interface's last stop that was not orderly, if there was one.
     pub stop_reason: Option<String>,
     /// Front ends that connected since the interface was made.
     pub opened: u64,
@@ -21,7 +21,7 @@ pub struct PortInfo {
     pub turned_away: u64,
     /// Times at which a front end had to pause: it used too much time, or connected too often.
     pub throttled: u64,
-    /// Messages about it that were not logged, because there were too many.
+    /// Messages about the interface that were not logged, because there were too many.
     pub log_lines_unsaid: u64,
     /// Acknowledged device features.
     pub features: u64,
@@ -54,7 +54,7 @@ pub enum Silence {
     /// This number of kicks came, but the driver has never put a buffer where weir expects one: the driver probably
     /// uses another base, wrap counter or address.
     KicksWithoutBuffers(u64),
-    /// The driver has put buffers into it, and its kick descriptor has never been signalled.
+    /// The driver has put buffers into the ring, and the ring's kick descriptor has never been signalled.
     BuffersWithoutKick,
     /// Buffers were returned to a driver that wants calls, and there is no call descriptor.
     NoCallDescriptor,

@@ -190,7 +190,7 @@ impl<T: TransmitRing, R: ReceiveRing> Interface<T, R> {
 
 /// Settings and readings of an interface beside the data path, for any kind of ring.
 pub trait AnyInterface: Send + Sync {
-    /// The number of its queue pairs: the most that it has ever offered.
+    /// The number of the interface's queue pairs: the most that it has ever offered.
     fn queue_pairs(&self) -> usize;
 
     /// The port's counters.
@@ -216,7 +216,7 @@ pub trait AnyInterface: Send + Sync {
     /// The present decision of each receive queue's policy.
     fn decisions(&self) -> Vec<QueueDecision>;
 
-    /// Call times over all its receive queues.
+    /// Call times over all of the interface's receive queues.
     fn call_times(&self) -> CallTimes;
 }
 

@@ -46,7 +46,7 @@ pub trait GuestPort: Port {
     /// Sets the device's properties for the next front end and its guest.
     fn set_device(&self, _device: GuestDevice) {}
 
-    /// Limits the memory of its front end to so many bytes, from the next memory table on.
+    /// Limits the memory of the port's front end to this number of bytes, from the next memory table on.
     fn set_memory_max(&self, _bytes: u64) {}
 
     /// The process of the virtual machine's monitor, if one is known.
@@ -54,6 +54,6 @@ pub trait GuestPort: Port {
         None
     }
 
-    /// Ends its service for good, unless it exists only together with its guest.
+    /// Ends the port's service for good, unless the port exists only together with its guest.
     fn retire(&self, _reason: &str) {}
 }

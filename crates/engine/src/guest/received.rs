@@ -27,7 +27,7 @@ pub struct ReceiveCalls {
     hold: HeldCall,
     /// The time since which the guest has offered too few buffers.
     full_since: Option<u64>,
-    /// The time of its last call (ns).
+    /// The time of the queue's last call (ns).
     called_ns: Option<u64>,
     answers: Answers,
     /// The guest polls, but has not suppressed calls.
@@ -260,7 +260,7 @@ impl ReceiveCalls {
         old
     }
 
-    /// Sets the limit of its holds (ns).
+    /// Sets the limit of the queue's holds (ns).
     pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold.hold_ns_max = hold_ns_max;
         self.moderation.set_hold_ns_max(hold_ns_max);

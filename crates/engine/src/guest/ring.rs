@@ -2,7 +2,7 @@
 
 /// The part of a guest's ring that calls need.
 pub trait GuestRing {
-    /// The number of its entries; 0 if it is not in service.
+    /// The number of the ring's entries; 0 if it is not in service.
     fn size(&mut self) -> u32;
 
     /// Calls the guest if it asks for calls. Returns true if it did, `None` if there was nothing new.

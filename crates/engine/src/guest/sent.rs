@@ -164,7 +164,7 @@ impl TransmitCalls {
         self.completions = calls.completions(self.patient);
     }
 
-    /// Sets the limit of its holds (ns).
+    /// Sets the limit of the queue's holds (ns).
     pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         if let Some(completions) = &mut self.completions {
             completions.set_hold_ns_max(hold_ns_max);
