@@ -43,12 +43,12 @@ pub fn bridge_name(vni: u32) -> String {
     format!("weirb{vni}")
 }
 
-/// The name of its VXLAN device.
+/// The name of the network's VXLAN device.
 pub fn vxlan_name(vni: u32) -> String {
     format!("weirv{vni}")
 }
 
-/// The name of its TAP, which is open as long as weir runs.
+/// The name of the network's TAP, which is open as long as weir runs.
 pub fn tap_name(vni: u32) -> String {
     format!("weirt{vni}")
 }
@@ -301,7 +301,7 @@ impl Link {
         })
     }
 
-    /// True if it is a VXLAN device with this VNI and address.
+    /// True if the device is a VXLAN device with this VNI and address.
     fn carries(&self, vni: u32, local: IpAddr) -> bool {
         self.info().any(|info| match info {
             LinkInfo::Data(InfoData::Vxlan(data)) => {
