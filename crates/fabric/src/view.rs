@@ -71,7 +71,7 @@ pub struct Route {
 pub struct Thought {
     /// The frame's VLAN, if it has one.
     pub vid: Option<Vid>,
-    /// The result of learning its source address.
+    /// The result of learning the frame's source address.
     pub learned: Option<Learned>,
     /// The destination, or the reason for a drop.
     pub forward: Result<Forward, DropReason>,
