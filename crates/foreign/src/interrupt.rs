@@ -72,7 +72,7 @@ impl Drop for Closing {
 pub struct Stuck {
     /// The party's name in logs.
     pub party: String,
-    /// The number of its descriptors that are not closed, including this one.
+    /// The number of the party's descriptors that are not closed, including this one.
     pub open: usize,
     /// The time since the close of this one began.
     pub since: Duration,
