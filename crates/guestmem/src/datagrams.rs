@@ -466,7 +466,7 @@ pub struct Arrival {
     pub from: Option<IpAddr>,
     /// Length of the message's datagrams (bytes). The last one may be shorter.
     pub segment_len: usize,
-    /// The traffic class of its IP header, if the socket reports it: `IP_RECVTOS`, `IPV6_RECVTCLASS`.
+    /// The traffic class of the datagram's IP header, if the socket reports it: `IP_RECVTOS`, `IPV6_RECVTCLASS`.
     pub class: u8,
     /// The message was longer than the buffer.
     pub truncated: bool,

@@ -17,7 +17,7 @@ use crate::spare::Spare;
 /// One mapping that the handler may repair. Slots are never freed, only reused, so that the handler
 /// can walk the list without a lock.
 struct Slot {
-    /// Number of its part of the spare memory.
+    /// Number of the mapping's part of the spare memory.
     number: usize,
     place: Place,
     state: AtomicU8,

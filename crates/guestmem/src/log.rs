@@ -99,7 +99,7 @@ impl DirtyLog {
         Marks(self)
     }
 
-    /// Returns whether its file was truncated, and an access noticed: bits are lost.
+    /// Returns whether the log's file was truncated, and an access noticed: bits are lost.
     pub fn is_poisoned(&self) -> bool {
         self.memory.poisoned()
     }

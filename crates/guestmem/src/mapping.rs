@@ -222,7 +222,7 @@ const UNMAP_TURN: Duration = Duration::from_micros(100);
 
 /// The mapped part of a file.
 struct Extent {
-    /// Offset of its beginning in the file.
+    /// Offset of the part's beginning in the file.
     offset: u64,
     len: usize,
     /// Device and inode of the file.
