@@ -25,7 +25,7 @@ pub struct Answers {
 pub struct Total {
     /// Frames.
     pub frames: u64,
-    /// Bytes of these.
+    /// Bytes of these frames.
     pub bytes: u64,
 }
 

@@ -84,7 +84,7 @@ pub type GuestId = u32;
 pub struct GuestLook {
     /// The guest.
     pub id: GuestId,
-    /// Threads of its virtual processors.
+    /// Threads of the guest's virtual processors.
     pub threads: Vec<VcpuLook>,
 }
 
@@ -95,7 +95,7 @@ pub struct VcpuLook {
     pub last_cpu: u16,
     /// Share of a processor's time, 0 to 1.
     pub load: f64,
-    /// Processors where it may run, without weir's own restriction.
+    /// Processors where the thread may run, without weir's own restriction.
     pub may_run: BTreeSet<u16>,
     /// Certainly a virtual processor, which weir may place.
     pub movable: bool,
@@ -146,7 +146,7 @@ pub enum Reason {
     OwnCore,
     /// In the cache of virtual processors that the worker serves.
     NearVcpus {
-        /// Share of its traffic that goes to this cache, 0 to 1.
+        /// Share of the worker's traffic that goes to this cache, 0 to 1.
         share: f64,
     },
 }
