@@ -137,7 +137,7 @@ impl Link {
         sys::set_link_flags(self.socket.as_fd(), &self.name, flags | UP)
     }
 
-    /// True if it is an Ethernet interface (`ARPHRD_ETHER`), whose frames a switch can move.
+    /// True if the interface is an Ethernet interface (`ARPHRD_ETHER`), whose frames a switch can move.
     ///
     /// # Errors
     /// `ENODEV`: there is no such interface.
