@@ -40,7 +40,7 @@ pub struct XdpInfo {
     pub mtu: u32,
     /// The place where its frames meet the program.
     pub mode: XdpMode,
-    /// True if its driver puts frames into weir's memory itself; else the kernel copies them.
+    /// True if the interface's driver puts frames into weir's memory itself; else the kernel copies them.
     pub zero_copy: bool,
 }
 

@@ -16,7 +16,7 @@ pub enum XdpError {
         name: String,
         /// Queues asked for.
         queues: usize,
-        /// Queues that it has in use.
+        /// Queues that the interface has in use.
         has: usize,
     },
     /// A frame of this MTU does not fit a chunk of memory.

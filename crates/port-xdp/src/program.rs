@@ -11,9 +11,9 @@ use crate::sys::{self, Instruction};
 /// The place where an interface's frames meet the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In its driver.
+    /// In the interface's driver.
     Native,
-    /// Behind its driver, with any driver (`XDP_FLAGS_SKB_MODE`): slower.
+    /// Behind the interface's driver, with any driver (`XDP_FLAGS_SKB_MODE`): slower.
     Generic,
 }
 
@@ -74,7 +74,7 @@ fn instructions(sockets: i32) -> [Instruction; 6] {
 }
 
 impl Program {
-    /// Loads it, with room for `queues` sockets.
+    /// Loads the program, with room for `queues` sockets.
     ///
     /// # Errors
     /// `EPERM`: it takes `CAP_BPF` and `CAP_NET_ADMIN`.
@@ -85,8 +85,8 @@ impl Program {
         Ok(Self { program, sockets })
     }
 
-    /// Attaches it to interface `index`, as long as the result is open: in the driver if the driver takes a program at
-    /// the interface's MTU; else behind it.
+    /// Attaches the program to interface `index`, as long as the result is open: in the driver if the driver takes a
+    /// program at the interface's MTU; else behind it.
     ///
     /// # Errors
     /// `EBUSY`, `EEXIST`: there is a program already.

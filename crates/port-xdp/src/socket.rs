@@ -80,8 +80,8 @@ impl XdpSocket {
         Ok((Self { fd, umem }, rings))
     }
 
-    /// Binds it to a queue of an interface: without a copy in the kernel if the driver can do that, else with one. A
-    /// queue whose former owner has ended is free a moment later.
+    /// Binds the socket to a queue of an interface: without a copy in the kernel if the driver can do that, else with
+    /// one. A queue whose former owner has ended is free a moment later.
     ///
     /// # Errors
     /// `EBUSY`: another socket has the queue.
