@@ -193,7 +193,7 @@ impl Bench {
 /// Waits for an action of another thread, with a bound for failing tests.
 ///
 /// # Panics
-/// If it never happens.
+/// If the event never happens.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     for looks in 0_u32.. {
@@ -212,7 +212,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 /// Waits until the first queue's frames are delivered or dropped.
 ///
 /// # Panics
-/// If they never are.
+/// If a request is never answered.
 pub fn all_is_answered(front: &mut Netfront) {
     eventually("all is answered", || {
         let queue = &mut front.queues[0];

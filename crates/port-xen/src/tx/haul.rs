@@ -32,7 +32,7 @@ pub(super) struct Hauled {
     /// The ring's name for the packet.
     pub(super) token: u64,
     packet: TxPacket,
-    /// Range of its requests among the haul's: the first, and one past the last.
+    /// Range of the packet's requests among the haul's: the first, and one past the last.
     requests: (usize, usize),
     arrived_ns: u64,
     /// Status of the answer, unless the packet waits for a receiver.
