@@ -41,7 +41,7 @@ impl Token {
         (self.0 >> 16) as u16
     }
 
-    /// Place of its first slot, in a packed ring.
+    /// Place of the list's first slot, in a packed ring.
     #[inline(always)]
     pub(crate) fn at(self) -> u16 {
         (self.0 >> 32) as u16
@@ -79,8 +79,8 @@ pub struct Taken<'m> {
     pub chain: Chain,
     /// The chain's first piece.
     pub front: Slice<'m>,
-    /// The indices of its first piece and behind its last one among all pieces. They are equal if `front` is the whole
-    /// chain, which is then not among them.
+    /// The indices of the chain's first piece and behind its last one among all pieces. They are equal if `front` is
+    /// the whole chain, which is then not among them.
     pub pieces: (u32, u32),
 }
 

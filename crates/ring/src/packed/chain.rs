@@ -14,7 +14,7 @@ use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT};
 pub(crate) struct Walked {
     /// The buffer id: that of its last descriptor (virtio 1.2 §2.8.6).
     pub(crate) id: u16,
-    /// Slots it takes in the ring.
+    /// Slots that the list takes in the ring.
     pub(crate) slots: u16,
     /// Bytes in all its buffers.
     pub(crate) len: u32,
