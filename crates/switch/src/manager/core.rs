@@ -41,9 +41,9 @@ pub(super) struct Look {
 pub(super) struct VifLook {
     pub(super) id: PortId,
     pub(super) kind: Kind,
-    /// The part of its latency budget that is left for holding (ns).
+    /// The part of the interface's latency budget that is left for holding (ns).
     pub(super) hold_ns_max: u64,
-    /// True if its guest can receive.
+    /// True if the interface's guest can receive.
     pub(super) running: bool,
     /// Frames in both directions.
     pub(super) frames: u64,
@@ -55,7 +55,7 @@ pub(super) struct VifLook {
     pub(super) guest_cpu: Option<GuestCpu>,
     /// The cost of an interrupt, as reported by the guest's agent (ns).
     pub(super) agent_cost_ns: Option<u64>,
-    /// Frames that its guest received.
+    /// Frames that the interface's guest received.
     pub(super) received: u64,
     /// The hold of its queues under `auto`, if its guest could poll at that interval instead (ns).
     pub(super) pollable_ns: Option<u64>,
@@ -173,7 +173,7 @@ struct Vif {
     call_cost: Regression,
     /// Traffic between the last two looks.
     traffic: Traffic,
-    /// Frames among these that its guest received.
+    /// Frames among these that the interface's guest received.
     received: u64,
     agent_cost_ns: Option<u64>,
     /// The trial of polling in place of calls, under `auto`.

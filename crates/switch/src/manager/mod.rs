@@ -64,13 +64,13 @@ pub(crate) struct NewVif {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct VifSettings {
     pub(crate) kind: Kind,
-    /// The part of its latency budget that is left for holding (ns).
+    /// The part of the interface's latency budget that is left for holding (ns).
     pub(crate) hold_ns_max: u64,
     /// The whole latency budget (ns), if the interface is in a network of the overlay.
     pub(crate) overlay_budget_ns: Option<u64>,
     /// The guest's address.
     pub(crate) mac: Mac,
-    /// True if entries of its indirection table move by load.
+    /// True if entries of the interface's indirection table move by load.
     pub(crate) rss_rebalance: bool,
 }
 

@@ -13,7 +13,7 @@ pub(crate) struct Still {
     pub(crate) name: String,
     /// The thread's activity.
     pub(crate) place: Place,
-    /// The port for which it works.
+    /// The port for which the thread works.
     pub(crate) port: Option<PortId>,
     /// Another party for which it works.
     pub(crate) party: Option<String>,
