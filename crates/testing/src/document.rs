@@ -9,9 +9,9 @@ const RUNS_ALL: &str = " runs all lines of this page. -->";
 pub struct Block<'d> {
     /// The text behind the fence; empty if there is none.
     pub language: &'d str,
-    /// The number of its first line in the document.
+    /// The number of the block's first line in the document.
     pub first: usize,
-    /// The last line of text before it.
+    /// The last line of text before the block.
     pub said: &'d str,
     /// The test that runs it, from the comment before it: a path relative to the repository's root.
     pub run_by: Option<&'d str>,
