@@ -98,7 +98,7 @@ pub(crate) struct Lro {
     slots_max: usize,
     /// Headers of the merged packet.
     room: HostBuffer,
-    /// Kept for its allocation.
+    /// The vector is kept for its allocation.
     pieces: Vec<Slice<'static>>,
 }
 

@@ -24,7 +24,7 @@ pub enum WaitFor {
     Receive,
     /// Room to transmit again.
     Transmit,
-    /// Either of them.
+    /// Either of the two queues.
     Any,
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct Receive {
     refill_at: usize,
     /// Buffers of the present frame.
     used: Vec<UsedBuffer>,
-    /// Kept for its allocation.
+    /// The vector is kept for its allocation.
     pieces: Vec<Slice<'static>>,
     unloader: Unloader,
 }

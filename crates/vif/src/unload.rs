@@ -7,7 +7,7 @@ use weir_wire::container::{ContainerError, RECORD_LEN, Record, parse};
 /// The remaining frames of a container, and their buffer, which the device gets back only after the last of them.
 #[derive(Debug, Default)]
 pub(crate) struct Unloader {
-    /// Kept for its allocation.
+    /// The vector is kept for its allocation.
     records: Vec<Record>,
     /// Index of the next record to hand out.
     next: usize,
