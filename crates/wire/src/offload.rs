@@ -48,7 +48,7 @@ pub enum GsoKind {
 /// The parameters for cutting a GSO frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gso {
-    /// The kind of its segments.
+    /// The kind of the frame's segments.
     pub kind: GsoKind,
     /// True if CWR belongs on the first segment only.
     pub ecn: bool,
@@ -94,7 +94,7 @@ pub enum OffloadError {
     CsumInHeaders {
         /// `csum_start`.
         start: u16,
-        /// The least number of bytes of the headers in front of it.
+        /// The smallest length of the headers, which the checksum must not cover.
         headers_len: u16,
     },
     /// A GSO type that does not exist or that weir does not offer, UFO among them.
@@ -130,7 +130,7 @@ pub enum OffloadError {
         offset: u16,
         /// The offset of the transport header.
         need_start: u16,
-        /// The offset of its checksum.
+        /// The offset of the transport header's checksum.
         need_offset: u16,
     },
     /// A GSO frame that ends with its headers, or inside them.
