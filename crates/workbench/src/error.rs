@@ -82,7 +82,7 @@ pub enum LabError {
     Run {
         /// Name of the experiment.
         experiment: String,
-        /// Point of its sweeps.
+        /// Point of the experiment's sweeps.
         point: String,
         /// The seed.
         seed: u64,

@@ -18,7 +18,7 @@ pub struct Standing {
     pub paper: String,
     /// Name of the figure: `Fig. 2`.
     pub figure: String,
-    /// The worst verdict among its claims.
+    /// The worst verdict among the paper's claims.
     pub verdict: Verdict,
     /// True if the verdict may depend on the seed, because a claim's does.
     pub within_spread: bool,

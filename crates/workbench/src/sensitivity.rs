@@ -49,7 +49,7 @@ pub struct Sensitivity {
 /// A claim under each of [`PERCENTS`].
 #[derive(Debug, Serialize)]
 pub struct Varied {
-    /// Name of its experiment.
+    /// Name of the claim's experiment.
     pub experiment: String,
     /// Name of the figure or table.
     pub figure: String,

@@ -25,11 +25,11 @@ const UPLINK: &str = "uplink";
 /// A host to plan.
 #[derive(Debug)]
 pub struct Host {
-    /// Name of its file.
+    /// Name of the host's file.
     pub name: String,
     /// Content of the file, with seeds and limits.
     pub file: HostFile,
-    /// Costs of its machine.
+    /// Costs of the host's machine.
     pub machine: Machine,
     /// The machine's CPUs.
     pub cpus: HostCpus,
@@ -48,9 +48,9 @@ pub struct Group {
     pub name: String,
     /// The group's guests.
     pub guests: Range<usize>,
-    /// Longest hold of their frames.
+    /// Longest hold of the guests' frames.
     pub latency_budget: LatencyBudget,
-    /// Policy of their calls.
+    /// Policy of calls to the guests.
     pub moderation: Kind,
     /// Largest p99 of datagrams and requests (ns).
     pub p99_ns: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Group {
 /// A load of each VM of a group.
 #[derive(Debug)]
 pub struct GroupLoads {
-    /// Indices of its loads in the scenario.
+    /// Indices of these loads in the scenario.
     pub loads: Range<usize>,
     /// Least number of frames per second and VM.
     pub at_least: Option<f64>,
