@@ -12,7 +12,7 @@ use super::wire::{ErrorName, Header, Kind, Permission, WatchEvent, WireError, en
 /// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The server refused it.
+    /// The server refused the request.
     #[error("xenstore {kind:?} {path:?}: {name}")]
     Refused {
         /// The request.
