@@ -50,9 +50,10 @@ pub struct Row {
     pub failures: Vec<String>,
     /// Ratio of the two guests' frames per second with the attacker to those without.
     pub pps: Option<f64>,
-    /// Ratio of their p99 with the attacker to that without.
+    /// Ratio of the two guests' p99 with the attacker to that without.
     pub p99: Option<f64>,
-    /// Ratio of their p99 if another process, which shares nothing with weir, does weir's work for the attacker.
+    /// Ratio of the two guests' p99 if another process, which shares nothing with weir, does weir's work for the
+    /// attacker.
     pub p99_limit: Option<f64>,
     /// A newcomer's wait (ms): the median of the windows' longest waits.
     pub newcomer_ms: f64,
@@ -311,9 +312,9 @@ impl Used {
 /// weir's work beside an attacker.
 #[derive(Clone, Debug)]
 struct Taken {
-    /// CPUs used by its workers, for guests and attacker.
+    /// CPUs used by weir's workers, for guests and attacker.
     workers: f64,
-    /// Work of its other threads, all of it for the attacker.
+    /// Work of weir's other threads, all of it for the attacker.
     others: Work,
 }
 
