@@ -99,7 +99,7 @@ pub struct Look {
     pub packets: f64,
     /// Uptime (s).
     pub uptime: f64,
-    /// Interrupts of its virtio devices.
+    /// Interrupts of the guest's virtio devices.
     pub interrupts: f64,
 }
 

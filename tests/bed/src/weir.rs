@@ -34,7 +34,7 @@ const TOKEN: &str = "api.token";
 pub struct Vif {
     /// Queue pairs. `None` is one.
     pub queues: Option<u8>,
-    /// The VLAN it is an access port of.
+    /// The VLAN of which the interface is an access port.
     pub vlan: Option<u16>,
     /// The interface's network, one of [`Overlay`].
     pub network: Option<&'static str>,
