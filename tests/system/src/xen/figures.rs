@@ -47,7 +47,7 @@ pub struct Figures {
     pub tcp_packets_per_second: Samples,
     /// Interrupts of the receiving guest's interface per packet.
     pub tcp_events_per_packet: Samples,
-    /// Interrupts for its sent acknowledgements per packet.
+    /// Interrupts for the guest's sent acknowledgements per packet.
     pub tcp_sent_events_per_packet: Samples,
     /// Interrupts of the receiving guest's interface per packet, under UDP.
     pub udp_events_per_packet: Samples,
@@ -196,7 +196,7 @@ impl CpuSeconds {
 struct Received {
     packets: f64,
     events: f64,
-    /// Interrupts of its transmit queue.
+    /// Interrupts of the guest's transmit queue.
     sent_events: f64,
 }
 
