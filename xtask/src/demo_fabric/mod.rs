@@ -58,7 +58,7 @@ struct Place {
     name: &'static str,
     network: &'static str,
     index: u8,
-    /// Number of its addresses, which both tenants use.
+    /// Number in the guest's addresses. Both tenants use the same numbers.
     number: u8,
     mac: &'static str,
     host: usize,
