@@ -3,13 +3,13 @@
 mod look;
 mod sandbox;
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
 use weir_config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
+use weir_libvirt::args::LibvirtCommand;
 use weir_workbench::args::LabCommand;
 
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
@@ -85,7 +85,7 @@ pub enum Command {
     Upgrade,
     /// Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
     QemuArgs(QemuArgs),
-    /// Plug in libvirt's domains: what libvirt calls when a domain starts or ends
+    /// Plug in libvirt's domains by settings in their own XML
     #[command(subcommand)]
     Libvirt(LibvirtCommand),
     /// Add, change, remove, show or list interfaces of the running switch
@@ -344,37 +344,6 @@ mac_check, isolated, rss_rebalance, vlan, trunk, native, tag_protocol, network, 
 addresses, router, weight, window, period, rate, burst, packets_per_second, packet_burst, rx_rate,
 rx_burst, rx_packets_per_second, rx_packet_burst.";
 
-/// `weir libvirt`
-#[derive(Debug, Subcommand)]
-pub enum LibvirtCommand {
-    /// Make or remove a domain's interfaces, as libvirt's hook for QEMU; the domain's XML is read from standard input
-    #[command(after_help = LIBVIRT_HOOK_NOTES)]
-    Hook(HookArgs),
-}
-
-/// `weir libvirt hook`
-#[derive(Debug, Args)]
-pub struct HookArgs {
-    /// The domain
-    #[arg(allow_hyphen_values = true)]
-    pub domain: OsString,
-    /// What happens to it
-    #[arg(allow_hyphen_values = true)]
-    pub operation: OsString,
-    /// What else libvirt says
-    #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
-    pub rest: Vec<OsString>,
-}
-
-const LIBVIRT_HOOK_NOTES: &str = "\
-Operations:
-  prepare    makes the interfaces that the domain's <metadata> names
-  reconnect  makes those that are missing; never fails, since libvirt would end the domain
-  release    removes all interfaces of the domain
-Any other does nothing, and neither does a domain without weir's elements.
-
-/etc/libvirt/hooks/qemu.d/weir calls it. docs/guide/libvirt.md has the elements.";
-
 /// `weir addresses`
 #[derive(Debug, Args)]
 pub struct AddressesArgs {
@@ -563,7 +532,7 @@ mod tests {
 
         Plug in VMs:
           qemu-args  Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
-          libvirt    Plug in libvirt's domains: what libvirt calls when a domain starts or ends
+          libvirt    Plug in libvirt's domains by settings in their own XML
           vif        Add, change, remove, show or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink
 

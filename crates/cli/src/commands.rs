@@ -15,6 +15,7 @@ use weir_config::{
     Config, ConfigError, Defaults, PortName, Setting, SocketPath, ValueError, VifChanges,
     VifConfig, Workers,
 };
+use weir_libvirt::LibvirtError;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
 use weir_switch::descriptors::Carried;
 use weir_switch::memory;
@@ -23,7 +24,6 @@ use weir_text::{Table, count, time};
 use weir_workbench::LabError;
 
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
-use crate::libvirt::{self, HookError};
 use crate::run::RunError;
 use crate::show;
 use crate::vm_args::{Monitor, VmArgsError, VmOptions};
@@ -163,8 +163,8 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
         return EXIT_UNWELL.into();
     }
     // libvirt shows what its hook says on one line.
-    if let Some(error) = report.downcast_ref::<HookError>() {
-        eprintln!("weir: {}", libvirt::sentence(error));
+    if let Some(error) = report.downcast_ref::<LibvirtError>() {
+        eprintln!("weir: {}", weir_libvirt::sentence(error));
         return EXIT_FAILED.into();
     }
     let is_invalid = matches!(report.downcast_ref(), Some(RunError::Config(_)))

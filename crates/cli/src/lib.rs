@@ -2,7 +2,7 @@
 //!
 //! * [`args`]: the command line of `weir`; [`vhost_user_net`]: the command line of `weir-vhost-user-net`.
 //! * [`run`]: `weir run` and `weir-vhost-user-net` around a switch.
-//! * [`vm_args`]: the arguments that connect a VM to an interface; [`libvirt`]: the hook that libvirt calls.
+//! * [`vm_args`]: the arguments that connect a VM to an interface.
 //! * `ending`: signals, and an end within a time limit.
 //! * `captured`: pcapng as it arrives; `frame`: a frame described in words.
 //! * [`top`]: `weir top`.
@@ -15,7 +15,6 @@ mod captured;
 pub mod commands;
 mod ending;
 mod frame;
-pub mod libvirt;
 pub mod run;
 mod show;
 #[cfg(test)]

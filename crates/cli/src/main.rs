@@ -46,7 +46,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Save(args) => commands::save(&args, &defaults, &mut plain())?,
         Command::Upgrade => commands::upgrade(&defaults, &mut plain())?,
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
-        Command::Libvirt(command) => weir::libvirt::run(command, &defaults, &mut plain())?,
+        Command::Libvirt(command) => weir_libvirt::run(command, &defaults, &mut plain())?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
         Command::Top(args) => weir::top::run(&args, &defaults, &mut out)?,

@@ -7,10 +7,9 @@ use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::{PortName, SocketPath, SocketRole, VifConfig};
+use weir_libvirt::xml::{RECONNECT_SECS, escaped};
 use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 
-/// Seconds between two attempts of a VM monitor to reach weir.
-const RECONNECT_SECS: u32 = 1;
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
 /// The first QEMU with `reconnect-ms`. QEMU 10.2 has removed `reconnect`.
@@ -186,42 +185,14 @@ fn no_agent(monitor: &str, vifs: &[VifConfig]) -> Option<String> {
 }
 
 fn libvirt(vifs: &[VifConfig]) -> VmArgs {
-    let mut xml = vec![
-        "<!-- in <domain>: weir maps the guest's memory, so it must be shared -->".into(),
-        "<memoryBacking>".into(),
-        "  <source type='memfd'/>".into(),
-        "  <access mode='shared'/>".into(),
-        "</memoryBacking>".into(),
-        "<!-- in <devices> -->".into(),
-    ];
-    for vif in vifs {
-        let path = xml_text(vif.socket.as_str());
-        xml.push("<interface type='vhostuser'>".into());
-        xml.push(format!("  <mac address='{}'/>", vif.mac_or_derived()));
-        // libvirt names the VM's side of the socket, and weir its own side.
-        match vif.mode {
-            SocketRole::Server => {
-                xml.push(format!("  <source type='unix' path='{path}' mode='client'>"));
-                xml.push(format!("    <reconnect enabled='yes' timeout='{RECONNECT_SECS}'/>"));
-                xml.push("  </source>".into());
-            }
-            SocketRole::Client => {
-                xml.push(format!("  <source type='unix' path='{path}' mode='server'/>"));
-            }
-        }
-        xml.push("  <model type='virtio'/>".into());
-        xml.push(format!(
-            "  <driver queues='{}' rx_queue_size='{QUEUE_SIZE}' tx_queue_size='{QUEUE_SIZE}'/>",
-            vif.queues
-        ));
-        if let Some(mtu) = vif.mtu {
-            xml.push(format!("  <mtu size='{mtu}'/>"));
-        }
-        xml.push("</interface>".into());
-    }
+    let mut xml: Vec<String> =
+        vec!["<!-- in <domain>: weir maps the guest's memory, so it must be shared -->".into()];
+    xml.extend(weir_libvirt::xml::memory());
+    xml.push("<!-- in <devices> -->".into());
+    xml.extend(vifs.iter().flat_map(weir_libvirt::xml::interface));
     let mut notes = Vec::new();
     if let Some(agent) = agent_socket(vifs, &mut notes) {
-        let path = xml_text(agent.as_str());
+        let path = escaped(agent.as_str());
         xml.push("<channel type='unix'>".into());
         xml.push(format!("  <source mode='connect' path='{path}'>"));
         xml.push(format!("    <reconnect enabled='yes' timeout='{RECONNECT_SECS}'/>"));
@@ -296,10 +267,6 @@ fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsEr
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     if text.chars().all(plain) { text.into() } else { format!("'{text}'") }
-}
-
-fn xml_text(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// An amount of memory in whole MiB: `512M`, `1G`.

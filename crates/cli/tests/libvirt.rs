@@ -310,6 +310,50 @@ fn root_a_domain_that_cannot_have_its_interface_does_not_start_and_says_why() {
     assert_eq!(host.names(), Vec::<String>::new());
 }
 
+#[test]
+fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
+    let Some(host) = Host::start() else { return };
+    let file = host.domain(1, "", "");
+    let bare = fs::read_to_string(&file).unwrap();
+    let (begin, rest) = bare.split_once("<metadata>").unwrap();
+    let rest = rest.split_once("</metadata>").unwrap().1;
+    let (memory, rest) = rest.split_once("<memoryBacking>").unwrap();
+    let rest = rest.split_once("</memoryBacking>").unwrap().1;
+    fs::write(&file, [begin, memory, rest].concat()).unwrap();
+    host.does(&["define", &file]);
+    let control = host.path("control.sock").display().to_string();
+    let asks = |args: &[&str]| {
+        let program = [env!("CARGO_BIN_EXE_weir"), "--control", &control, "libvirt"];
+        host.inside(&[&program[..], args].concat())
+    };
+    let says = |args: &[&str], expected: &str| {
+        let said = text(&asks(args));
+        assert!(said.contains(expected), "{args:?}: {said}");
+    };
+    says(&["check", "nobody"], "failed to get domain 'nobody'");
+    says(&["check", "d1"], "the domain has no <vif> of weir's: `weir libvirt define");
+    says(&["define", "d1", "web1", "rat=1"], "did you mean `rate`?");
+    says(&["define", "d1", "web1", "rate"], "write KEY=VALUE");
+    for _ in 0..2 {
+        says(&["define", "d1", "web1", "vlan=9"], "from the domain's next start on");
+        says(&["check", "d1"], "VLAN 9: comes when the domain starts");
+    }
+    let xml = host.does(&["dumpxml", "--inactive", "d1"]);
+    assert_eq!(xml.matches("<interface type='vhostuser'>").count(), 1, "{xml}");
+    host.does(&["start", "d1"]);
+    assert_eq!(host.names(), ["web1"]);
+    let said = text(&asks(&["check", "d1"]));
+    assert!(said.contains("VLAN 9: ") && !said.contains("comes"), "{said}");
+    let hook = "/etc/libvirt/hooks/qemu.d/weir";
+    assert!(host.inside(&["chmod", "644", hook]).status.success());
+    says(&["check", "d1"], "libvirt has no hook that makes the domain's interfaces: install -D");
+    assert!(host.inside(&["chmod", "755", hook]).status.success());
+    host.does(&["destroy", "d1"]);
+    assert_eq!(host.names(), Vec::<String>::new());
+    says(&["define", "d1", "file"], "from the domain's next start on");
+    says(&["check", "d1"], "an interface called file exists already, and is not the domain's");
+}
+
 /// Whatever is done to two domains, weir has the interfaces of those that run, and no others.
 #[test]
 fn root_operations_by_chance_leave_no_interface_behind() {

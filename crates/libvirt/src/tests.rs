@@ -14,7 +14,7 @@ const OF_11: &str = include_str!("tests/libvirt-11.xml");
 /// As libvirt 12 prints it, with an interface that is attached later.
 const OF_12: &str = include_str!("tests/libvirt-12.xml");
 
-fn vifs(xml: &str) -> Result<Vec<VifConfig>, HookError> {
+fn vifs(xml: &str) -> Result<Vec<VifConfig>, LibvirtError> {
     Domain::read(xml)?.vifs(&"/run/weir/control.sock".parse().unwrap())
 }
 
@@ -176,9 +176,9 @@ fn foreign_xml_is_bounded_and_names_nothing_outside_of_it() {
     );
     let long = vec![b' '; limits::DOMAIN_XML_BYTES_MAX + 1];
     let read = |bytes: &[u8]| super::read(&mut { bytes });
-    assert!(matches!(read(&long), Err(HookError::Domain(DomainError::TooLong))));
+    assert!(matches!(read(&long), Err(LibvirtError::Domain(DomainError::TooLong))));
     assert_eq!(read(&long[1..]).unwrap().len(), limits::DOMAIN_XML_BYTES_MAX);
-    assert!(matches!(read(b"<\xff>"), Err(HookError::Domain(DomainError::NotXml(_)))));
+    assert!(matches!(read(b"<\xff>"), Err(LibvirtError::Domain(DomainError::NotXml(_)))));
     // Any text, cut anywhere, is read or refused.
     for end in (0..OF_9.len()).filter(|end| OF_9.is_char_boundary(*end)) {
         assert!(vifs(&OF_9[..end]).is_err() || end >= OF_9.trim_end().len());

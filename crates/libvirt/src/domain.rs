@@ -12,7 +12,7 @@ use weir_config::{FilterRule, Owner, PortName, Setting, SocketPath, ValueError, 
 use weir_limits as limits;
 use weir_text::plain::plain_short;
 
-use super::HookError;
+use crate::LibvirtError;
 
 /// Of the elements that are weir's in a domain.
 pub const NAMESPACE: &str = "urn:weir:libvirt";
@@ -75,6 +75,20 @@ pub enum DomainError {
         /// Why not.
         error: ValueError,
     },
+    /// It has no element of weir's.
+    #[error("the domain has no <vif> of weir's")]
+    #[diagnostic(help("`weir libvirt define DOMAIN NAME` writes one"))]
+    NoElements,
+    /// weir cannot map its memory.
+    #[error("the domain's memory is not shared")]
+    #[diagnostic(help(
+        "put <source type='memfd'/> and <access mode='shared'/> into its <memoryBacking>"
+    ))]
+    Private,
+    /// The name is another's.
+    #[error("an interface called {0} exists already, and is not the domain's")]
+    #[diagnostic(help("give the <vif> another `name`, or `weir vif del` the interface"))]
+    Taken(String),
     /// Too many rules.
     #[error("the <vif> {0} has more than {max} filter rules", max = limits::FILTER_RULES_MAX)]
     Rules(String),
@@ -136,7 +150,7 @@ impl Interface {
 }
 
 /// The tree of a domain; nothing outside of the text is read for it.
-fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
+pub(super) fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
     let options =
         ParsingOptions { nodes_limit: limits::DOMAIN_XML_NODES_MAX, ..ParsingOptions::default() };
     Document::parse_with_options(xml, options)
@@ -157,7 +171,7 @@ fn owner_of(domain: Node<'_, '_>) -> Result<Owner, DomainError> {
 }
 
 /// An element of libvirt's.
-fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
+pub(super) fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Option<Node<'a, 'i>> {
     node.children().find(|it| it.has_tag_name(name))
 }
 
@@ -178,8 +192,13 @@ impl Domain {
         Ok(Self { owner, elements, interfaces })
     }
 
+    /// Whether one of its interfaces is on this socket.
+    pub(super) fn has_interface(&self, socket: &str) -> bool {
+        self.interfaces.iter().any(|interface| interface.key("socket") == Some(socket))
+    }
+
     /// What weir is to have for it.
-    pub(super) fn vifs(&self, control: &SocketPath) -> Result<Vec<VifConfig>, HookError> {
+    pub(super) fn vifs(&self, control: &SocketPath) -> Result<Vec<VifConfig>, LibvirtError> {
         let mut vifs: Vec<VifConfig> = Vec::new();
         for (index, found) in self.matched()?.into_iter().enumerate() {
             let element = &self.elements[index];
@@ -282,7 +301,7 @@ impl Element {
         interface: Option<&Interface>,
         owner: &Owner,
         control: &SocketPath,
-    ) -> Result<VifConfig, HookError> {
+    ) -> Result<VifConfig, LibvirtError> {
         if self.key("by").is_some() {
             return Err(DomainError::By(self.shown(index)).into());
         }

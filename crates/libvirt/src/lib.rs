@@ -1,5 +1,12 @@
 //! `weir libvirt`: the interfaces of a libvirt domain, whose settings stand in its `<metadata>`.
 
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod define;
+mod domain;
+pub mod xml;
+
 use std::io::{self, Read, Write};
 use std::sync::mpsc;
 use std::thread;
@@ -13,18 +20,15 @@ use weir_limits as limits;
 use weir_text::plain::plain_short;
 
 use crate::args::{HookArgs, LibvirtCommand};
-
-mod domain;
-
-use domain::Domain;
-pub use domain::{DomainError, NAMESPACE};
+use crate::domain::Domain;
+pub use crate::domain::{DomainError, NAMESPACE};
 
 const TIMEOUT: Duration = Duration::from_secs(limits::LIBVIRT_HOOK_TIMEOUT_SECS);
 const PATIENCE: Duration = Duration::from_secs(limits::LIBVIRT_HOOK_PATIENCE_SECS);
 
-/// Why a domain cannot start.
+/// Why a domain cannot start, or cannot be defined.
 #[derive(Debug, Error, Diagnostic)]
-pub enum HookError {
+pub enum LibvirtError {
     /// Standard input fails.
     #[error("cannot read the domain from standard input: {0}")]
     Read(#[from] io::Error),
@@ -40,6 +44,19 @@ pub enum HookError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Client(#[from] ClientError),
+    /// A setting that is none.
+    #[error("{0}")]
+    Setting(String),
+    /// libvirt refuses.
+    #[error("{0}")]
+    Virsh(String),
+    /// Nobody makes its interfaces.
+    #[error("libvirt has no hook that makes the domain's interfaces")]
+    #[diagnostic(help(
+        "install -D -m 755 /usr/share/doc/weir/examples/libvirt/qemu-hook /etc/libvirt/hooks/qemu.d/weir, and restart \
+         libvirtd or virtqemud"
+    ))]
+    NoHook,
     /// It took too long.
     #[error("nothing is done within {} s", limits::LIBVIRT_HOOK_TIMEOUT_SECS)]
     #[diagnostic(help("`weir doctor` looks why weir does not answer"))]
@@ -71,24 +88,26 @@ impl Operation {
 /// `weir libvirt`
 ///
 /// # Errors
-/// [`HookError`], which stops the start of a domain.
+/// [`LibvirtError`], which stops the start of a domain.
 pub fn run(
     command: LibvirtCommand,
     defaults: &Defaults,
-    _out: &mut dyn Write,
-) -> Result<(), HookError> {
+    out: &mut dyn Write,
+) -> Result<(), LibvirtError> {
     match command {
         LibvirtCommand::Hook(args) => hook(&args, defaults),
+        LibvirtCommand::Define(args) => define::define(&args, defaults, out),
+        LibvirtCommand::Check(virsh) => define::check(&virsh, defaults, out),
     }
 }
 
 /// libvirt waits for its hook, and so does whoever asks for the domain: this ends in time.
-fn hook(args: &HookArgs, defaults: &Defaults) -> Result<(), HookError> {
+fn hook(args: &HookArgs, defaults: &Defaults) -> Result<(), LibvirtError> {
     let Some(operation) = Operation::of(args) else { return Ok(()) };
     let control = defaults.control.clone();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(perform(operation, &control)));
-    match (told.recv_timeout(TIMEOUT).unwrap_or(Err(HookError::Late)), operation) {
+    match (told.recv_timeout(TIMEOUT).unwrap_or(Err(LibvirtError::Late)), operation) {
         // libvirt ends the domain, which runs, if its hook fails here.
         (Err(error), Operation::Reconnect) => {
             eprintln!("weir: {}", sentence(&error));
@@ -98,7 +117,7 @@ fn hook(args: &HookArgs, defaults: &Defaults) -> Result<(), HookError> {
     }
 }
 
-fn perform(operation: Operation, control: &SocketPath) -> Result<(), HookError> {
+fn perform(operation: Operation, control: &SocketPath) -> Result<(), LibvirtError> {
     let xml = read(&mut io::stdin().lock())?;
     let is_weirs = xml.contains(NAMESPACE);
     match operation {
@@ -114,18 +133,22 @@ fn perform(operation: Operation, control: &SocketPath) -> Result<(), HookError> 
     }
 }
 
-fn read(from: &mut dyn Read) -> Result<String, HookError> {
+fn read(from: &mut dyn Read) -> Result<String, LibvirtError> {
     let max = limits::DOMAIN_XML_BYTES_MAX;
     let mut bytes = Vec::new();
     from.take(max as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > max {
         return Err(DomainError::TooLong.into());
     }
+    text_of(bytes)
+}
+
+fn text_of(bytes: Vec<u8>) -> Result<String, LibvirtError> {
     Ok(String::from_utf8(bytes).map_err(|_| DomainError::NotXml("it is not UTF-8".into()))?)
 }
 
 /// Makes all interfaces of a domain that starts. What has its name already is left behind from another time.
-fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), HookError> {
+fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
     let mut client = connect(control, PATIENCE)?;
     remove_all(&mut client, &domain.owner)?;
@@ -136,7 +159,7 @@ fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), HookError> {
 }
 
 /// Makes those that are missing. The others may have been changed since, and stay as they are.
-fn reconnect(domain: &Domain, control: &SocketPath) -> Result<(), HookError> {
+fn reconnect(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
     let mut client = connect(control, PATIENCE)?;
     let there: Vec<_> = client.vifs()?.into_iter().map(|vif| vif.config.name).collect();
@@ -146,7 +169,7 @@ fn reconnect(domain: &Domain, control: &SocketPath) -> Result<(), HookError> {
     Ok(())
 }
 
-fn release(owner: &Owner, control: &SocketPath, patience: Duration) -> Result<(), HookError> {
+fn release(owner: &Owner, control: &SocketPath, patience: Duration) -> Result<(), LibvirtError> {
     match connect(control, patience) {
         Ok(mut client) => remove_all(&mut client, owner),
         Err(ClientError::NotRunning { .. }) => Ok(()),
@@ -154,7 +177,7 @@ fn release(owner: &Owner, control: &SocketPath, patience: Duration) -> Result<()
     }
 }
 
-fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), HookError> {
+fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), LibvirtError> {
     let owned = client.vifs()?.into_iter().filter(|vif| vif.config.by.as_ref() == Some(owner));
     let names: Vec<PortName> = owned.map(|vif| vif.config.name).collect();
     for name in &names {

@@ -1,0 +1,253 @@
+//! `weir libvirt define` and `weir libvirt check`: weir's elements in a domain that libvirt knows, by `virsh`.
+
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::str::FromStr;
+use std::{fs, io};
+
+use roxmltree::Node;
+use weir_api::Client;
+use weir_config::{Defaults, Setting, VifConfig};
+use weir_text::plain::plain_short;
+
+use crate::args::{DefineArgs, Virsh};
+use crate::domain::{self, Domain, NAMESPACE, child};
+use crate::xml::{self, escaped};
+use crate::{DomainError, LibvirtError};
+
+/// Where libvirt looks for the hook.
+const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
+
+/// Adds an interface to a domain, or replaces its settings there.
+pub(super) fn define(
+    args: &DefineArgs,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), LibvirtError> {
+    let DefineArgs { virsh, name, settings } = args;
+    let read = |setting: &String| {
+        setting.parse().map_err(|error: <Setting as FromStr>::Err| {
+            LibvirtError::Setting(format!("{setting}: {error}"))
+        })
+    };
+    let read: Vec<Setting> = settings.iter().map(read).collect::<Result<_, _>>()?;
+    let vif = VifConfig::from_settings(name, &read, &defaults.control)?;
+    let xml = dump(virsh)?;
+    let defined = with_vif(&xml, &vif, settings)?;
+    // What libvirt would keep is what the hook can read.
+    Domain::read(&defined)?.vifs(&defaults.control)?;
+    if defined != xml {
+        ask(virsh, &["define", "/dev/stdin"], &defined)?;
+    }
+    writeln!(out, "{name}: on {}, from the domain's next start on", vif.socket)?;
+    Ok(())
+}
+
+/// Says whether a domain would get its interfaces.
+pub(super) fn check(
+    virsh: &Virsh,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), LibvirtError> {
+    let xml = dump(virsh)?;
+    let domain = Domain::read(&xml)?;
+    let vifs = domain.vifs(&defaults.control)?;
+    if vifs.is_empty() {
+        return Err(DomainError::NoElements.into());
+    }
+    let document = domain::parse(&xml)?;
+    if memory_edit(&xml, document.root_element())?.is_some() {
+        return Err(DomainError::Private.into());
+    }
+    let is_executable = |it: fs::Metadata| it.permissions().mode() & 0o111 != 0;
+    if !fs::metadata(HOOK).is_ok_and(is_executable) {
+        return Err(LibvirtError::NoHook);
+    }
+    let running = Client::connect(defaults.control.as_path())?.vifs()?;
+    for vif in vifs {
+        let state = match running.iter().find(|it| it.config.name == vif.name) {
+            None => "comes when the domain starts".to_owned(),
+            Some(it) if it.config.by.as_ref() == Some(&domain.owner) => it.state.to_string(),
+            Some(_) => return Err(DomainError::Taken(vif.name.to_string()).into()),
+        };
+        writeln!(out, "{}: {}, VLAN {}: {state}", vif.name, vif.socket, vif.vlan)?;
+    }
+    Ok(())
+}
+
+fn dump(virsh: &Virsh) -> Result<String, LibvirtError> {
+    // Without passwords it could not be defined again.
+    let domain = format!("--domain={}", virsh.domain);
+    ask(virsh, &["dumpxml", "--inactive", "--security-info", &domain], "")
+}
+
+/// What `virsh` prints.
+fn ask(virsh: &Virsh, args: &[&str], input: &str) -> Result<String, LibvirtError> {
+    let failed = |error: io::Error| LibvirtError::Virsh(format!("cannot run virsh: {error}"));
+    let mut command = Command::new("virsh");
+    command.args(["--quiet", "--connect", &virsh.connect]).args(args);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().map_err(failed)?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let line = said.lines().find(|line| !line.trim().is_empty()).unwrap_or("virsh fails");
+        return Err(LibvirtError::Virsh(plain_short(line)));
+    }
+    written.transpose()?;
+    crate::text_of(output.stdout)
+}
+
+/// A place in the XML, and what is to stand there.
+type Edit = (Range<usize>, String);
+
+/// The domain with `vif`: its element, an interface on its socket, and memory that weir can map.
+fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, LibvirtError> {
+    let document = domain::parse(xml)?;
+    let domain = document.root_element();
+    let mut edits: Vec<Edit> = memory_edit(xml, domain)?.into_iter().collect();
+    let has_interface = Domain::read(xml)?.has_interface(vif.socket.as_str());
+    if !has_interface {
+        let interface = xml::interface(vif).join("\n") + "\n";
+        edits.push(match child(domain, "devices") {
+            Some(devices) => into(xml, devices, &interface),
+            None => into(xml, domain, &format!("<devices>{interface}</devices>")),
+        });
+    }
+    edits.push(element_edit(xml, domain, vif, settings));
+    // From behind, so that places stay where they are.
+    edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
+    let mut xml = xml.to_owned();
+    for (range, text) in edits {
+        xml.replace_range(range, &text);
+    }
+    Ok(xml)
+}
+
+fn memory_edit(xml: &str, domain: Node<'_, '_>) -> Result<Option<Edit>, DomainError> {
+    let Some(backing) = child(domain, "memoryBacking") else {
+        return Ok(Some(into(xml, domain, &(xml::memory().join("\n") + "\n"))));
+    };
+    let mut missing = String::new();
+    match child(backing, "access").map(|access| access.attribute("mode")) {
+        None => missing += "<access mode='shared'/>",
+        Some(Some("shared")) => {}
+        Some(_) => return Err(DomainError::Private),
+    }
+    // Huge pages are files in any case.
+    if ["source", "hugepages"].iter().all(|name| child(backing, name).is_none()) {
+        missing += "<source type='memfd'/>";
+    }
+    Ok(if missing.is_empty() { None } else { Some(into(xml, backing, &missing)) })
+}
+
+fn element_edit(xml: &str, domain: Node<'_, '_>, vif: &VifConfig, settings: &[String]) -> Edit {
+    let (name, socket) = (vif.name.as_str(), vif.socket.as_str());
+    let mut element =
+        format!("<vif xmlns='{NAMESPACE}' name='{name}' socket='{}'", escaped(socket));
+    let keys = settings.iter().filter_map(|setting| setting.split_once('='));
+    for (key, value) in keys.filter(|(key, _)| *key != "socket") {
+        element += &format!(" {key}='{}'", escaped(value));
+    }
+    element += "/>";
+    let metadata = child(domain, "metadata");
+    let own = metadata.and_then(|it| it.children().find(|it| it.has_tag_name((NAMESPACE, "vifs"))));
+    let Some(own) = own else {
+        let vifs = format!("<weir:vifs xmlns:weir='{NAMESPACE}'>{element}</weir:vifs>\n");
+        return match metadata {
+            Some(metadata) => into(xml, metadata, &vifs),
+            None => into(xml, domain, &format!("<metadata>\n{vifs}</metadata>\n")),
+        };
+    };
+    let is_same = |it: &Node<'_, '_>| {
+        it.attribute("name") == Some(name) || it.attribute("socket") == Some(socket)
+    };
+    match own.children().find(is_same) {
+        Some(before) => (before.range(), element),
+        None => into(xml, own, &element),
+    }
+}
+
+/// Puts `content` last into an element.
+fn into(xml: &str, node: Node<'_, '_>, content: &str) -> Edit {
+    let range = node.range();
+    let text = &xml[range.clone()];
+    match text.rfind("</").filter(|_| !text.ends_with("/>")) {
+        Some(at) => (range.start + at..range.start + at, content.to_owned()),
+        None => {
+            let is_name = |c: char| !c.is_whitespace() && c != '/' && c != '>';
+            let name: String = text.chars().skip(1).take_while(|c| is_name(*c)).collect();
+            (range.end - 2..range.end, format!(">{content}</{name}>"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const XML: &str = "<domain type='kvm'>\n  <name>d</name>\n  \
+        <uuid>6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11</uuid>\n  <devices>\n    <interface type='network'/>\n  \
+        </devices>\n</domain>\n";
+
+    fn defined(xml: &str, name: &str, settings: &[&str]) -> Result<String, LibvirtError> {
+        let settings: Vec<String> = settings.iter().map(|it| (*it).into()).collect();
+        let read: Vec<Setting> = settings.iter().map(|it| it.parse().unwrap()).collect();
+        let control = "/run/weir/control.sock".parse().unwrap();
+        let vif = VifConfig::from_settings(&name.parse().unwrap(), &read, &control).unwrap();
+        with_vif(xml, &vif, &settings)
+    }
+
+    #[test]
+    fn a_domain_gets_all_that_it_needs_and_the_second_time_nothing_more() {
+        let settings = ["vlan=10", "agent=/run/weir/a&b.sock", "queues=2"];
+        let once = defined(XML, "web0", &settings).unwrap();
+        for has in [
+            "<access mode='shared'/>",
+            "<source type='memfd'/>",
+            "path='/run/weir/web0.sock' mode='client'",
+            "<driver queues='2'",
+            "<interface type='network'/>",
+            "agent='/run/weir/a&amp;b.sock'",
+        ] {
+            assert!(once.contains(has), "{has}: {once}");
+        }
+        assert_eq!(defined(&once, "web0", &settings).unwrap(), once);
+        let other = defined(&once, "web0", &["vlan=11"]).unwrap();
+        assert_eq!(other.matches("<vif ").count(), 1);
+        assert!(other.contains("vlan='11'") && !other.contains("agent="), "{other}");
+        let two = defined(&other, "db0", &[]).unwrap();
+        let control = "/run/weir/control.sock".parse().unwrap();
+        let vifs = Domain::read(&two).unwrap().vifs(&control).unwrap();
+        let names: Vec<_> = vifs.iter().map(|vif| vif.name.as_str()).collect();
+        assert_eq!(names, ["web0", "db0"]);
+        assert_eq!(two.matches("<memoryBacking>").count(), 1);
+    }
+
+    #[test]
+    fn elements_that_are_there_are_filled_and_what_they_say_stays() {
+        let with = |text: &str| XML.replace("<devices>", &format!("{text}<devices>"));
+        for (there, has) in [
+            ("<memoryBacking/>", "<memoryBacking><"),
+            ("<memoryBacking><hugepages/></memoryBacking>", "<hugepages/><access"),
+            ("<metadata/>", "<metadata><weir:vifs"),
+            ("<metadata><o xmlns='urn:o'>x</o></metadata>", "x</o><weir:vifs"),
+            (
+                "<metadata><w:vifs xmlns:w='urn:weir:libvirt'/></metadata>",
+                "<w:vifs xmlns:w='urn:weir:libvirt'><vif ",
+            ),
+        ] {
+            let xml = defined(&with(there), "web0", &[]).unwrap();
+            assert!(xml.contains(has), "{there}: {xml}");
+            assert!(Domain::read(&xml).is_ok(), "{xml}");
+        }
+        let private = with("<memoryBacking><access mode='private'/></memoryBacking>");
+        assert!(matches!(
+            defined(&private, "web0", &[]),
+            Err(LibvirtError::Domain(DomainError::Private))
+        ));
+    }
+}
