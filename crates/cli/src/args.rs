@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
-use weir_config::{Config, FilterRule, PortName, Setting, SocketPath, ValueError};
+use weir_config::{Config, FilterRule, PortName, SecurityGroup, Setting, SocketPath, ValueError};
 use weir_libvirt::args::LibvirtCommand;
 use weir_workbench::args::LabCommand;
 
@@ -53,7 +53,7 @@ Exit codes:
 const GROUPS: &[(&str, &[&str])] = &[
     ("See it work", &["demo", "bench", "lab"]),
     ("Serve", &["run", "check", "diff", "reload", "save", "upgrade"]),
-    ("Plug in VMs", &["qemu-args", "libvirt", "vif", "filter"]),
+    ("Plug in VMs", &["qemu-args", "libvirt", "vif", "filter", "group"]),
     (
         "Look inside",
         &["status", "top", "stats", "addresses", "explain", "capture", "trace", "doctor"],
@@ -94,6 +94,9 @@ pub enum Command {
     /// Set, list or clear the packet filters of an interface or uplink
     #[command(subcommand)]
     Filter(FilterCommand),
+    /// List or show security groups: which connections guests may open
+    #[command(subcommand)]
+    Group(GroupCommand),
     /// Watch rates, holds, drops and reasons of all interfaces, live
     Top(TopArgs),
     /// Show on one screen how the running switch is
@@ -340,7 +343,7 @@ Examples:
   weir vif set web0 queues=4               takes effect when the VM connects again
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
-mac_check, isolated, rss_rebalance, vlan, trunk, native, tag_protocol, network, mirror, source_guard,
+mac_check, isolated, groups, rss_rebalance, vlan, trunk, native, tag_protocol, network, mirror, source_guard,
 addresses, router, weight, window, period, rate, burst, packets_per_second, packet_burst, rx_rate,
 rx_burst, rx_packets_per_second, rx_packet_burst.";
 
@@ -385,6 +388,23 @@ pub enum FilterCommand {
         /// Write what runs into the configuration file then, as `weir save --yes`
         #[arg(long)]
         save: bool,
+    },
+}
+
+/// `weir group`
+#[derive(Debug, Subcommand)]
+pub enum GroupCommand {
+    /// List groups with how many rules and interfaces each has
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a group's rules, and its interfaces with their connections
+    Show {
+        /// The group
+        #[arg(value_name = "GROUP", value_parser = explained::<SecurityGroup>)]
+        name: SecurityGroup,
     },
 }
 
@@ -535,6 +555,7 @@ mod tests {
           libvirt    Plug in libvirt's domains by settings in their own XML
           vif        Add, change, remove, show or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink
+          group      List or show security groups: which connections guests may open
 
         Look inside:
           status     Show on one screen how the running switch is

@@ -31,6 +31,7 @@ use crate::vm_args::{Monitor, VmArgsError, VmOptions};
 mod capture;
 mod doctor;
 mod filter;
+mod group;
 mod reload;
 mod save;
 mod status;
@@ -41,6 +42,7 @@ mod trace;
 pub use capture::capture;
 pub use doctor::doctor;
 pub use filter::filter;
+pub use group::group;
 pub use reload::{diff, reload, upgrade};
 pub use save::save;
 pub use status::status;
@@ -73,6 +75,13 @@ pub enum CommandError {
     #[error("the running weir was not started with a file")]
     #[diagnostic(help("name the file: `weir reload FILE`"))]
     NoFile,
+    /// No group has that name.
+    #[error("there is no group {name}")]
+    #[diagnostic(help("`weir group list` shows those there are"))]
+    NoSuchGroup {
+        /// The name.
+        name: String,
+    },
     /// Some changes are impossible while weir runs.
     #[error("nothing changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
     Fixed {

@@ -48,6 +48,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::QemuArgs(args) => commands::qemu_args(&args, &defaults, &mut out, terminal)?,
         Command::Libvirt(command) => weir_libvirt::run(command, &defaults, &mut plain())?,
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
+        Command::Group(command) => commands::group(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
         Command::Top(args) => weir::top::run(&args, &defaults, &mut out)?,
         Command::Status(args) => commands::status(&args, &defaults, &mut plain())?,

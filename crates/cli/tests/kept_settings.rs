@@ -196,6 +196,7 @@ const SET: [(&str, &[&str]); 3] = [
             "mac=02:00:00:00:00:0a",
             "rss_rebalance=false",
             "isolated=true",
+            "groups=web",
             "vlan=7",
             "source_guard=configured",
             "addresses=10.0.0.5,fd00::5",
@@ -219,7 +220,7 @@ const SET: [(&str, &[&str]); 3] = [
 fn each_key_that_is_set_while_weir_runs_outlives_it() {
     let mut changed = BTreeMap::new();
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
-        let ports = "[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n";
+        let ports = "[group.web]\n[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n";
         let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
         let defaults = keys(&weir.configs()["b"]);
         for (name, settings) in SET {

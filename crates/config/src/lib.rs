@@ -26,6 +26,7 @@
 //! * `overlay`: networks of tenants, and the hosts that they reach.
 //! * [`filter`]: which frames a port may send and receive.
 //! * `gateway`: what weir does for guests of a network by itself.
+//! * `group`: which connections guests may open.
 //! * `guard`: the addresses from which a guest may send.
 //! * `sharing`: an interface's part of the workers, and its rate limits.
 //! * `port`: the part of a port's configuration that the fabric enforces.
@@ -55,6 +56,7 @@ pub mod filter;
 mod gateway;
 #[allow(unsafe_code)]
 mod give_back;
+mod group;
 mod guard;
 mod keys;
 mod mirror;
@@ -86,6 +88,9 @@ pub use gateway::{
     NatConfig, OwnAddress,
 };
 pub use give_back::give_back;
+pub use group::{
+    GroupConfig, GroupRule, Groups, NoSuchGroup, RuleProtocol, RuleSide, RuleValues, VifGroups,
+};
 pub use guard::{Addresses, GuardChanges, Guarding};
 pub use keys::Key;
 pub use mirror::{MirrorError, check_mirrors};
@@ -100,11 +105,12 @@ pub use storm::{StormChanges, StormControl};
 pub use uplink::UplinkConfig;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
-    FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
-    LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
-    Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TagProtocol, TrunkVids,
-    UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress, InterfaceName,
+    LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName,
+    OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs,
+    Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath,
+    SocketRole, TagProtocol, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
+    Vni, Weight, WorkerCount, Workers,
 };
 pub use vif::{Conflict, VifChanges, VifConfig};
 pub use xen::XenConfig;
@@ -117,6 +123,8 @@ pub struct Config {
     pub switch: SwitchConfig,
     /// `[overlay]` and `[network.NAME]`
     pub networks: Networks,
+    /// `[group.NAME]`
+    pub groups: Groups,
     /// `[uplink.NAME]`, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// `[vif.NAME]`, in the order of the file.

@@ -14,6 +14,7 @@ use weir_text::count;
 use super::api::ApiConfig;
 use super::cost;
 use super::error::Problem;
+use super::group;
 use super::mirror::check_mirrors;
 use super::overlay::{self, Networks, Said};
 use super::section::{Located, Section};
@@ -50,6 +51,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let overlay = overlay::overlay(root.subtable("overlay", &mut problems), &mut problems);
     let networks = root.subtables("network", &mut problems);
     let networks = overlay::networks(networks, overlay, &mut problems);
+    let groups = group::groups(root.subtables("group", &mut problems), &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
@@ -62,6 +64,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         .collect();
     let mut xen = root.subtable("xen", &mut problems);
     let xen_said = xen.as_mut().map(Said::by);
+    let xen_header = xen.as_ref().map(|section| section.span.clone());
     let xen = xen.map(|section| XenConfig::from_section(section, &switch, &mut problems));
     root.finish(&mut problems);
 
@@ -70,6 +73,17 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         check_across(&switch, &uplinks, &vifs, &mut problems);
         check_networks(&networks, &uplinks, &mut vifs, &mut problems);
         check_keeper(&switch, keeper, &vifs, &mut problems);
+    }
+    let in_groups = vifs.iter().map(|placed| (&placed.port.groups, placed.header.clone()));
+    let xen_groups = xen.as_ref().map(|xen| &xen.vif.groups).zip(xen_header);
+    for (of, header) in in_groups.chain(xen_groups) {
+        if let Err(error) = groups.check(of) {
+            problems.push(
+                Problem::new(error.to_string())
+                    .label(header, "is in that group")
+                    .help(error.help()),
+            );
+        }
     }
     if let (Some(xen), Some(said)) = (&xen, xen_said)
         && let Err(error) = networks.settle(&mut xen.vif.clone())
@@ -82,6 +96,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     Ok(Config {
         switch,
         networks,
+        groups,
         uplinks: uplinks.into_iter().map(|placed| placed.port).collect(),
         vifs: vifs.into_iter().map(|placed| placed.port).collect(),
         xen,

@@ -11,8 +11,8 @@ use weir_limits::PORTS_MAX;
 
 use super::keys::{Key, Rows};
 use super::{
-    Config, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner, PlacementConfig, PortName,
-    SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
+    Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner,
+    PlacementConfig, PortName, SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
 };
 
 mod keys;
@@ -81,6 +81,8 @@ pub struct Running<'a> {
     pub switch: &'a SwitchConfig,
     /// Its networks.
     pub networks: &'a Networks,
+    /// Its groups.
+    pub groups: &'a Groups,
     /// Its uplinks.
     pub uplinks: Vec<&'a UplinkConfig>,
     /// Its interfaces.
@@ -127,6 +129,8 @@ pub struct Steps {
     pub latency_budget: Option<LatencyBudget>,
     /// Where workers run.
     pub placement: Option<PlacementConfig>,
+    /// All groups as they are to be, if one differs.
+    pub groups: Option<Groups>,
     /// Uplinks as they are to be.
     pub uplinks_changed: Vec<UplinkConfig>,
     /// New ones.
@@ -176,6 +180,8 @@ impl Running<'_> {
         let (mut tables, mut steps) = (Vec::new(), Steps::default());
         tables.extend(self.compare_switch(&file.switch, &mut steps));
         compare_networks(self.networks, &file.networks, &mut tables);
+        compare_groups(self.groups, &file.groups, &mut tables);
+        steps.groups = (*self.groups != file.groups).then(|| file.groups.clone());
         let xen = (self.xen.map(keys::xen), file.xen.as_ref().map(keys::xen));
         tables.extend(with_a_restart("xen".into(), xen));
         self.compare_uplinks(file, &mut tables, &mut steps);
@@ -350,6 +356,7 @@ impl Running<'_> {
             }
         }
         let default = steps.latency_budget.unwrap_or(self.switch.latency_budget);
+        let groups = steps.groups.as_ref().unwrap_or(self.groups);
         for vif in all {
             let of_vif = |error: String| format!("vif.{}: {error}", vif.name);
             let budget = vif.latency_budget.unwrap_or(default);
@@ -357,6 +364,7 @@ impl Running<'_> {
             if let Some(fault) = faults.first() {
                 return Err(of_vif(fault.to_string()));
             }
+            groups.check(&vif.groups).map_err(|error| of_vif(error.to_string()))?;
             // The networks of the file come with a restart.
             let settled = self.networks.settle(&mut vif.clone());
             settled.map_err(|error| of_vif(format!("{error} before a restart")))?;
@@ -381,6 +389,26 @@ fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDiffe
     for NetworkConfig { name, .. } in now.all.iter().chain(new) {
         let both = (named(now, name), named(file, name));
         tables.extend(with_a_restart(format!("network.{name}"), both));
+    }
+}
+
+fn compare_groups(now: &Groups, file: &Groups, tables: &mut Vec<TableDifference>) {
+    let new = file.all.iter().filter(|it| now.get(&it.name).is_none());
+    for GroupConfig { name, .. } in now.all.iter().chain(new) {
+        let table = format!("group.{name}");
+        let keys = |groups: &Groups| groups.get(name).map(keys::group);
+        match (keys(now), keys(file)) {
+            (Some(now), Some(file)) => {
+                tables.extend(changed(table, differing(now, file, |_| Effect::NOW)));
+            }
+            (None, Some(file)) => {
+                let mut added = whole(table, DifferenceKind::Added, None);
+                added.keys = given(file, &Keys::new());
+                tables.push(added);
+            }
+            (Some(_), None) => tables.push(whole(table, DifferenceKind::Removed, None)),
+            (None, None) => {}
+        }
     }
 }
 

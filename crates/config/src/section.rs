@@ -12,15 +12,17 @@ use super::api::ListenAddress;
 use super::check;
 use super::error::Problem;
 use super::filter::Expression;
+use super::group::RuleSide;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
-    FilePath, FilterAction, GroupName, GuardMode, HostAddress, InterfaceName, LateTurns,
-    LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName, OverlayDscp,
-    Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization,
-    RxFrames, RxUsecs, Schedule, SocketMode, SocketPath, SocketRole, TagProtocol, TrunkVids,
-    UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress, InterfaceName,
+    LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName,
+    OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs,
+    Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath,
+    SocketRole, TagProtocol, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni,
+    Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -295,6 +297,10 @@ macro_rules! from_toml_string {
 from_toml_string! {
     PortName = "a name in quotes";
     NetworkName = "the name of a network in quotes, such as \"blue\"";
+    SecurityGroup = "the name of a group in quotes, such as \"web\"";
+    GroupDefault = "\"deny\" or \"allow\"";
+    RuleDirection = "\"in\" or \"out\"";
+    RuleSide = "the other end in quotes, such as \"group:lb\" or \"10.0.0.0/8\"";
     HostAddress = "an address in quotes, such as \"192.0.2.1\"";
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;

@@ -90,6 +90,9 @@ fn every_key_is_read() {
         match = "stp"
         action = "drop"
 
+        [group.web]
+        [group.ssh]
+
         [vif.web0]
         socket = "/run/vms/web0.sock"
         mode = "client"
@@ -103,6 +106,7 @@ fn every_key_is_read() {
         agent = "/run/vms/web.agent"
         mac = "52:54:00:AB:cd:ef"
         mac_check = false
+        groups = ["web", "ssh"]
         isolated = true
         rss_rebalance = false
         vlan = 10
@@ -170,6 +174,7 @@ fn every_key_is_read() {
             unknown_per_second: Some(300.try_into().unwrap()),
         },
         guarding: Guarding { router: true, ..Guarding::default() },
+        groups: vec!["web".to_owned(), "ssh".to_owned()].try_into().unwrap(),
         filter: ["tx drop tcp dst port 25", "tx accept"].map(|rule| rule.parse().unwrap()).into(),
         sharing: Sharing::default(),
     };

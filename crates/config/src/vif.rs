@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::filter::FilterRule;
+use super::group::VifGroups;
 use super::guard::{GuardChanges, Guarding};
 use super::keys::keys;
 use super::moderation::Moderation;
@@ -100,6 +101,9 @@ keys! {
             deserialize_with = "super::filter::rules_of_a_port"
         )]
         filter: Vec<FilterRule> = Vec::new(), [not_of_copies()];
+        /// Which connections it may have, by the rules of these groups.
+        #[serde(default, skip_serializing_if = "VifGroups::is_empty")]
+        groups: VifGroups => Change<VifGroups> = VifGroups::default(), [not_of_copies()];
         /// How much of what it sends may be flooded.
         #[serde(default)]
         storm: StormControl => StormChanges = StormControl::default(), [];

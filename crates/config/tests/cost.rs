@@ -33,11 +33,13 @@ fn read(text: &str) -> Option<Config> {
 /// Texts that are costly in one way each: a beginning, a piece that repeats, and an end.
 type Kind = (&'static str, fn(usize) -> String, &'static str);
 
-const KINDS: [Kind; 32] = [
+const KINDS: [Kind; 34] = [
     ("", |n| format!("[v{n}]\n"), ""),
     ("", |n| format!("[vif.v{n}]\n"), ""),
     ("", |n| format!("[uplink.v{n}]\nkind=\"tap\"\nname=\"t{n}\"\n"), ""),
     ("", |n| format!("[network.v{n}]\nvni={n}\n"), ""),
+    ("", |n| format!("[group.g{n}]\nrules=[{{direction=\"in\"}},{{direction=\"in\"}}]\n"), ""),
+    ("", |n| format!("[vif.v{n}]\ngroups=[\"a\",\"b\"]\n"), ""),
     ("", |n| format!("[vif.v{n}]\nqueues = 2\nvlan = 10\nmtu = 9000\nrate = \"1Gbit\"\n"), ""),
     ("", |n| format!("[vif.v{}.a{n}]\n", n / 4), ""),
     ("[vif.a]\n", |n| format!("k{n}=x\n"), ""),
@@ -99,6 +101,7 @@ fn no_configuration_takes_more_memory_than_was_counted_before() {
     let running = Running {
         switch: &empty.switch,
         networks: &empty.networks,
+        groups: &empty.groups,
         uplinks: Vec::new(),
         vifs: Vec::new(),
         xen: None,

@@ -12,12 +12,15 @@ use thread_priority::{
     thread_native_id, thread_schedule_policy,
 };
 use weir_fabric::{Fabric, PortConfig, PortError, PortId, SourceGuard};
+use weir_groups::Policy;
 use weir_limits::WORKERS_MAX;
 use weir_policy::schedule::Share;
 
+use crate::clock;
 use crate::crew::{Crew, Execution, Options, Realization, Roster};
 use crate::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::filter::PortRules;
+use crate::groups::PortGroups;
 use crate::handle::{WokenFor, WorkerHandle};
 use crate::lock::lock;
 use crate::mtu::FrameLenMax;
@@ -168,6 +171,20 @@ impl Engine {
     /// Replaces a port's filters between bursts. Does nothing if there is no such port.
     pub fn set_rules(&self, id: PortId, rules: &PortRules) {
         self.shared.change(id, |slot| slot.rules = rules.clone());
+    }
+
+    /// Replaces what a port's security groups allow between bursts; its connections go on as far as that allows them.
+    /// Without groups there are none. Does nothing without such a port.
+    pub fn set_groups(&self, id: PortId, policy: Option<Policy>) {
+        let before = self.groups(id);
+        let new = |policy| PortGroups::new(policy, before.as_deref(), clock::now_ns());
+        let groups = policy.map(|policy| Arc::new(new(policy)));
+        self.shared.change(id, |slot| slot.groups.clone_from(&groups));
+    }
+
+    /// What a port's security groups allow, and its connections; `None` without groups.
+    pub fn groups(&self, id: PortId) -> Option<Arc<PortGroups>> {
+        slot(&self.shared.ports.load(), id)?.groups.clone()
     }
 
     /// Sets a port's share of each worker, and its sending rate, until it is removed. The default is weight 1

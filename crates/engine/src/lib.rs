@@ -20,6 +20,7 @@
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `filter.rs` | the frames that a port may send and receive |
+//! | `groups.rs` | the connections that a port may have |
 //! | `capture/` | copies of frames for an observer |
 //! | `own.rs` | frames that weir sends itself |
 //! | `trace.rs` | the way that a frame would take, and the reasons |
@@ -61,6 +62,7 @@ mod flow;
 mod fronts;
 mod gate;
 pub mod gro;
+pub mod groups;
 pub mod guest;
 mod handle;
 mod holds;

@@ -50,6 +50,7 @@ impl Shared {
             let mut ports = Ports::clone(ports);
             if let Some(Some(slot)) = ports.get_mut(id.index()) {
                 change(slot);
+                slot.settle();
             }
             ports
         });

@@ -80,6 +80,8 @@ drop_reasons! {
         GsoHeaders = "gso_headers",
         /// A filter of the sender refuses the frame.
         FilteredTx = "filtered_tx",
+        /// The sender's security groups do not allow the frame.
+        GroupOut = "group_out",
         /// The frame is longer than its sender's MTU allows.
         OverMtuTx = "over_mtu_tx",
         /// The sender has exceeded its limit of flooded broadcasts.
@@ -113,6 +115,8 @@ drop_reasons! {
         RxNotReady = "rx_not_ready",
         /// A filter of the receiver refuses the frame.
         FilteredRx = "filtered_rx",
+        /// The receiver's security groups do not allow the frame.
+        GroupIn = "group_in",
         /// The frame is longer than its receiver's MTU allows.
         OverMtuRx = "over_mtu_rx",
         /// The receiver's limit on received traffic is exceeded.

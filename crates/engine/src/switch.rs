@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weir_fabric::source_guard::Origin;
 use weir_fabric::{EgressTag, FrameKey, PortId, Route, Routed, Routes, SourceGuard, Vid, View};
+use weir_groups::Direction;
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
 use weir_wire::Ethernet;
@@ -15,6 +16,7 @@ use crate::clock;
 use crate::crew::Pairs;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
 use crate::flow::symmetric_hash;
+use crate::groups::PortGroups;
 use crate::mtu::FrameLenMax;
 use crate::per_queue::place;
 use crate::police::{Charge, Police};
@@ -47,12 +49,18 @@ pub struct Slot {
     pub(crate) guard: Option<Arc<SourceGuard>>,
     /// True if answers of a DHCP server behind the port are accepted.
     pub(crate) gives_leases: bool,
+    /// The connections that the port may have; `None` without groups.
+    pub(crate) groups: Option<Arc<PortGroups>>,
+    /// True if no check other than the fabric's applies to the frames that the port sends.
+    sends_freely: bool,
+    /// True if no check other than the rate's applies to the frames that the port receives.
+    receives_freely: bool,
 }
 
 impl Slot {
     /// A port without filters and limits.
     pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
-        let (pairs, rules, police, storm, guard, waiters) = Default::default();
+        let (pairs, rules, police, storm, guard, waiters, groups) = Default::default();
         let frame_len_max = FrameLenMax::NONE;
         let gives_leases = port.is_uplink();
         Self {
@@ -66,13 +74,18 @@ impl Slot {
             waiters,
             guard,
             gives_leases,
+            groups,
+            sends_freely: true,
+            receives_freely: true,
         }
     }
 
-    /// True if no check other than the fabric's applies to the frames that the port sends.
-    #[inline]
-    fn sends_freely(&self) -> bool {
-        self.rules.tx.is_none() && self.guard.is_none() && self.frame_len_max == FrameLenMax::NONE
+    /// Takes up a change of the fields above.
+    pub(crate) fn settle(&mut self) {
+        let is_free = self.groups.is_none() && self.frame_len_max == FrameLenMax::NONE;
+        self.sends_freely = is_free && self.rules.tx.is_none() && self.guard.is_none();
+        let snoops = self.guard.as_deref().is_some_and(SourceGuard::snoops);
+        self.receives_freely = is_free && self.rules.rx.is_none() && !snoops;
     }
 }
 
@@ -249,11 +262,11 @@ impl Forwarder {
     pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         match slot(ingress.ports, ingress.port) {
             Some(sender) if burst.still_tagged != 0 => self.forward_tagged(sender, ingress, burst),
-            Some(sender) if !sender.sends_freely() => match sender.rules.tx.as_deref() {
+            Some(sender) if !sender.sends_freely => match sender.rules.tx.as_deref() {
                 None => self.forward_careful(sender, ingress, burst),
                 Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
             },
-            _ => self.forward_but(0, ingress, burst),
+            _ => self.forward_but(0, None, ingress, burst),
         }
     }
 
@@ -271,7 +284,7 @@ impl Forwarder {
     #[inline(never)]
     fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
         let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
-        self.forward_but(refused, ingress, burst);
+        self.forward_but(refused, sender.groups.as_deref(), ingress, burst);
     }
 
     /// Forwards frames of a sender with a filter.
@@ -286,15 +299,21 @@ impl Forwarder {
         let (verdicts, window) = (&mut self.sent, &mut self.window);
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
         let refused = refuse(sender, &ingress, burst, &mut self.window, refused);
-        self.forward_but(refused, ingress, burst);
+        self.forward_but(refused, sender.groups.as_deref(), ingress, burst);
         let waiting = burst.room.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
         rules.settle(burst, &self.sent, waiting);
     }
 
-    /// Forwards all frames that are not in `refused` (by bit). The function is inlined, so senders without a filter do
-    /// not read these bits.
+    /// Forwards all frames that are not in `refused` (by bit), of a sender with these `groups`. The function is inlined,
+    /// so senders without a filter do not read these bits.
     #[inline(always)]
-    fn forward_but(&mut self, refused: u64, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+    fn forward_but(
+        &mut self,
+        refused: u64,
+        groups: Option<&PortGroups>,
+        ingress: Ingress<'_>,
+        burst: &mut Burst<'_>,
+    ) {
         let mut left = burst.all() & !refused;
         while left != 0 {
             let first = left.trailing_zeros() as u16; // a burst is short
@@ -308,7 +327,7 @@ impl Forwarder {
         stages::lap(Stage::Classify);
         for list in 0..self.used {
             burst.at_last = list + 1 == self.used;
-            self.serve(&ingress, burst, list);
+            self.serve(&ingress, groups, burst, list);
         }
         self.used = 0;
         if !self.visits.is_empty() {
@@ -486,35 +505,24 @@ impl Forwarder {
     /// the handling of frames that were not delivered. The function is longer than a screen: each step removes frames
     /// from the list of the next.
     #[inline(always)]
-    fn serve(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>, index: usize) {
-        let list = &mut self.lists[index];
+    fn serve(
+        &mut self,
+        ingress: &Ingress<'_>,
+        groups: Option<&PortGroups>,
+        burst: &mut Burst<'_>,
+        index: usize,
+    ) {
+        let list = &self.lists[index];
         self.list_of[place(list.port, list.queue)] = NO_LIST;
         let Some(slot) = slot(ingress.ports, list.port) else {
             return;
         };
-        if slot.frame_len_max != FrameLenMax::NONE {
-            let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
-            if over != 0 {
-                slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
-                tell_too_long_for(slot, list, burst, over);
-                list.leave_out(over);
-            }
-            if list.frames.is_empty() {
-                return;
-            }
+        let asked = groups.is_some() || !slot.receives_freely;
+        if asked && !self.admit(slot, ingress, groups, burst, index) {
+            return;
         }
-        let rules = slot.rules.rx.as_deref();
-        if let Some(rules) = rules {
-            let (verdicts, window) = (&mut self.received, &mut self.window);
-            let frames = &list.frames;
-            list.leave_out(rules.judge_received(frames, burst, verdicts, window, &slot.counters));
-            if list.frames.is_empty() {
-                return;
-            }
-        }
-        if let Some(guard) = slot.guard.as_deref().filter(|guard| guard.snoops()) {
-            snoop(guard, ingress, burst, list, &mut self.window);
-        }
+        let list = &mut self.lists[index];
+        let rules = if asked { slot.rules.rx.as_deref() } else { None };
         let mut charge = Charge::default();
         let police = slot.police.as_deref();
         if let Some(police) = police {
@@ -565,6 +573,68 @@ impl Forwarder {
             self.refilled.push(list.port);
         }
     }
+}
+
+impl Forwarder {
+    /// Drops the frames of a list that its receiver must not get from a sender with these `groups`; `false` if no frame
+    /// is left. The sender's own groups are checked here, since their rules name the receiver.
+    #[inline(never)]
+    fn admit(
+        &mut self,
+        slot: &Slot,
+        ingress: &Ingress<'_>,
+        groups: Option<&PortGroups>,
+        burst: &Burst<'_>,
+        index: usize,
+    ) -> bool {
+        let list = &mut self.lists[index];
+        let (verdicts, window) = (&mut self.received, &mut self.window);
+        if slot.frame_len_max != FrameLenMax::NONE {
+            let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
+            if over != 0 {
+                slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
+                tell_too_long_for(slot, list, burst, over);
+                list.leave_out(over);
+            }
+            if list.frames.is_empty() {
+                return false;
+            }
+        }
+        if let Some(rules) = slot.rules.rx.as_deref() {
+            let frames = &list.frames;
+            list.leave_out(rules.judge_received(frames, burst, verdicts, window, &slot.counters));
+            if list.frames.is_empty() {
+                return false;
+            }
+        }
+        if let Some(groups) = groups {
+            let peer = PortGroups::peer(slot.groups.as_deref(), slot.gives_leases);
+            let (out, now_ns) = (Direction::Out, ingress.now_ns);
+            let refused = groups.judge(out, &list.frames, burst, peer, now_ns);
+            ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
+            list.leave_out(refused);
+        }
+        if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
+            let serves = sender_serves(ingress);
+            let peer = PortGroups::peer(groups, serves);
+            let (into, now_ns) = (Direction::In, ingress.now_ns);
+            let refused = own.judge(into, &list.frames, burst, peer, now_ns);
+            slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
+            list.leave_out(refused);
+        }
+        if list.frames.is_empty() {
+            return false;
+        }
+        if let Some(guard) = slot.guard.as_deref().filter(|guard| guard.snoops()) {
+            snoop(guard, ingress, burst, list, window);
+        }
+        true
+    }
+}
+
+/// True if the sender can give addresses and advertise routes.
+fn sender_serves(ingress: &Ingress<'_>) -> bool {
+    slot(ingress.ports, ingress.port).is_some_and(|sender| sender.gives_leases)
 }
 
 /// Drops frames that the sender must not send, except those already in `refused`; returns all refused frames.
@@ -679,7 +749,7 @@ fn snoop(
     list: &List,
     window: &mut Window,
 ) {
-    if !slot(ingress.ports, ingress.port).is_some_and(|sender| sender.gives_leases) {
+    if !sender_serves(ingress) {
         return;
     }
     let now_secs = clock::secs(ingress.now_ns);

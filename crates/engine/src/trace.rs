@@ -5,6 +5,7 @@
 //! shared.
 
 use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
+use weir_groups::{Decision, Direction};
 use weir_guestmem::HostBuffer;
 use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
 
@@ -13,6 +14,8 @@ use crate::clock;
 use crate::engine::Engine;
 use crate::filter::{Action, Rules, Window};
 use crate::flow::symmetric_hash;
+use crate::groups::PortGroups;
+use crate::port::Outgoing;
 use crate::stats::DropReason;
 use crate::switch::{Ports, Slot, slot};
 
@@ -42,6 +45,15 @@ pub enum Step {
         rules: usize,
         /// The action on the frame.
         action: Action,
+    },
+    /// Security groups of the port judge the frame.
+    Groups {
+        /// The port to which the groups belong.
+        port: PortId,
+        /// True if the port receives the frame; false if the port sends it.
+        receives: bool,
+        /// The decision on the frame, with its reason.
+        decision: Decision,
     },
     /// The frame's length is compared with a port's MTU.
     Mtu {
@@ -239,11 +251,13 @@ impl Thinker<'_> {
             self.steps.push(Step::Answered { port, mac });
             return Err(Ends);
         }
+        let outgoing = Outgoing { frame: 0, tag };
         let tag = match tag {
             EgressTag::Untagged => None,
             EgressTag::Tagged(tag) => Some(tag),
         };
         self.filter(port, receiver.rules.rx.as_deref(), tag, true)?;
+        self.groups(port, &receiver, &outgoing)?;
         if let Some(police) = receiver.police.as_deref() {
             let over = police.would_refuse(&self.burst.frames()[0], self.now_ns);
             self.steps.push(Step::Police { port, over });
@@ -270,6 +284,23 @@ impl Thinker<'_> {
         self.steps.push(Step::Filter { port, receives, rule, rules: count, action });
         let reason = if receives { DropReason::FilteredRx } else { DropReason::FilteredTx };
         if action == Action::Drop { self.drop(port, reason) } else { Ok(()) }
+    }
+
+    fn groups(&mut self, port: PortId, receiver: &Slot, outgoing: &Outgoing) -> Result<(), Ends> {
+        let Some(sender) = slot(self.ports, self.sender).cloned() else { return Err(Ends) };
+        let ends = [(self.sender, &sender, receiver), (port, receiver, &sender)];
+        for (receives, (whose, own, other)) in [false, true].into_iter().zip(ends) {
+            let Some(groups) = own.groups.as_deref() else { continue };
+            let peer = PortGroups::peer(other.groups.as_deref(), other.gives_leases);
+            let direction = if receives { Direction::In } else { Direction::Out };
+            let decision = groups.would_judge(direction, outgoing, self.burst, peer, self.now_ns);
+            self.steps.push(Step::Groups { port: whose, receives, decision });
+            if let Decision::Refused(_) = decision {
+                let reason = if receives { DropReason::GroupIn } else { DropReason::GroupOut };
+                return self.drop(whose, reason);
+            }
+        }
+        Ok(())
     }
 
     fn mtu(&mut self, port: PortId, slot: &Slot, receives: bool) -> Result<(), Ends> {

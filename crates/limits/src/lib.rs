@@ -395,6 +395,31 @@ pub const FILTER_MEMORY_WORDS: usize = 16;
 /// Bytes of a frame's front that a filter can see: all of a frame with an MTU of 1500.
 pub const FILTER_WINDOW_LEN: usize = 2048;
 
+/// Security groups of one switch.
+pub const GROUPS_MAX: usize = 256;
+/// Rules of one group.
+pub const GROUP_RULES_MAX: usize = 64;
+/// Ranges of ports, or of types, in one rule.
+pub const GROUP_VALUES_MAX: usize = 32;
+/// Groups of one interface: a new connection is held against all their rules.
+pub const VIF_GROUPS_MAX: usize = 8;
+/// Connections of one interface. A table is memory that is taken up as connections come; all interfaces together have
+/// one each at most.
+pub const GROUP_CONNECTIONS_MAX: usize = 131_072;
+/// Bytes that a connection takes at most.
+pub const GROUP_CONNECTION_BYTES_MAX: usize = 96;
+/// The table's unit of time is 2 to this power (ns): 17 ms.
+pub const GROUP_TIME_SHIFT: u32 = 24;
+/// For how long after an interface's table was made answers alone may take a connection up (ns): whoever waits for data
+/// sends nothing by itself.
+pub const GROUP_TAKE_UP_NS: u64 = 600_000_000_000;
+/// Datagrams in fragments of one interface of which the first fragment has come.
+pub const GROUP_DATAGRAMS: usize = 128;
+/// For how long the others may come (ns).
+pub const GROUP_FRAGMENTS_NS: u64 = 15_000_000_000;
+/// Ranges of bytes that such a datagram may have come in so far.
+pub const GROUP_RANGES_MAX: usize = 8;
+
 /// Captures at a time.
 pub const CAPTURES_MAX: usize = 4;
 /// Ports of one capture.

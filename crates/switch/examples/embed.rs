@@ -32,6 +32,7 @@ pub fn serve(dir: &Path, mut show: impl FnMut(&str) -> bool) -> Result<(), Box<d
     let config = Config {
         switch: SwitchConfig::new(socket("control.sock")?),
         networks: Networks::default(),
+        groups: Default::default(),
         uplinks: Vec::new(),
         vifs: vec![
             VifConfig::new("a".parse()?, socket("a.sock")?),

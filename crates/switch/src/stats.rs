@@ -17,6 +17,7 @@ use weir_config::{
 pub use weir_engine::stats::TIME_BOUNDS_NS;
 use weir_engine::stats::TimesSummary;
 
+mod groups;
 mod guard;
 mod limits;
 mod loops;
@@ -26,6 +27,7 @@ mod rules;
 mod silent;
 mod stages;
 
+pub use groups::GroupStats;
 pub use guard::{GuardExplanation, LeaseExplanation};
 pub use limits::{Limit, Limits, descriptors, limits};
 pub use loops::{BlockStats, LoopStats};
@@ -79,6 +81,9 @@ pub struct SwitchStats {
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Limit>)]
     pub limits: Limits,
+    /// Security groups, in the order of the file.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupStats>,
     /// One entry for each port: VIFs and uplinks.
     pub ports: Vec<PortStats>,
 }

@@ -7,8 +7,9 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_config::{
-    self as config, Change, FilterRule, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, VlanMode, Workers, filter,
+    self as config, Change, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode,
+    SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, VlanMode, Workers,
+    filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -33,6 +34,7 @@ use crate::unix_socket::{BoundListener, ListenError};
 mod error;
 mod evpn;
 pub(crate) mod gateways;
+mod groups;
 mod keeping;
 mod leaving;
 mod mirrors;
@@ -156,6 +158,8 @@ pub struct Switch {
     changing: Mutex<()>,
     engine: Arc<Engine>,
     networks: Networks,
+    /// Security groups, as they are now.
+    groups: Mutex<Arc<Groups>>,
     /// IP addresses that are configured for a station.
     owners: Arc<evpn::ConfiguredOwners>,
     /// Guests that weir itself serves in their networks.
@@ -235,6 +239,7 @@ impl Switch {
             changing: Mutex::default(),
             engine,
             networks,
+            groups: Mutex::default(),
             owners: Arc::default(),
             served: Served::default(),
             latency_budget: Mutex::new(latency_budget),
@@ -358,6 +363,7 @@ impl Switch {
         self.engine.set_receive_limit(id, config.sharing.receive.limit());
         self.engine.set_storm_limit(id, config.storm.limit());
         self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
+        self.hold_to_its_groups(id, config);
         let guard = config.guarding.guard(None);
         self.guard(id, config, &guard);
         self.owners.set(id, config, &self.networks);
@@ -532,8 +538,10 @@ impl Switch {
 
     /// A refusal if the settings conflict; `None` if they do not.
     fn refusal(&self, config: &VifConfig) -> Option<Response> {
+        let groups = || self.groups().check(&config.groups).err();
         let faults = config.faults(self.budget(config), Some(self.schedule));
-        faults.into_iter().next().map(|fault| refused(&fault, &fault.help))
+        let fault = faults.into_iter().next().map(|fault| refused(&fault, &fault.help));
+        fault.or_else(|| groups().map(|error| refused(&error, error.help())))
     }
 
     /// Adds an interface while the switch runs, if it does not conflict with the others.
@@ -651,6 +659,9 @@ impl Switch {
         if let Some(rules) = rules {
             self.engine.set_rules(id, &rules);
             vif.rules = rules;
+        }
+        if config.groups != vif.config.groups {
+            self.hold_to_its_groups(id, &config);
         }
         vif.config = config;
         self.owners.set(id, &vif.config, &self.networks);

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use miette::Diagnostic;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_config::{FilterRule, PortName};
+use weir_config::{FilterRule, PortName, VifGroups};
 use weir_engine::burst::FrameError;
 use weir_engine::filter::Action;
 use weir_engine::guest::QueueDecision;
@@ -70,6 +70,7 @@ struct Named {
     decisions: Vec<QueueDecision>,
     budget_ns: Option<u64>,
     isolated: bool,
+    groups: VifGroups,
 }
 
 impl Switch {
@@ -95,7 +96,7 @@ impl Switch {
         let ethernet = Ethernet::parse(frame).ok();
         let overlay = self.overlay_id();
         let own = self.gateway_ids();
-        let words = Words { ports: &ports, sender: id, ethernet, vlan, overlay, own };
+        let words = Words { switch: self, ports: &ports, sender: id, ethernet, vlan, overlay, own };
         let delivered = steps.iter().filter_map(|step| match step {
             Step::Delivered { port } => words.of(*port).map(|port| port.name.clone()),
             _ => None,
@@ -124,6 +125,7 @@ impl Switch {
     }
 
     fn named_ports(&self) -> Vec<Named> {
+        let groups = self.groups_of_ports();
         self.each_port(|id, name, rules, vif| Named {
             id,
             name: name.clone(),
@@ -131,11 +133,13 @@ impl Switch {
             decisions: vif.map(|vif| vif.0.interface().decisions()).unwrap_or_default(),
             budget_ns: vif.map(|vif| vif.1.ns()),
             isolated: self.engine().fabric().view().is_isolated(id),
+            groups: groups.get(name).cloned().unwrap_or_default(),
         })
     }
 }
 
 struct Words<'t> {
+    switch: &'t Switch,
     ports: &'t [Named],
     sender: PortId,
     ethernet: Option<Ethernet>,
@@ -169,6 +173,11 @@ impl Words<'_> {
             Step::Refused(error) => say("taken", self.sender, refused(&error)),
             Step::Filter { port, receives, rule, rules, action } => {
                 say("filter", port, self.filter(port, receives, rule, rules, action));
+            }
+            Step::Groups { port, receives, decision } => {
+                let none = VifGroups::default();
+                let groups = self.of(port).map_or(&none, |port| &port.groups);
+                say("groups", port, self.switch.group_words(groups, receives, decision));
             }
             Step::Mtu { port, receives, len_max, over } => {
                 let verb = if receives { "receive" } else { "send" };

@@ -111,6 +111,7 @@ impl Crowd {
                 ..SwitchConfig::new(rig::socket(dir, "control")?)
             },
             networks: Networks::default(),
+            groups: Default::default(),
             uplinks: Vec::new(),
             vifs: vifs.clone(),
             xen: None,

@@ -303,6 +303,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
             ..SwitchConfig::new(socket(dir, "control")?)
         },
         networks: Networks::default(),
+        groups: Default::default(),
         uplinks: Vec::new(),
         vifs: vec![sender, vif(Role::Receiver)?],
         xen: None,

@@ -2,8 +2,8 @@
 
 use crate::keys::{Key, Rows};
 use crate::{
-    ApiConfig, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork, PlacementConfig,
-    SwitchConfig, Workers, XenConfig,
+    ApiConfig, GroupConfig, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork,
+    PlacementConfig, SwitchConfig, Workers, XenConfig,
 };
 
 /// A key that is the same until weir starts anew.
@@ -11,7 +11,7 @@ fn fixed(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
     (Key::new(name, "").fixed("needs a restart"), value)
 }
 
-/// A key of `[switch]` that can change.
+/// A key that can change.
 fn alive(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
     (Key::new(name, ""), value)
 }
@@ -116,6 +116,16 @@ pub(super) fn network(network: &NetworkConfig) -> Rows {
         fixed("domain", dhcp.and_then(|it| may(&it.domain))),
         fixed("lease_time", dhcp.map(|it| it.lease_time.to_string())),
         fixed("fixed", dhcp.and_then(|it| list(&it.fixed, ", "))),
+    ]
+}
+
+/// The keys of `[group.NAME]`.
+pub(super) fn group(group: &GroupConfig) -> Rows {
+    let GroupConfig { name: _, default_in, default_out, rules } = group;
+    vec![
+        alive("default_in", is(default_in)),
+        alive("default_out", is(default_out)),
+        alive("rules", list(rules, "; ")),
     ]
 }
 

@@ -3,8 +3,8 @@
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
 
 use super::super::{
-    Config, ConfigError, FilterRule, SwitchConfig, TrunkVids, UplinkConfig, VifChanges, VifConfig,
-    VlanMode,
+    Config, ConfigError, FilterRule, GroupRule, Groups, SwitchConfig, TrunkVids, UplinkConfig,
+    VifChanges, VifConfig, VlanMode,
 };
 use super::Running;
 use super::keys;
@@ -117,6 +117,7 @@ impl Running<'_> {
                 }
             }
         }
+        self.save_groups(&mut document, &file.groups);
         let vifs: Vec<_> = self
             .vifs
             .iter()
@@ -152,6 +153,24 @@ impl Running<'_> {
             }
         }
         Ok(document.to_string())
+    }
+
+    /// Groups that are as in the file stay as they are written.
+    fn save_groups(&self, document: &mut DocumentMut, file: &Groups) {
+        for group in &file.all {
+            if self.groups.get(&group.name).is_none() {
+                remove(document, "group", group.name.as_str());
+            }
+        }
+        for group in self.groups.all.iter().filter(|group| file.get(&group.name) != Some(group)) {
+            let table = table(document, "group", Some(group.name.as_str()));
+            table.insert("default_in", Item::Value(group.default_in.to_string().into()));
+            table.insert("default_out", Item::Value(group.default_out.to_string().into()));
+            table.remove("rules");
+            if !group.rules.is_empty() {
+                table.insert("rules", lines(group.rules.iter().map(group_rule)));
+            }
+        }
     }
 
     fn save_switch(&self, document: &mut DocumentMut, file: &SwitchConfig) {
@@ -198,7 +217,7 @@ fn save_keys(
 
 /// The value as a setting of the command line has it, so that the parser of the file reads it.
 fn value_of(key: &str, text: &str) -> Value {
-    if key == "addresses" {
+    if matches!(key, "addresses" | "groups") {
         return texts(text.split(", "));
     }
     let setting = format!("{key}={text}").parse::<Setting>().map(|setting| setting.to_string());
@@ -237,17 +256,28 @@ fn vlans(vlan: &VlanMode) -> Vec<(&'static str, Value)> {
 
 /// The rules as one array, with a rule a line: every kind of table can have an array.
 fn rules(filter: &[FilterRule]) -> Item {
-    let mut array = Array::new();
-    for FilterRule { direction, expression, action } in filter {
+    lines(filter.iter().map(|FilterRule { direction, expression, action }| {
         let mut rule = InlineTable::new();
         rule.insert("direction", direction.to_string().into());
         if !expression.is_empty() {
             rule.insert("match", expression.to_string().into());
         }
         rule.insert("action", action.to_string().into());
-        let mut rule = Value::InlineTable(rule);
-        rule.decor_mut().set_prefix("\n    ");
-        array.push_formatted(rule);
+        rule
+    }))
+}
+
+fn group_rule(rule: &GroupRule) -> InlineTable {
+    rule.keys().into_iter().map(|(key, value)| (key, Value::from(value))).collect()
+}
+
+/// A table a line, as one value: such a value may stand in every kind of table.
+fn lines(tables: impl Iterator<Item = InlineTable>) -> Item {
+    let mut array = Array::new();
+    for table in tables {
+        let mut table = Value::InlineTable(table);
+        table.decor_mut().set_prefix("\n    ");
+        array.push_formatted(table);
     }
     array.set_trailing("\n");
     array.set_trailing_comma(true);

@@ -27,6 +27,7 @@ impl Started {
         look(&Running {
             switch: &self.config.switch,
             networks: &self.config.networks,
+            groups: &self.config.groups,
             uplinks: self.config.uplinks.iter().collect(),
             vifs: vifs.chain(self.xen_guests.iter().map(xen)).collect(),
             xen: self.config.xen.as_ref(),
@@ -93,6 +94,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
         "[[vif.web0.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"tcp port 25\"",
         true,
     ),
+    ("groups", "", "groups = [\"web\"]", true),
     ("broadcasts_per_second", "", "broadcasts_per_second = 10", true),
     ("multicasts_per_second", "", "multicasts_per_second = 10", true),
     ("unknown_per_second", "", "unknown_per_second = 10", true),
@@ -150,6 +152,13 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("api_token_file", "api_listen = \"[::1]:1\"", "api_token_file = \"/t\"", false),
 ];
 
+/// The same for `[group.NAME]`.
+const GROUP_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("default_in", "", "default_in = \"allow\"", true),
+    ("default_out", "", "default_out = \"deny\"", true),
+    ("rules", "", "rules = [{ direction = \"in\", protocol = \"tcp\" }]", true),
+];
+
 /// The same for `[xen]`. Of the keys that an interface has as well, one stands for all.
 const XEN_KEYS: &[(&str, &str, &str, bool)] = &[
     ("bridges", "", "bridges = [\"br0\"]", false),
@@ -178,6 +187,7 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
         };
         let schedule = match *key {
             "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
+            "groups" => "[group.web]\n",
             _ => "",
         };
         let file = |keys: &str| format!("{schedule}[{table}]\n{keys}\n");
@@ -209,6 +219,9 @@ fn each_key_of_each_table_is_compared() {
     all(keys::switch(&config.switch), SWITCH_KEYS);
     all(config.uplinks[0].rows(), UPLINK_KEYS);
     all(vif("web0").rows(), VIF_KEYS);
+    let groups = parse("[group.web]\n").unwrap().groups;
+    all(keys::group(&groups.all[0]), GROUP_KEYS);
+    each_key_is_found("group.web", GROUP_KEYS);
     each_key_is_found("switch", SWITCH_KEYS);
     each_key_is_found("uplink.lan", UPLINK_KEYS);
     each_key_is_found("vif.web0", VIF_KEYS);
@@ -471,4 +484,43 @@ fn each_setting_is_shown_with_where_it_is_from() {
     for (key, ..) in VIF_KEYS {
         assert!(keys.contains(key), "{key}");
     }
+}
+
+#[test]
+fn groups_change_alive_with_who_is_in_them() {
+    let started =
+        Started::with("[group.web]\n[group.old]\n[vif.web0]\ngroups = [\"web\", \"old\"]\n");
+    let rule = "rules = [{ direction = \"in\", protocol = \"tcp\", ports = \"80,443\" }]";
+    let text = format!("[group.web]\n{rule}\n[group.new]\n[vif.web0]\ngroups = [\"new\"]\n");
+    let (difference, steps) = started.compare(&text);
+    assert_eq!(
+        lines(&difference),
+        [
+            "group.web Changed",
+            "group.web.rules default -> in tcp 80,443 from any",
+            "group.old Removed",
+            "group.new Added",
+            "group.new.default_in default -> deny",
+            "group.new.default_out default -> allow",
+            "vif.web0 Changed",
+            "vif.web0.groups web, old -> new",
+        ]
+    );
+    let groups = steps.groups.unwrap();
+    assert_eq!(groups.all.len(), 2);
+    assert_eq!(started.check(&text), Ok(()));
+    // An interface that came by hand is in no file, and keeps its groups.
+    let mut by_hand = vif("hand");
+    by_hand.groups = started.config.vifs[0].groups.clone();
+    let started = Started { by_hand: vec![by_hand], ..started };
+    assert_eq!(started.check(&text), Err("vif.hand: there is no group old".into()));
+    // What runs is written, and what stays is left as it is.
+    let file = "# all groups\n[group.web]  # the web\n[group.gone]\n";
+    let saved = started.running(|running| running.saved(file, &parse(file).unwrap())).unwrap();
+    assert!(saved.starts_with("# all groups\n[group.web]  # the web\n"), "{saved}");
+    assert!(!saved.contains("gone") && saved.contains("[group.old]"), "{saved}");
+    assert_eq!(parse(&saved).unwrap().groups.all.len(), 2);
+    let other = Started::with(&text);
+    let saved = other.running(|running| running.saved(file, &parse(file).unwrap())).unwrap();
+    assert_eq!(parse(&saved).unwrap().groups, other.config.groups, "{saved}");
 }

@@ -18,7 +18,7 @@ use weir_wire::Mac;
 pub use error::ValueError;
 pub use names::{
     ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, Owner, PortName,
-    SocketMode, SocketPath, UserName,
+    SecurityGroup, SocketMode, SocketPath, UserName,
 };
 pub use numbers::{
     ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,
@@ -27,8 +27,8 @@ pub use numbers::{
 pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
 pub use words::{
-    Direction, Execution, FilterAction, GuardMode, PlacementMode, Realization, SocketRole,
-    TagProtocol, UplinkKind,
+    Direction, Execution, FilterAction, GroupDefault, GuardMode, PlacementMode, Realization,
+    RuleDirection, SocketRole, TagProtocol, UplinkKind,
 };
 
 /// Gives a type the OpenAPI schema of the type that it is serialised as.

@@ -45,6 +45,28 @@ macro_rules! words {
 }
 
 words! {
+    /// The fate of connections that no rule of a group allows.
+    GroupDefault {
+        /// They are refused.
+        #[default]
+        Deny = "deny",
+        /// They are allowed, and the group has no rules for that direction.
+        Allow = "allow",
+    }
+}
+
+words! {
+    /// The direction in which a connection is opened, seen from the guest.
+    RuleDirection {
+        /// To the guest.
+        #[default]
+        In = "in",
+        /// By the guest.
+        Out = "out",
+    }
+}
+
+words! {
     /// weir's side of a vhost-user socket.
     SocketRole {
         /// weir listens and the VM monitor connects.

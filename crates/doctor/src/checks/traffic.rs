@@ -324,6 +324,8 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
         "policed_rx",
         "filtered_tx",
         "filtered_rx",
+        "group_in",
+        "group_out",
         "storm_broadcast",
         "storm_multicast",
         "storm_unknown",
@@ -335,6 +337,9 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
                 "more comes for the guest than it may receive".into(),
                 format!("weir vif set {name} rx_rate=..., rx_packets_per_second=..."),
             ),
+            "group_in" | "group_out" => {
+                ("security groups refuse connections".into(), "weir group list".into())
+            }
             "filtered_tx" | "filtered_rx" => {
                 ("a packet filter drops frames".into(), format!("weir filter list {name}"))
             }

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
 use weir_config::{
-    Config, ConfigError, Defaults, LatencyBudget, PlacementConfig, PortName, SwitchConfig,
+    Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SwitchConfig,
     UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
 };
 use weir_engine::RateLimit;
@@ -61,6 +61,8 @@ struct Compared {
 /// The reversal of a step.
 enum Undo {
     Placement(PlacementConfig),
+    /// The old groups.
+    Groups(Arc<Groups>),
     /// The old budget of the switch, and the old settings of interfaces.
     Vifs(LatencyBudget, Vec<VifConfig>),
     Uplink(UplinkConfig),
@@ -261,9 +263,11 @@ impl Switch {
             let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
             (vifs.collect::<Vec<_>>(), uplinks.collect::<Vec<_>>())
         };
+        let groups = self.groups();
         let running = Running {
             switch: &switch,
             networks: &self.networks,
+            groups: &groups,
             uplinks: uplinks.iter().collect(),
             vifs: vifs
                 .iter()
@@ -341,7 +345,14 @@ impl Switch {
         if let Some(placement) = steps.placement {
             undo.push(Undo::Placement(self.place(placement)));
         }
+        // No interface is held to new groups before all of them are there.
+        let regrouped = steps.groups.map(|groups| self.replace_groups(Arc::new(groups)));
+        let is_regrouped = regrouped.is_some();
+        undo.extend(regrouped.map(Undo::Groups));
         self.set_all(steps.latency_budget, &steps.vifs_changed, undo)?;
+        if is_regrouped {
+            self.hold_to_groups();
+        }
         for uplink in steps.uplinks_changed {
             undo.extend(self.change_uplink(uplink)?.map(Undo::Uplink));
         }
@@ -379,6 +390,11 @@ impl Switch {
             let undone = match step {
                 Undo::Placement(placement) => {
                     self.place(placement);
+                    Ok(())
+                }
+                Undo::Groups(groups) => {
+                    self.replace_groups(groups);
+                    self.hold_to_groups();
                     Ok(())
                 }
                 Undo::Vifs(budget, vifs) => self.set_all(Some(budget), &vifs, &mut Vec::new()),

@@ -213,6 +213,7 @@ fn goes_together(config: &Config, vif: &mut VifConfig) -> Result<(), String> {
     let faults = vif.faults(config.latency_budget(vif), Some(config.switch.schedule));
     faults.into_iter().next().map_or(Ok(()), Err).map_err(text)?;
     vif.check_mirror().map_err(text)?;
+    config.groups.check(&vif.groups).map_err(text)?;
     filter::port_rules(&vif.filter).map_err(text)?;
     Ok(())
 }

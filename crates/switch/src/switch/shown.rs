@@ -11,7 +11,8 @@ use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
 use weir_limits::{
-    MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX, PORTS_MAX,
+    GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX,
+    PORTS_MAX,
 };
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
@@ -255,6 +256,7 @@ impl Switch {
             placement: self.manager.placement_counts().into(),
             loops: self.loop_stats(),
             limits: self.limits(&ports),
+            groups: self.group_stats(&ports),
             stages: StageStats::of_this_process(),
             ports: uplinks.chain(overlay).chain(own).chain(vifs).collect(),
         }
@@ -384,6 +386,10 @@ impl Switch {
     fn vif_limits(&self, vif: &Vif, info: &PortInfo) -> Limits {
         let mut all = limits([("addresses", self.addresses(vif.port.id()))]);
         let PortInfo { memory_bytes, memory_mapped: mapped, memory_max_bytes: max, .. } = *info;
+        if let Some(groups) = self.engine.groups(vif.port.id()) {
+            let (connections, _) = groups.connections();
+            all.extend(limits([("connections", Limit::new(connections, GROUP_CONNECTIONS_MAX))]));
+        }
         if max > 0 {
             let tables = MEM_TABLES_MAX as u64;
             all.extend(limits([

@@ -63,6 +63,7 @@ impl Switch {
             keeping,
             config.networks.clone(),
         )?;
+        switch.replace_groups(Arc::new(config.groups.clone()));
         unix_socket::allow_links(config.switch.allow_symlinks);
         let host = manager::Host { hands, ..manager::Host::default() };
         switch.manager.place(config.switch.placement, host);

@@ -15,6 +15,7 @@ use crate::explain::VifExplanation;
 use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
 
 mod addresses;
+mod groups;
 mod loops;
 mod mirrors;
 mod oracle;

@@ -113,6 +113,7 @@ impl Host {
                 ..SwitchConfig::new(rig::socket(dir, "control")?)
             },
             networks: Networks::default(),
+            groups: Default::default(),
             uplinks: Vec::new(),
             vifs: vifs.clone(),
             xen: None,

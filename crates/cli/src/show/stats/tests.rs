@@ -50,6 +50,7 @@ fn sample() -> SwitchStats {
         keeper: Default::default(),
         file: None,
         unsaved: Vec::new(),
+        groups: Vec::new(),
         queues_moved: 3,
         workers: vec![WorkerStats {
             id: 0,

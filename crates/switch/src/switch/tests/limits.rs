@@ -43,6 +43,8 @@ const TENANTS: &[(&str, Shows)] = &[
     ("MEMORY_SHARED_PART", Whole("memory_mapped_bytes", None)),
     ("MEM_TABLES_MAX", Own("memory_mapped_bytes", Some(2 * limits::MEMORY_MAX_DEFAULT))),
     ("FDB_PER_VIF_MAX", Own("addresses", Some(limits::FDB_PER_VIF_MAX as u64))),
+    ("GROUP_CONNECTIONS_MAX", Own("connections", Some(limits::GROUP_CONNECTIONS_MAX as u64))),
+    ("GROUP_RANGES_MAX", Counter("group_in")),
     ("FDB_PER_PORT_MAX", Own("addresses", None)),
     // Limits of the overlay's port; `addresses_NAME` is the limit of each network.
     ("FDB_OVERLAY_PART", Own("addresses", None)),
@@ -102,6 +104,11 @@ const NOBODYS: &[&str] = &[
     "OVERLAY_",
     "DATAGRAM",
     "NETWORKS_",
+    "GROUPS_",
+    "GROUP_RULES_",
+    "GROUP_VALUES_",
+    "GROUP_CONNECTION_",
+    "VIF_GROUPS_",
     "TAP_",
     "FILTER_",
     "STEERING_",
@@ -180,8 +187,11 @@ fn every_bound_that_a_tenant_can_fill_is_shown() {
         let nobodys = NOBODYS.iter().any(|prefix| name.starts_with(prefix));
         assert_eq!(tenants + usize::from(nobodys), 1, "{name}: say once where it shows");
     }
-    let bench = Bench::new();
+    let bench = Bench::with("[group.web]\n[vif.a]\ngroups = [\"web\"]\n[vif.b]\n[vif.c]\n");
     let (_guest, mut pairs) = bench.guest("a", 1, 1);
+    let (_other, _pairs) = bench.guest("b", 2, 1);
+    groups::put(&mut pairs[0], &groups::udp(1, 2, [1, 2]));
+    eventually("a connection is known", || bench.port("a").limits["connections"].used == 1);
     send(&mut pairs[0], [0xff; 6], 1, b"hello");
     eventually("its address is known", || bench.port("a").limits["addresses"].used == 1);
     let stats = stats_as_clients_see_them(&bench);
@@ -206,6 +216,6 @@ fn every_bound_that_a_tenant_can_fill_is_shown() {
             Reason | Listed | Elsewhere => {}
         }
     }
-    assert_eq!(stats.limits["front_ends"], Limit::new(1, limits::PORTS_MAX));
+    assert_eq!(stats.limits["front_ends"], Limit::new(2, limits::PORTS_MAX));
     assert_eq!(stats.limits["ports"].used, 3);
 }

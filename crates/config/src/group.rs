@@ -1,0 +1,516 @@
+//! Security groups, `[group.NAME]`, and which of them an interface is in.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::str::FromStr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::DeValue;
+use weir_groups::{Direction, GroupId, Other, Policy, Rule};
+use weir_limits as limits;
+use weir_wire::layers::protocol;
+
+use super::error::Problem;
+use super::parse::missing;
+use super::section::{Fault, FromToml, Section};
+use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
+
+/// All groups of a switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Groups {
+    /// In the order of the file.
+    pub all: Vec<GroupConfig>,
+}
+
+/// `[group.NAME]`: what its interfaces may send and receive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Its name.
+    pub name: SecurityGroup,
+    /// What becomes of connections to its interfaces that no rule allows.
+    pub default_in: GroupDefault,
+    /// And of those from them.
+    pub default_out: GroupDefault,
+    /// Connections that are allowed.
+    pub rules: Vec<GroupRule>,
+}
+
+/// Connections that a group allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupRule {
+    /// Which way they are opened.
+    pub direction: RuleDirection,
+    /// Their protocol.
+    pub protocol: RuleProtocol,
+    /// Their destination ports, or types of ICMP messages; all if there are none.
+    pub values: RuleValues,
+    /// Who is at the other end.
+    pub other: RuleSide,
+}
+
+/// A protocol, by its word or number.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RuleProtocol(Option<u8>);
+
+impl RuleProtocol {
+    const WORDS: [(&'static str, Option<u8>); 6] = [
+        ("any", None),
+        ("tcp", Some(protocol::TCP)),
+        ("udp", Some(protocol::UDP)),
+        ("sctp", Some(132)),
+        ("icmp", Some(1)),
+        ("icmpv6", Some(protocol::ICMPV6)),
+    ];
+
+    /// The key that says which of its packets are meant, if it has one.
+    fn values_key(self) -> Option<&'static str> {
+        match self.0? {
+            1 | protocol::ICMPV6 => Some("types"),
+            protocol::TCP | protocol::UDP | 132 => Some("ports"),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for RuleProtocol {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let word = Self::WORDS.iter().find(|(word, _)| *word == text).map(|(_, number)| *number);
+        let number = || text.parse::<u8>().ok().map(Some);
+        word.or_else(number).map(Self).ok_or_else(|| ValueError::Quantity {
+            value: text.into(),
+            expected: "a protocol: tcp, udp, icmp, icmpv6, sctp, any, or a number up to 255",
+        })
+    }
+}
+
+impl fmt::Display for RuleProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = Self::WORDS.iter().find(|(_, number)| *number == self.0);
+        match (word, self.0) {
+            (Some((word, _)), _) => f.write_str(word),
+            (None, number) => write!(f, "{}", number.unwrap_or_default()),
+        }
+    }
+}
+
+/// Ports or types, as ranges.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RuleValues(Vec<(u16, u16)>);
+
+impl FromStr for RuleValues {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let bad = || ValueError::Quantity {
+            value: text.into(),
+            expected: "numbers and ranges with commas between them, such as \"80,443,8000-8100\"",
+        };
+        let range = |text: &str| {
+            let (low, high) = text.split_once('-').unwrap_or((text, text));
+            let (low, high) = (low.trim().parse().ok()?, high.trim().parse().ok()?);
+            (low <= high).then_some((low, high))
+        };
+        let ranges: Option<Vec<_>> = text.split(',').map(|text| range(text.trim())).collect();
+        let ranges = ranges.ok_or_else(bad)?;
+        match ranges.len() <= limits::GROUP_VALUES_MAX {
+            true => Ok(Self(ranges)),
+            false => Err(ValueError::OutOfRange {
+                min: 1,
+                max: limits::GROUP_VALUES_MAX as u64,
+                value: format!("{} ranges", ranges.len()),
+            }),
+        }
+    }
+}
+
+impl fmt::Display for RuleValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts = self.0.iter().map(|(low, high)| match low == high {
+            true => low.to_string(),
+            false => format!("{low}-{high}"),
+        });
+        f.write_str(&texts.collect::<Vec<_>>().join(","))
+    }
+}
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum RuleSide {
+    /// Anyone.
+    #[default]
+    Any,
+    /// An interface of this switch that is in the group.
+    Group(SecurityGroup),
+    /// An address in the network.
+    Net(IpNet),
+}
+
+impl FromStr for RuleSide {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        if text == "any" {
+            return Ok(Self::Any);
+        }
+        if let Some(group) = text.strip_prefix("group:") {
+            return group.parse().map(Self::Group);
+        }
+        let net = match text.parse::<IpAddr>() {
+            Ok(address) => IpNet::from(address),
+            Err(_) => text.parse::<IpNet>().map_err(|_| ValueError::Quantity {
+                value: text.into(),
+                expected: "the other end: \"any\", \"group:NAME\", an address or a prefix",
+            })?,
+        };
+        match net.trunc() == net {
+            true => Ok(Self::Net(net)),
+            false => {
+                Err(ValueError::HostBits { value: text.into(), network: net.trunc().to_string() })
+            }
+        }
+    }
+}
+
+impl fmt::Display for RuleSide {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Any => f.write_str("any"),
+            Self::Group(group) => write!(f, "group:{group}"),
+            Self::Net(net) if net.prefix_len() == net.max_prefix_len() => net.addr().fmt(f),
+            Self::Net(net) => net.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for GroupRule {
+    /// Such as `in tcp 80,443 from group:lb`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { direction, protocol, values, other } = self;
+        write!(f, "{direction} {protocol}")?;
+        if !values.0.is_empty() {
+            write!(f, " {values}")?;
+        }
+        write!(f, " {} {other}", side_key(*direction))
+    }
+}
+
+/// The key that names the other end.
+fn side_key(direction: RuleDirection) -> &'static str {
+    match direction {
+        RuleDirection::In => "from",
+        RuleDirection::Out => "to",
+    }
+}
+
+impl GroupRule {
+    /// Its keys in the file.
+    pub(super) fn keys(&self) -> Vec<(&'static str, String)> {
+        let mut keys = vec![
+            ("direction", self.direction.to_string()),
+            ("protocol", self.protocol.to_string()),
+        ];
+        if let Some(key) = self.protocol.values_key().filter(|_| !self.values.0.is_empty()) {
+            keys.push((key, self.values.to_string()));
+        }
+        keys.push((side_key(self.direction), self.other.to_string()));
+        keys
+    }
+
+    fn rule(&self) -> Rule {
+        Rule {
+            direction: match self.direction {
+                RuleDirection::In => Direction::In,
+                RuleDirection::Out => Direction::Out,
+            },
+            protocol: self.protocol.0,
+            values: self.values.0.as_slice().into(),
+            other: match &self.other {
+                RuleSide::Any => Other::Anyone,
+                RuleSide::Group(group) => Other::Group(GroupId::of(group.as_str())),
+                RuleSide::Net(net) => Other::Prefix(net.addr(), net.prefix_len()),
+            },
+        }
+    }
+}
+
+/// The groups of an interface.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct VifGroups(Vec<SecurityGroup>);
+
+schema_as!(VifGroups, Vec<String>);
+
+impl VifGroups {
+    /// In the order in which they were named.
+    pub fn as_slice(&self) -> &[SecurityGroup] {
+        &self.0
+    }
+
+    /// It is in none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn of(names: Vec<SecurityGroup>) -> Result<Self, ValueError> {
+        if names.is_empty() || names.len() > limits::VIF_GROUPS_MAX {
+            let value = format!("{} groups", names.len());
+            return Err(ValueError::OutOfRange {
+                min: 1,
+                max: limits::VIF_GROUPS_MAX as u64,
+                value,
+            });
+        }
+        let mut groups = Self::default();
+        for name in names {
+            if !groups.0.contains(&name) {
+                groups.0.push(name);
+            }
+        }
+        Ok(groups)
+    }
+}
+
+impl TryFrom<Vec<String>> for VifGroups {
+    type Error = ValueError;
+    fn try_from(names: Vec<String>) -> Result<Self, ValueError> {
+        match names.is_empty() {
+            true => Ok(Self::default()),
+            false => Self::of(names.iter().map(|name| name.parse()).collect::<Result<_, _>>()?),
+        }
+    }
+}
+
+impl From<VifGroups> for Vec<String> {
+    fn from(groups: VifGroups) -> Self {
+        groups.0.iter().map(ToString::to_string).collect()
+    }
+}
+
+impl fmt::Display for VifGroups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&Vec::from(self.clone()).join(", "))
+    }
+}
+
+impl FromToml for VifGroups {
+    /// A list, or names with commas between them.
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let fault = |error| Fault { span: value.span(), error };
+        match value.get_ref() {
+            DeValue::String(text) => {
+                let names = text.split(',').map(|name| name.trim().parse());
+                names.collect::<Result<_, _>>().and_then(Self::of).map_err(fault)
+            }
+            DeValue::Array(items) => {
+                let names = items.iter().map(SecurityGroup::from_toml);
+                names.collect::<Result<_, _>>().and_then(|names| Self::of(names).map_err(fault))
+            }
+            other => {
+                let expected = "groups in brackets, such as [\"web\", \"ssh\"]";
+                Err(fault(ValueError::WrongType { expected, found: other.type_str() }))
+            }
+        }
+    }
+}
+
+/// Integers and texts alike.
+macro_rules! from_number_or_text {
+    ($($type:ty = $expected:literal;)+) => {
+        $(impl FromToml for $type {
+            fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+                let fault = |error| Fault { span: value.span(), error };
+                match value.get_ref() {
+                    DeValue::String(text) => text.parse().map_err(fault),
+                    DeValue::Integer(number) => number.as_str().parse().map_err(fault),
+                    other => {
+                        let found = other.type_str();
+                        Err(fault(ValueError::WrongType { expected: $expected, found }))
+                    }
+                }
+            }
+        })+
+    };
+}
+
+from_number_or_text! {
+    RuleProtocol = "a protocol in quotes, such as \"tcp\"";
+    RuleValues = "ports in quotes, such as \"80,443,8000-8100\"";
+}
+
+/// A group that is named, and is not there.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no group {0}")]
+pub struct NoSuchGroup(pub SecurityGroup);
+
+impl NoSuchGroup {
+    /// What to do about it.
+    pub fn help(&self) -> String {
+        format!("add a table [group.{}]; without rules its interfaces are closed inward", self.0)
+    }
+}
+
+impl Groups {
+    /// The group of that name.
+    pub fn get(&self, name: &SecurityGroup) -> Option<&GroupConfig> {
+        self.all.iter().find(|group| group.name == *name)
+    }
+
+    /// Whether all groups of an interface are there.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check(&self, groups: &VifGroups) -> Result<(), NoSuchGroup> {
+        let unknown = groups.0.iter().find(|name| self.get(name).is_none());
+        unknown.map_or(Ok(()), |name| Err(NoSuchGroup(name.clone())))
+    }
+
+    /// What an interface in these groups may send and receive; `None` if it is in none. A group that is not there lets
+    /// nothing through.
+    pub fn policy(&self, groups: &VifGroups) -> Option<Policy> {
+        if groups.is_empty() {
+            return None;
+        }
+        let each: Vec<_> = groups.0.iter().map(|name| self.get(name)).collect();
+        let open = |default: fn(&GroupConfig) -> GroupDefault| {
+            each.iter().all(|group| group.is_some_and(|it| default(it) == GroupDefault::Allow))
+        };
+        let rules = each.iter().flatten().flat_map(|group| &group.rules).map(GroupRule::rule);
+        Some(Policy {
+            allow_in: open(|group| group.default_in),
+            allow_out: open(|group| group.default_out),
+            rules: rules.collect(),
+            groups: groups.0.iter().map(|name| GroupId::of(name.as_str())).collect(),
+            generation: 0,
+        })
+    }
+
+    /// The rule at a place of that policy: its group, its number there and its text.
+    pub fn rule_at(
+        &self,
+        groups: &VifGroups,
+        place: usize,
+    ) -> Option<(&GroupConfig, usize, &GroupRule)> {
+        let each = groups.0.iter().filter_map(|name| self.get(name));
+        let mut rules = each
+            .flat_map(|group| group.rules.iter().enumerate().map(move |(n, it)| (group, n, it)));
+        rules.nth(place)
+    }
+}
+
+/// Reads the tables `[group.NAME]`.
+pub(super) fn groups(sections: Vec<Section<'_>>, problems: &mut Vec<Problem>) -> Groups {
+    if let Some(one_more) = sections.get(limits::GROUPS_MAX) {
+        problems.push(
+            Problem::new(format!("{} groups are too many", sections.len()))
+                .label(one_more.span.clone(), format!("one more than {}", limits::GROUPS_MAX)),
+        );
+        return Groups::default();
+    }
+    let mut named = Vec::new();
+    let all = sections.into_iter().filter_map(|section| group(section, &mut named, problems));
+    let groups = Groups { all: all.collect() };
+    for (name, span) in named {
+        if groups.get(&name).is_none() {
+            let error = NoSuchGroup(name);
+            problems
+                .push(Problem::new(error.to_string()).label(span, "not there").help(error.help()));
+        }
+    }
+    groups
+}
+
+fn group(
+    mut section: Section<'_>,
+    named: &mut Vec<(SecurityGroup, Range<usize>)>,
+    problems: &mut Vec<Problem>,
+) -> Option<GroupConfig> {
+    let name = section.title.strip_prefix("group.").unwrap_or_default().parse::<SecurityGroup>();
+    let name = name.map_err(|error| {
+        let mut problem = Problem::new("bad name of a group");
+        problem.help = error.help();
+        problems.push(problem.label(section.span.clone(), error.to_string()));
+    });
+    let default_in = section.take_or("default_in", GroupDefault::Deny, problems);
+    let default_out = section.take_or("default_out", GroupDefault::Allow, problems);
+    let mut rules = Vec::new();
+    for table in section.tables("rules", problems) {
+        let span = table.span.clone();
+        let Some(rule) = rule(table, named, problems) else { continue };
+        let (default, key) = match rule.direction {
+            RuleDirection::In => (default_in, "default_in"),
+            RuleDirection::Out => (default_out, "default_out"),
+        };
+        if default == GroupDefault::Allow {
+            problems.push(
+                Problem::new(format!("`{}` has a rule for what is open", section.title))
+                    .label(span, "allows what is allowed already")
+                    .help(format!(
+                        "rules only allow: add `{key} = \"deny\"`, or leave the rule out"
+                    )),
+            );
+        }
+        rules.push(rule);
+    }
+    if rules.len() > limits::GROUP_RULES_MAX {
+        problems.push(
+            Problem::new(format!("`{}` has {} rules", section.title, rules.len()))
+                .label(section.span.clone(), format!("at most {}", limits::GROUP_RULES_MAX))
+                .help("an interface may be in several groups, whose rules add up"),
+        );
+    }
+    section.finish(problems);
+    Some(GroupConfig { name: name.ok()?, default_in, default_out, rules })
+}
+
+fn rule(
+    mut table: Section<'_>,
+    named: &mut Vec<(SecurityGroup, Range<usize>)>,
+    problems: &mut Vec<Problem>,
+) -> Option<GroupRule> {
+    if !table.has("direction") {
+        let help = "add `direction = \"in\"` or `direction = \"out\"`";
+        problems.push(missing(&table, "direction", help));
+    }
+    let direction = table.value::<RuleDirection>("direction", problems);
+    let protocol = table.take_or("protocol", RuleProtocol::default(), problems);
+    let bad_protocol = table.has("protocol") && protocol == RuleProtocol::default();
+    let mut values = RuleValues::default();
+    for key in ["ports", "types"] {
+        if let Some(located) = table.take::<RuleValues>(key, problems) {
+            if protocol.values_key() != Some(key) && !bad_protocol {
+                let help = match key {
+                    "ports" => "TCP, UDP and SCTP have ports: add `protocol = \"tcp\"`",
+                    _ => "ICMP has types: add `protocol = \"icmp\"` or `protocol = \"icmpv6\"`",
+                };
+                let what = format!("`{}`: protocol {protocol} has no {key}", table.title);
+                problems.push(Problem::new(what).label(located.span, "has no effect").help(help));
+            }
+            values = located.value;
+        }
+    }
+    let mut other = RuleSide::default();
+    for key in ["from", "to"] {
+        if let Some(located) = table.take::<RuleSide>(key, problems) {
+            if direction.is_some_and(|direction| side_key(direction) != key) {
+                problems.push(
+                    Problem::new(format!("`{}`: `{key}` is of the other direction", table.title))
+                        .label(located.span.clone(), "does not fit `direction`")
+                        .help(
+                            "a rule for what comes in says `from`, one for what goes out says `to`",
+                        ),
+                );
+            }
+            if let RuleSide::Group(group) = &located.value {
+                named.push((group.clone(), located.span));
+            }
+            other = located.value;
+        }
+    }
+    table.finish(problems);
+    Some(GroupRule { direction: direction?, protocol, values, other })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+//! Datagrams that come in fragments: the first one is judged, those behind it follow. A fragment that comes before the
+//! first one, or overlaps another, goes nowhere.
+
+use weir_limits::{GROUP_DATAGRAMS, GROUP_FRAGMENTS_NS, GROUP_RANGES_MAX};
+
+use crate::packet::{Flow, Key, Part};
+use crate::rules::Direction;
+
+/// Places that a datagram may have.
+const WAYS: usize = 4;
+const _: () = assert!(GROUP_DATAGRAMS.is_multiple_of(WAYS));
+
+/// A datagram of which the first fragment has passed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Datagram {
+    key: [u64; 5],
+    id: u32,
+    /// The ports of the first fragment.
+    ports: u32,
+    since_ns: u64,
+    /// Where the first fragment ends, with all headers in it.
+    first_end: u32,
+    /// Bytes that have come, as disjoint ranges in order; the rest is (0, 0).
+    ranges: [(u32, u32); GROUP_RANGES_MAX],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Fragments(Box<[Datagram]>);
+
+impl Default for Fragments {
+    fn default() -> Self {
+        Self(vec![Datagram::default(); GROUP_DATAGRAMS].into_boxed_slice())
+    }
+}
+
+/// Which datagram a fragment is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DatagramKey {
+    key: Key,
+    id: u32,
+}
+
+impl DatagramKey {
+    pub fn new(flow: &Flow, direction: Direction, vid: u16, id: u32) -> Self {
+        let flow = Flow { sport: 0, dport: 0, ..*flow };
+        // Which way it goes is part of the key.
+        Self { key: Key::new(&flow, direction, vid, Some(direction)), id }
+    }
+
+    fn set(&self) -> usize {
+        let Key(key) = self.key;
+        let mixed = key.iter().fold(u64::from(self.id), |mixed, word| {
+            (mixed ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
+        });
+        mixed as usize % (GROUP_DATAGRAMS / WAYS) * WAYS
+    }
+}
+
+impl Datagram {
+    fn is_of(&self, key: &DatagramKey, now_ns: u64) -> bool {
+        self.key == key.key.0
+            && self.id == key.id
+            && self.since_ns != 0
+            && now_ns.saturating_sub(self.since_ns) < GROUP_FRAGMENTS_NS
+    }
+
+    /// Adds a range that overlaps no other; `false` if it does, or if there is no room for it.
+    fn add(&mut self, start: u32, end: u32) -> bool {
+        let ranges = &mut self.ranges;
+        let used = ranges.iter().take_while(|range| range.1 != 0).count();
+        if ranges[..used].iter().any(|&(from, to)| start < to && from < end) {
+            return false;
+        }
+        if let Some(before) = ranges[..used].iter_mut().find(|range| range.1 == start) {
+            before.1 = end;
+        } else if let Some(behind) = ranges[..used].iter_mut().find(|range| range.0 == end) {
+            behind.0 = start;
+        } else if let Some(free) = ranges.get_mut(used) {
+            *free = (start, end);
+        } else {
+            return false;
+        }
+        true
+    }
+
+    fn has(&self, start: u32, end: u32) -> bool {
+        self.ranges.iter().any(|&(from, to)| from <= start && end <= to && to != 0)
+    }
+}
+
+impl Fragments {
+    fn find(&self, key: &DatagramKey, now_ns: u64) -> Option<usize> {
+        let set = key.set();
+        let ways = self.0.get(set..set + WAYS)?;
+        ways.iter().position(|it| it.is_of(key, now_ns)).map(|way| set + way)
+    }
+
+    /// Whether the first fragment of a datagram, which the rules allow, may pass. One that was judged before and has
+    /// waited for its receiver since comes `again`.
+    pub fn may_begin(
+        &self,
+        key: &DatagramKey,
+        part: Part,
+        ports: u32,
+        again: bool,
+        now_ns: u64,
+    ) -> bool {
+        self.find(key, now_ns)
+            .and_then(|at| self.0.get(at))
+            .is_none_or(|known| again && known.ports == ports && known.has(part.start, part.end))
+    }
+
+    /// Notes the first fragment, in place of the datagram of its set that began longest ago.
+    pub fn begin(&mut self, key: &DatagramKey, part: Part, ports: u32, now_ns: u64) {
+        if self.find(key, now_ns).is_some() {
+            return;
+        }
+        let set = key.set();
+        let ways = self.0.get_mut(set..set + WAYS).unwrap_or_default();
+        if let Some(oldest) = ways.iter_mut().min_by_key(|it| it.since_ns) {
+            let (Key(key), id) = (key.key, key.id);
+            *oldest = Datagram {
+                key,
+                id,
+                ports,
+                since_ns: now_ns.max(1),
+                first_end: part.end,
+                ..Datagram::default()
+            };
+            oldest.add(part.start, part.end);
+        }
+    }
+
+    /// Whether a later fragment may pass. One that comes again may not lie where the headers are: its sender may have
+    /// changed it.
+    pub fn may_follow(&self, key: &DatagramKey, part: Part, again: bool, now_ns: u64) -> bool {
+        let known = self.find(key, now_ns).and_then(|at| self.0.get(at)).copied();
+        known.is_some_and(|mut known| {
+            let came = known.has(part.start, part.end) && part.start >= known.first_end;
+            known.add(part.start, part.end) || again && came
+        })
+    }
+
+    /// Notes it.
+    pub fn follow(&mut self, key: &DatagramKey, part: Part, now_ns: u64) {
+        if let Some(known) = self.find(key, now_ns).and_then(|at| self.0.get_mut(at)) {
+            known.add(part.start, part.end);
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! The decision about one frame.
+
+use std::net::Ipv4Addr;
+
+use weir_limits::GROUP_TAKE_UP_NS;
+use weir_wire::layers::protocol;
+
+use crate::fragments::DatagramKey;
+use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unread, read};
+use crate::rules::{Allowed, Direction, GroupId, Policy};
+use crate::table::{Known, Place, State, Table, ticks};
+use crate::tcp::{Step, step};
+
+/// A frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'b> {
+    /// Its front, or all of it, without a tag.
+    pub bytes: &'b [u8],
+    /// Its length.
+    pub len: u32,
+    /// Its VLAN, as the interface has it; 0 where the interface has no tags.
+    pub vid: u16,
+    /// The frame was judged before, and has waited for its receiver since.
+    pub again: bool,
+}
+
+/// The port at the other end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peer<'g> {
+    /// Its groups.
+    pub groups: &'g [GroupId],
+    /// The port may give addresses and advertise routes: an uplink, a router, weir itself.
+    pub serves: bool,
+}
+
+/// What becomes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It goes on.
+    Passes(Why),
+    /// It goes nowhere.
+    Refused(Why),
+}
+
+/// Why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The rule at this place allows the connection that it opens.
+    Rule(u16),
+    /// Its direction is open.
+    Default,
+    /// It belongs to a connection.
+    Established,
+    /// It is an ICMP error about a packet of a connection.
+    Related,
+    /// Nothing works without it: ARP, neighbour discovery, DHCP.
+    Needed,
+    /// It is a fragment of a datagram that may pass, or else has no place in one.
+    Fragment,
+    /// No rule allows it.
+    NoRule,
+    /// It is no packet that a host sends in this place.
+    Invalid,
+    /// There are as many connections as there may be.
+    Full,
+}
+
+/// A frame that was judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Judged {
+    /// What becomes of it.
+    pub decision: Decision,
+    /// The same becomes of the next frame of the same flow, and it changes nothing.
+    pub steady: bool,
+}
+
+/// What passing a frame changes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    None,
+    Note(Place, Key, Known),
+    Remove(Place),
+}
+
+/// What a fragment changes.
+#[derive(Clone, Copy, Debug)]
+enum PartChange {
+    Begin(u32),
+    Follow,
+}
+
+/// A decision with what it changes.
+struct Thought {
+    judged: Judged,
+    change: Change,
+    part: Option<(DatagramKey, Part, PartChange)>,
+}
+
+impl Thought {
+    fn new(decision: Decision) -> Self {
+        Self { judged: Judged { decision, steady: false }, change: Change::None, part: None }
+    }
+
+    fn refused(why: Why) -> Self {
+        Self::new(Decision::Refused(why))
+    }
+
+    fn with(self, change: Change) -> Self {
+        Self { change, ..self }
+    }
+
+    fn steady(mut self, steady: bool) -> Self {
+        self.judged.steady = steady;
+        self
+    }
+}
+
+fn passes(allowed: Allowed) -> Thought {
+    Thought::new(Decision::Passes(match allowed {
+        Allowed::Rule(place) => Why::Rule(place),
+        Allowed::Default => Why::Default,
+    }))
+}
+
+impl Table {
+    /// Judges a frame that goes `direction`. `None`: its headers go on behind the bytes at hand.
+    pub fn judge(
+        &mut self,
+        policy: &Policy,
+        direction: Direction,
+        frame: Frame<'_>,
+        peer: Peer<'_>,
+        now_ns: u64,
+    ) -> Option<Judged> {
+        let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
+        let Thought { mut judged, change, part } = judge.think()?;
+        let noted = match change {
+            Change::None => true,
+            Change::Note(place, key, known) => self.note(place, &key, known),
+            Change::Remove(place) => {
+                self.remove(place);
+                true
+            }
+        };
+        if !noted && matches!(judged.decision, Decision::Passes(_)) {
+            judged = Judged { decision: Decision::Refused(Why::Full), steady: false };
+        } else if let Some((key, part, change)) = part {
+            match change {
+                PartChange::Begin(ports) => self.fragments.begin(&key, part, ports, now_ns),
+                PartChange::Follow => self.fragments.follow(&key, part, now_ns),
+            }
+        }
+        Some(judged)
+    }
+
+    /// What would become of a frame; nothing changes.
+    pub fn would_judge(
+        &self,
+        policy: &Policy,
+        direction: Direction,
+        frame: Frame<'_>,
+        peer: Peer<'_>,
+        now_ns: u64,
+    ) -> Option<Decision> {
+        let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
+        judge.think().map(|thought| thought.judged.decision)
+    }
+}
+
+struct Judge<'j> {
+    table: &'j Table,
+    policy: &'j Policy,
+    direction: Direction,
+    frame: Frame<'j>,
+    peer: Peer<'j>,
+    now_ns: u64,
+}
+
+impl Judge<'_> {
+    fn think(&self) -> Option<Thought> {
+        Some(match read(self.frame.bytes, self.frame.len) {
+            Err(Unread::Beyond) => return None,
+            Err(Unread::Malformed) => Thought::refused(Why::Invalid),
+            Ok(Carried::Arp) => Thought::new(Decision::Passes(Why::Needed)),
+            Ok(Carried::Other) if self.policy.is_open(self.direction) => passes(Allowed::Default),
+            Ok(Carried::Other) => Thought::refused(Why::NoRule),
+            Ok(Carried::Ip(packet)) => self.packet(&packet),
+        })
+    }
+
+    fn packet(&self, packet: &Packet) -> Thought {
+        let Packet { flow, part, .. } = packet;
+        let datagram =
+            |part: &Part| DatagramKey::new(flow, self.direction, self.frame.vid, part.id);
+        match (packet.kind, part) {
+            (Kind::Fragment, Some(part)) => {
+                let key = datagram(part);
+                let fragments = &self.table.fragments;
+                match fragments.may_follow(&key, *part, self.frame.again, self.now_ns) {
+                    false => Thought::refused(Why::Fragment),
+                    true => Thought {
+                        part: Some((key, *part, PartChange::Follow)),
+                        ..Thought::new(Decision::Passes(Why::Fragment))
+                    },
+                }
+            }
+            (_, Some(part)) => {
+                let thought = self.whole(packet).steady(false);
+                if let Decision::Refused(_) = thought.judged.decision {
+                    return thought;
+                }
+                let (key, again) = (datagram(part), self.frame.again);
+                let ports = u32::from(flow.sport) << 16 | u32::from(flow.dport);
+                match self.table.fragments.may_begin(&key, *part, ports, again, self.now_ns) {
+                    false => Thought::refused(Why::Fragment),
+                    true => {
+                        Thought { part: Some((key, *part, PartChange::Begin(ports))), ..thought }
+                    }
+                }
+            }
+            (_, None) if self.is_needed(packet) => Thought::new(Decision::Passes(Why::Needed)),
+            (_, None) => self.whole(packet),
+        }
+    }
+
+    /// What a guest cannot do without. Its own questions pass, and answers from those who may give them.
+    fn is_needed(&self, packet: &Packet) -> bool {
+        const BROADCAST: u128 = Ipv4Addr::BROADCAST.to_bits() as u128;
+        /// All DHCPv6 servers and relays of the link, ff02::1:2.
+        const SERVERS: u128 = 0xff02 << 112 | 0x1_0002;
+        let Packet { flow, kind, hop_limit, .. } = packet;
+        let out = self.direction == Direction::Out;
+        match kind {
+            // No router has passed it on (RFC 4861 §6.1).
+            Kind::Link(135 | 136) => *hop_limit == 255,
+            Kind::Link(133) => out && *hop_limit == 255,
+            Kind::Link(134 | 137) => !out && self.peer.serves && *hop_limit == 255,
+            Kind::Link(130) => !out,
+            Kind::Link(131 | 132 | 143) => out,
+            Kind::Ports if flow.protocol == protocol::UDP => {
+                match (flow.v6, flow.sport, flow.dport) {
+                    (false, 68, 67) => out && flow.dst == BROADCAST,
+                    (true, 546, 547) => out && flow.dst == SERVERS,
+                    (false, 67, 68) | (true, 547, 546) => !out && self.peer.serves,
+                    _ => false,
+                }
+            }
+            _ => false,
+        }
+    }
+
+    /// A packet, or the first fragment of one.
+    fn whole(&self, packet: &Packet) -> Thought {
+        let Packet { flow, kind, .. } = packet;
+        match kind {
+            Kind::Tcp(flags) => self.segment(flow, *flags),
+            Kind::Ports | Kind::Other => self.datagram(flow, None),
+            Kind::Query => self.datagram(flow, Some(self.direction)),
+            Kind::Answer => self.datagram(flow, Some(self.direction.reverse())),
+            Kind::Error(quoted) if self.is_related(flow, quoted.as_ref()) => {
+                Thought::new(Decision::Passes(Why::Related))
+            }
+            Kind::Error(_) | Kind::Link(_) | Kind::Message | Kind::Fragment => self.alone(flow),
+        }
+    }
+
+    fn key(&self, flow: &Flow, query: Option<Direction>) -> Key {
+        Key::new(flow, self.direction, self.frame.vid, query)
+    }
+
+    fn allowed(&self, flow: &Flow) -> Option<Allowed> {
+        self.policy.allows(self.direction, flow, self.peer.groups)
+    }
+
+    /// As [`allowed`](Self::allowed), had the other end opened the connection.
+    fn allowed_reversed(&self, flow: &Flow) -> Option<Allowed> {
+        self.policy.allows(self.direction.reverse(), &flow.reversed(), self.peer.groups)
+    }
+
+    /// Whether the present rules still allow a connection.
+    fn is_allowed_still(&self, known: &Known, flow: &Flow) -> bool {
+        let allowed = match known.opener == self.direction {
+            true => self.allowed(flow),
+            false => self.allowed_reversed(flow),
+        };
+        known.generation == self.policy.generation || allowed.is_some()
+    }
+
+    /// A packet that no connection is known for, and that makes none.
+    fn alone(&self, flow: &Flow) -> Thought {
+        self.allowed(flow).map_or_else(|| Thought::refused(Why::NoRule), passes)
+    }
+
+    fn is_related(&self, flow: &Flow, quoted: Option<&Quoted>) -> bool {
+        let Some(Quoted { flow: about, is_query }) = quoted else { return false };
+        let sent = self.direction.reverse();
+        let query = is_query.map(|is_query| if is_query { sent } else { self.direction });
+        let key = Key::new(about, sent, self.frame.vid, query);
+        let (_, known) = self.table.find(&key, ticks(self.now_ns));
+        let is_current = |known: Known| {
+            known.generation == self.policy.generation && known.state != State::Forbidden
+        };
+        flow.dst == about.src && flow.v6 == about.v6 && known.is_some_and(is_current)
+    }
+
+    /// What is known of a connection in this state after this frame.
+    fn known(&self, state: State, opener: Direction) -> Known {
+        let (heard, generation) = (self.direction, self.policy.generation);
+        Known { state, opener, heard, generation, seen: ticks(self.now_ns) }
+    }
+
+    /// A packet without states of its own; `query` says which way a query went, where it is one or its answer.
+    fn datagram(&self, flow: &Flow, query: Option<Direction>) -> Thought {
+        let key = self.key(flow, query);
+        let (place, known) = self.table.find(&key, ticks(self.now_ns));
+        if let Some(known) = known.filter(|known| self.is_allowed_still(known, flow)) {
+            let state = if known.opener == self.direction { known.state } else { State::Answered };
+            let change = self.changed(place, key, known, state);
+            return Thought::new(Decision::Passes(Why::Established)).with(change).steady(true);
+        }
+        let is_answer = query == Some(self.direction.reverse());
+        match self.allowed(flow) {
+            Some(allowed) if is_answer => passes(allowed),
+            Some(allowed) => {
+                let known = self.known(State::Unanswered, self.direction);
+                passes(allowed).with(Change::Note(place, key, known)).steady(true)
+            }
+            None if known.is_some() => Thought::refused(Why::NoRule).with(Change::Remove(place)),
+            None => Thought::refused(Why::NoRule),
+        }
+    }
+
+    /// What is to be noted of a connection that goes on in `state`: nothing if all of it is noted.
+    fn changed(&self, place: Place, key: Key, known: Known, state: State) -> Change {
+        let (generation, seen) = (self.policy.generation, ticks(self.now_ns));
+        let now = Known { state, generation, seen, ..known };
+        if now == known { Change::None } else { Change::Note(place, key, now) }
+    }
+
+    fn segment(&self, flow: &Flow, flags: Flags) -> Thought {
+        if !flags.are_valid() {
+            return Thought::refused(Why::Invalid);
+        }
+        let key = self.key(flow, None);
+        let (place, known) = self.table.find(&key, ticks(self.now_ns));
+        let opens = flags.has(Flags::SYN) && !flags.has(Flags::ACK);
+        let Some(mut known) = known else {
+            return match opens {
+                true => self.open(place, key, flow),
+                false if flags.has(Flags::RST) => self.alone(flow),
+                false => self.take_up(place, key, flow, flags),
+            };
+        };
+        if known.generation != self.policy.generation {
+            let still = self.is_allowed_still(&known, flow);
+            match (still, known.state) {
+                (true, State::Forbidden) => known = self.known(State::TakenUp, known.opener),
+                (true, _) => {}
+                (false, _) if opens => return self.open(place, key, flow),
+                // The end that may open connections would else take this one up.
+                (false, _) => {
+                    let known = self.known(State::Forbidden, known.opener);
+                    return Thought::refused(Why::NoRule).with(Change::Note(place, key, known));
+                }
+            }
+        }
+        let first = if known.state == State::TakenUp { known.heard } else { known.opener };
+        match step(known.state, flags, first == self.direction) {
+            Step::To(state) => {
+                let steady =
+                    state == known.state && flags.0 & (Flags::SYN | Flags::FIN | Flags::RST) == 0;
+                let change = self.changed(place, key, known, state);
+                Thought::new(Decision::Passes(Why::Established)).with(change).steady(steady)
+            }
+            Step::Opens => self.open(place, key, flow),
+            Step::Asks => self.alone(flow),
+            Step::Invalid if known.state == State::Forbidden => Thought::refused(Why::NoRule),
+            Step::Invalid => Thought::refused(Why::Invalid),
+        }
+    }
+
+    /// A first segment.
+    fn open(&self, place: Place, key: Key, flow: &Flow) -> Thought {
+        let Some(allowed) = self.allowed(flow) else { return Thought::refused(Why::NoRule) };
+        let known = self.known(State::SynSent, self.direction);
+        passes(allowed).with(Change::Note(place, key, known))
+    }
+
+    /// A segment in the middle of a connection that is not known. The connection is taken up if the rules would let
+    /// this end open it. It is also taken up if they would let the other end, where the guest itself is that which sends, or
+    /// where the table is new: the one before it ended with weir or with a move.
+    fn take_up(&self, place: Place, key: Key, flow: &Flow, flags: Flags) -> Thought {
+        let answers = flags.has(Flags::SYN);
+        let is_new = self.now_ns.saturating_sub(self.table.since_ns) < GROUP_TAKE_UP_NS;
+        let may_answer = self.direction == Direction::Out || is_new;
+        let own = self.allowed(flow).filter(|_| !answers);
+        let other = || self.allowed_reversed(flow).filter(|_| may_answer);
+        let (opener, allowed) = match own {
+            Some(allowed) => (self.direction, Some(allowed)),
+            None => (self.direction.reverse(), other()),
+        };
+        let Some(allowed) = allowed else { return Thought::refused(Why::NoRule) };
+        let known = self.known(State::TakenUp, opener);
+        passes(allowed).with(Change::Note(place, key, known))
+    }
+}

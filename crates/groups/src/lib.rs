@@ -1,0 +1,31 @@
+//! Security groups with state: whether an interface may send or receive a frame, by the rules of its groups and by the
+//! connections that it has.
+//!
+//! | file | what |
+//! |---|---|
+//! | `rules.rs` | the rules of all groups of one interface |
+//! | `packet.rs` | the headers of a frame: extension headers, fragments, packets quoted in ICMP errors |
+//! | `tcp.rs` | states of a TCP connection as seen between its ends |
+//! | `table.rs` | the connections of one interface, in fixed memory |
+//! | `fragments.rs` | datagrams that come in fragments |
+//! | `judge.rs` | the decision about one frame |
+//! | `memo.rs` | frames of one flow in a row |
+//!
+//! Nothing here reads a clock or allocates for a frame: time is a parameter, tables are made with the interface.
+#![forbid(unsafe_code)]
+
+mod fragments;
+mod judge;
+mod memo;
+mod packet;
+mod rules;
+mod table;
+mod tcp;
+
+pub use judge::{Decision, Frame, Judged, Peer, Why};
+pub use memo::Memo;
+pub use rules::{Direction, GroupId, Other, Policy, Rule};
+pub use table::Table;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+//! The headers of a frame, as far as groups look at them. A frame comes here without its VLAN tag.
+
+use weir_limits::IPV6_EXT_HEADERS_MAX;
+use weir_wire::ethertype;
+use weir_wire::layers::protocol;
+
+use crate::rules::Direction;
+
+/// Protocols that have ports beside TCP and UDP, or whose messages are looked at.
+pub(crate) const ICMP: u8 = 1;
+pub(crate) const SCTP: u8 = 132;
+
+/// A packet's ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flow {
+    /// IPv6.
+    pub v6: bool,
+    /// Its protocol behind all extension headers.
+    pub protocol: u8,
+    pub src: u128,
+    pub dst: u128,
+    /// Of an ICMP query: its identifier. Else 0 where the protocol has no ports.
+    pub sport: u16,
+    pub dport: u16,
+    /// What ports of a rule are compared with: the destination port, or the type of an ICMP message.
+    pub value: Option<u16>,
+}
+
+impl Flow {
+    /// As a packet the other way has it; of the answer to a query, the query.
+    pub fn reversed(&self) -> Self {
+        let (src, dst, sport, dport) = (self.dst, self.src, self.dport, self.sport);
+        Self { src, dst, sport, dport, value: self.value.map(|_| dport), ..*self }
+    }
+}
+
+/// What TCP says in its flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Flags(pub u8);
+
+impl Flags {
+    pub const FIN: u8 = 1;
+    pub const SYN: u8 = 2;
+    pub const RST: u8 = 4;
+    pub const ACK: u8 = 16;
+
+    pub fn has(self, flag: u8) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// No sender that follows RFC 9293 sets others.
+    pub fn are_valid(self) -> bool {
+        match self.0 & (Self::FIN | Self::SYN | Self::RST) {
+            0 | Self::FIN => self.has(Self::ACK),
+            Self::SYN | Self::RST => true,
+            _ => false,
+        }
+    }
+}
+
+/// What a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A segment of TCP.
+    Tcp(Flags),
+    /// A datagram of UDP, or a packet of SCTP.
+    Ports,
+    /// An ICMP query, by its type in `dport` of the flow.
+    Query,
+    /// An answer to one; the flow has the query's type in `sport`.
+    Answer,
+    /// An ICMP error about a packet, from the packet's own ends where these could be read.
+    Error(Option<Quoted>),
+    /// A message of neighbour discovery or of multicast listeners, by its type.
+    Link(u8),
+    /// Another ICMP message: each is judged by itself.
+    Message,
+    /// Another protocol: its addresses count.
+    Other,
+    /// A fragment behind the first one.
+    Fragment,
+}
+
+/// The packet that an ICMP error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Quoted {
+    pub flow: Flow,
+    /// The packet was a query of ICMP, or else the answer to one.
+    pub is_query: Option<bool>,
+}
+
+/// Where a fragment belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub id: u32,
+    /// Its first byte and the one behind its last in the datagram.
+    pub start: u32,
+    pub end: u32,
+    /// More fragments follow.
+    pub more: bool,
+}
+
+/// A packet of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub flow: Flow,
+    pub kind: Kind,
+    pub part: Option<Part>,
+    pub hop_limit: u8,
+}
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    /// A packet.
+    Ip(Packet),
+    /// ARP, or the announcement of a guest that has moved (RARP).
+    Arp,
+    /// Neither.
+    Other,
+}
+
+/// A frame that cannot be judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unread {
+    /// Its headers go on behind the bytes that are at hand.
+    Beyond,
+    /// No receiver makes sense of it, or not every receiver the same.
+    Malformed,
+}
+
+/// Reads the frame that begins with `bytes` and has `len` bytes in all.
+pub(crate) fn read(bytes: &[u8], len: u32) -> Result<Carried, Unread> {
+    let view = View { bytes, end: len as usize };
+    match view.u16(12)? {
+        ethertype::IPV4 => ipv4(view, 14, false).map(Carried::Ip),
+        ethertype::IPV6 => ipv6(view, 14, false).map(Carried::Ip),
+        ethertype::ARP | ethertype::RARP => Ok(Carried::Arp),
+        _ => Ok(Carried::Other),
+    }
+}
+
+/// A packet's bytes, of which some may not be at hand.
+#[derive(Clone, Copy)]
+struct View<'b> {
+    bytes: &'b [u8],
+    /// Where the packet ends.
+    end: usize,
+}
+
+impl View<'_> {
+    fn array<const N: usize>(&self, at: usize) -> Result<[u8; N], Unread> {
+        if at + N > self.end {
+            return Err(Unread::Malformed);
+        }
+        let found = self.bytes.get(at..).and_then(|rest| rest.first_chunk());
+        found.copied().ok_or(Unread::Beyond)
+    }
+
+    fn u8(&self, at: usize) -> Result<u8, Unread> {
+        self.array::<1>(at).map(|[byte]| byte)
+    }
+
+    fn u16(&self, at: usize) -> Result<u16, Unread> {
+        self.array(at).map(u16::from_be_bytes)
+    }
+}
+
+/// Where a packet of IP has what it carries.
+struct Inside {
+    flow: Flow,
+    at: usize,
+    part: Option<Part>,
+    hop_limit: u8,
+    quoted: bool,
+}
+
+fn ipv4(view: View<'_>, at: usize, quoted: bool) -> Result<Packet, Unread> {
+    let header: [u8; 20] = view.array(at)?;
+    let [first, _, len0, len1, id0, id1, frag0, frag1, ttl, protocol, _, _, addresses @ ..] =
+        header;
+    let header_len = usize::from(first & 0xf) * 4;
+    if first >> 4 != 4 || header_len < 20 {
+        return Err(Unread::Malformed);
+    }
+    let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
+    let total_len = usize::from(u16::from_be_bytes([len0, len1]));
+    // A big packet of a guest may say 0.
+    let end = match total_len {
+        _ if quoted => view.end,
+        0 => view.end,
+        len => view.end.min(at + len),
+    };
+    let fragment = u16::from_be_bytes([frag0, frag1]);
+    let (start, more) = (u32::from(fragment & 0x1fff) * 8, fragment & 0x2000 != 0);
+    let id = u16::from_be_bytes([id0, id1]).into();
+    let whole = at + total_len <= view.end;
+    let inside = (at + header_len, at + total_len);
+    let part = part(id, start, more, inside, whole || quoted, quoted)?;
+    let flow = Flow {
+        v6: false,
+        protocol,
+        src: u32::from_be_bytes([s0, s1, s2, s3]).into(),
+        dst: u32::from_be_bytes([d0, d1, d2, d3]).into(),
+        sport: 0,
+        dport: 0,
+        value: None,
+    };
+    let view = View { end, ..view };
+    carried(view, Inside { flow, at: at + header_len, part, hop_limit: ttl, quoted })
+}
+
+fn ipv6(view: View<'_>, at: usize, quoted: bool) -> Result<Packet, Unread> {
+    let [first, _, _, _, len0, len1, next, hop_limit]: [u8; 8] = view.array(at)?;
+    if first >> 4 != 6 {
+        return Err(Unread::Malformed);
+    }
+    let (src, dst) = (view.array(at + 8)?, view.array(at + 24)?);
+    let payload_len = usize::from(u16::from_be_bytes([len0, len1]));
+    let said = at + 40 + payload_len;
+    let end = match payload_len {
+        _ if quoted => view.end,
+        0 => view.end,
+        _ => view.end.min(said),
+    };
+    let view = View { end, ..view };
+    let (mut protocol, mut here, mut found) = (next, at + 40, None);
+    for _ in 0..IPV6_EXT_HEADERS_MAX {
+        let len = match protocol {
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION_OPTIONS => {
+                (usize::from(view.u8(here + 1)?) + 1) * 8
+            }
+            protocol::AUTHENTICATION => (usize::from(view.u8(here + 1)?) + 2) * 4,
+            protocol::FRAGMENT => {
+                let [_, _, o0, o1, id @ ..]: [u8; 8] = view.array(here)?;
+                let offset = u16::from_be_bytes([o0, o1]);
+                let (start, more) = (u32::from(offset & 0xfff8), offset & 1 != 0);
+                let inside = (here + 8, said);
+                let whole = said <= view.end || quoted;
+                if found.is_some() {
+                    return Err(Unread::Malformed);
+                }
+                found = part(u32::from_be_bytes(id), start, more, inside, whole, quoted)?;
+                8
+            }
+            _ => break,
+        };
+        protocol = view.u8(here)?;
+        here += len;
+        if found.is_some_and(|part| part.start > 0) {
+            break;
+        }
+    }
+    let is_later = found.is_some_and(|part| part.start > 0);
+    if !is_later && protocol::is_extension(protocol) {
+        // More of them than anybody needs, or one that is not walked: what is behind is hidden.
+        return Err(Unread::Malformed);
+    }
+    let flow = Flow {
+        v6: true,
+        protocol,
+        src: u128::from_be_bytes(src),
+        dst: u128::from_be_bytes(dst),
+        sport: 0,
+        dport: 0,
+        value: None,
+    };
+    carried(view, Inside { flow, at: here, part: found, hop_limit, quoted })
+}
+
+/// What a fragment has of its datagram: `inside` is where its bytes begin and end. `None` of a packet that is whole.
+fn part(
+    id: u32,
+    start: u32,
+    more: bool,
+    (from, to): (usize, usize),
+    whole: bool,
+    quoted: bool,
+) -> Result<Option<Part>, Unread> {
+    if start == 0 && !more {
+        return Ok(None);
+    }
+    let len = to.saturating_sub(from);
+    let end = start + len as u32;
+    // A tail that is missing, no bytes, an end that the next fragment cannot continue, or bytes behind the longest
+    // packet.
+    if !quoted && (!whole || len == 0 || more && len % 8 != 0 || end > 0xffff) {
+        return Err(Unread::Malformed);
+    }
+    Ok(Some(Part { id, start, end, more }))
+}
+
+fn carried(view: View<'_>, inside: Inside) -> Result<Packet, Unread> {
+    let Inside { mut flow, at, part, hop_limit, quoted } = inside;
+    let packet = |flow, kind| Packet { flow, kind, part, hop_limit };
+    if part.is_some_and(|part| part.start > 0) {
+        return Ok(packet(flow, Kind::Fragment));
+    }
+    let kind = match flow.protocol {
+        protocol::TCP | protocol::UDP | SCTP => {
+            let [s0, s1, d0, d1] = view.array(at)?;
+            (flow.sport, flow.dport) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
+            flow.value = Some(flow.dport);
+            match flow.protocol {
+                _ if quoted => Kind::Ports,
+                protocol::TCP => {
+                    let header: [u8; 20] = view.array(at)?;
+                    if header[12] >> 4 < 5 {
+                        return Err(Unread::Malformed);
+                    }
+                    Kind::Tcp(Flags(header[13]))
+                }
+                _ => {
+                    let _: [u8; 8] = view.array(at)?;
+                    Kind::Ports
+                }
+            }
+        }
+        ICMP if !flow.v6 => icmp(view, at, &mut flow, quoted, (8, 0), &[3, 4, 11, 12])?,
+        protocol::ICMPV6 if flow.v6 => {
+            icmp(view, at, &mut flow, quoted, (128, 129), &[1, 2, 3, 4])?
+        }
+        _ => Kind::Other,
+    };
+    Ok(packet(flow, kind))
+}
+
+/// Timestamps of ICMP are the one other query that hosts still answer.
+const TIMESTAMP: (u8, u8) = (13, 14);
+
+fn icmp(
+    view: View<'_>,
+    at: usize,
+    flow: &mut Flow,
+    quoted: bool,
+    echo: (u8, u8),
+    errors: &[u8],
+) -> Result<Kind, Unread> {
+    let [kind, _, _, _, id0, id1, _, _]: [u8; 8] = view.array(at)?;
+    flow.value = Some(kind.into());
+    let pairs = [Some(echo), (!flow.v6).then_some(TIMESTAMP)];
+    let id = u16::from_be_bytes([id0, id1]);
+    for (query, answer) in pairs.into_iter().flatten() {
+        if kind == query {
+            (flow.sport, flow.dport) = (id, query.into());
+            return Ok(Kind::Query);
+        }
+        if kind == answer {
+            (flow.sport, flow.dport) = (query.into(), id);
+            return Ok(Kind::Answer);
+        }
+    }
+    if errors.contains(&kind) && !quoted {
+        let about = match flow.v6 {
+            false => ipv4(view, at + 8, true),
+            true => ipv6(view, at + 8, true),
+        };
+        return match about {
+            Err(Unread::Beyond) => Err(Unread::Beyond),
+            Err(Unread::Malformed) => Ok(Kind::Error(None)),
+            Ok(Packet { flow, kind, .. }) => Ok(Kind::Error(match kind {
+                Kind::Fragment | Kind::Message | Kind::Link(_) | Kind::Error(_) => None,
+                Kind::Query => Some(Quoted { flow, is_query: Some(true) }),
+                Kind::Answer => Some(Quoted { flow, is_query: Some(false) }),
+                _ => Some(Quoted { flow, is_query: None }),
+            })),
+        };
+    }
+    Ok(match kind {
+        130..=137 | 143 if flow.v6 => Kind::Link(kind),
+        _ => Kind::Message,
+    })
+}
+
+/// A flow as the table has it, from the side of the interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub [u64; 5]);
+
+impl Key {
+    /// That of a packet which goes `direction`, in VLAN `vid`. `opener` says which way a query went, where it is one or
+    /// its answer: two ends may ask each other with the same identifier.
+    pub fn new(flow: &Flow, direction: Direction, vid: u16, opener: Option<Direction>) -> Self {
+        let (own, peer) = match direction {
+            Direction::Out => ((flow.src, flow.sport), (flow.dst, flow.dport)),
+            Direction::In => ((flow.dst, flow.dport), (flow.src, flow.sport)),
+        };
+        let opener = match opener {
+            None => 0,
+            Some(Direction::In) => 1,
+            Some(Direction::Out) => 2,
+        };
+        let ports = u64::from(own.1) << 48 | u64::from(peer.1) << 32;
+        let rest = u64::from(vid & 0xfff) << 16 | u64::from(flow.protocol) << 8;
+        let last = ports | rest | opener << 1 | u64::from(flow.v6);
+        Self([(own.0 >> 64) as u64, own.0 as u64, (peer.0 >> 64) as u64, peer.0 as u64, last])
+    }
+}

@@ -1,0 +1,157 @@
+//! What the groups of one interface allow.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::packet::Flow;
+
+/// A group, by a hash of its name: the same in every switch and after every reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupId(u64);
+
+impl GroupId {
+    /// The group of that name.
+    pub fn of(name: &str) -> Self {
+        // Its keys are constants.
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
+/// Which way a frame or a connection goes, as the interface's guest sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the guest.
+    In,
+    /// From the guest.
+    Out,
+}
+
+impl Direction {
+    /// The other way.
+    #[must_use]
+    pub fn reverse(self) -> Self {
+        match self {
+            Self::In => Self::Out,
+            Self::Out => Self::In,
+        }
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Other {
+    /// Anyone.
+    Anyone,
+    /// An interface of this switch that is in the group.
+    Group(GroupId),
+    /// An address with this prefix of so many bits.
+    Prefix(IpAddr, u8),
+}
+
+/// New connections that are allowed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Which way they are opened.
+    pub direction: Direction,
+    /// Their IP protocol; `None` for all.
+    pub protocol: Option<u8>,
+    /// Destination ports, or types of ICMP messages, as ranges; empty for all.
+    pub values: Box<[(u16, u16)]>,
+    /// Who is at the other end.
+    pub other: Other,
+}
+
+impl Rule {
+    fn allows(&self, direction: Direction, flow: &Flow, groups: &[GroupId]) -> bool {
+        self.direction == direction
+            && self.protocol.is_none_or(|protocol| protocol == flow.protocol)
+            && (self.values.is_empty() || self.has_value(flow))
+            && self.is_of(direction, flow, groups)
+    }
+
+    fn has_value(&self, flow: &Flow) -> bool {
+        let within =
+            |value: u16| self.values.iter().any(|&(low, high)| (low..=high).contains(&value));
+        flow.value.is_some_and(within)
+    }
+
+    fn is_of(&self, direction: Direction, flow: &Flow, groups: &[GroupId]) -> bool {
+        match self.other {
+            Other::Anyone => true,
+            Other::Group(group) => groups.contains(&group),
+            Other::Prefix(prefix, len) => {
+                let peer = match direction {
+                    Direction::In => flow.src,
+                    Direction::Out => flow.dst,
+                };
+                prefix.is_ipv6() == flow.v6 && same_prefix(bits(prefix), peer, len, flow.v6)
+            }
+        }
+    }
+}
+
+fn same_prefix(prefix: u128, address: u128, len: u8, v6: bool) -> bool {
+    let width = if v6 { 128 } else { 32 };
+    let shift = width - u32::from(len).min(width);
+    (prefix ^ address).checked_shr(shift).unwrap_or(0) == 0
+}
+
+/// An address as a number; that of IPv4 has 32 bits.
+pub(crate) fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => Ipv6Addr::to_bits(address),
+    }
+}
+
+/// The rules of all groups of one interface. Rules only allow: of several groups each adds what it allows, and a
+/// direction is open without a rule only if no group closes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// What no rule allows may come in.
+    pub allow_in: bool,
+    /// What no rule allows may go out.
+    pub allow_out: bool,
+    /// In the order of groups, and within each of its rules.
+    pub rules: Box<[Rule]>,
+    /// The groups.
+    pub groups: Box<[GroupId]>,
+    /// Changes with every change of the rules: connections are held to the new ones when they are next seen.
+    pub generation: u16,
+}
+
+/// What allows a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    /// The rule at this place.
+    Rule(u16),
+    /// The direction is open.
+    Default,
+}
+
+impl Policy {
+    /// Whether a connection like `flow` may be opened that way with an interface that has `groups`.
+    pub(crate) fn allows(
+        &self,
+        direction: Direction,
+        flow: &Flow,
+        groups: &[GroupId],
+    ) -> Option<Allowed> {
+        let found = self.rules.iter().position(|rule| rule.allows(direction, flow, groups));
+        match found {
+            // A policy has fewer rules than a u16 counts.
+            Some(place) => Some(Allowed::Rule(place as u16)),
+            None => self.is_open(direction).then_some(Allowed::Default),
+        }
+    }
+
+    /// Whether a direction needs no rule.
+    pub(crate) fn is_open(&self, direction: Direction) -> bool {
+        match direction {
+            Direction::In => self.allow_in,
+            Direction::Out => self.allow_out,
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! What holds of groups, by frames.
+
+mod frames;
+mod model;
+
+use std::net::IpAddr;
+
+use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ping, tcp, udp};
+use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_TAKE_UP_NS, HEAD_LEN};
+
+use crate::{
+    Decision, Direction, Frame, GroupId, Judged, Memo, Other, Peer, Policy, Rule, Table, Why,
+};
+
+const SECOND: u64 = 1_000_000_000;
+/// Long after the table was made.
+const LATER: u64 = GROUP_TAKE_UP_NS + SECOND;
+
+pub(crate) const GUEST: &str = "10.0.0.1";
+pub(crate) const PEER: &str = "10.0.0.2";
+
+pub(crate) fn rule(
+    direction: Direction,
+    protocol: Option<u8>,
+    ports: &[(u16, u16)],
+    other: Other,
+) -> Rule {
+    Rule { direction, protocol, values: ports.into(), other }
+}
+
+/// Closed inward but for these rules, open outward.
+fn closed_in(rules: &[Rule]) -> Policy {
+    Policy {
+        allow_in: false,
+        allow_out: true,
+        rules: rules.into(),
+        groups: [].into(),
+        generation: 1,
+    }
+}
+
+struct Bed {
+    table: Table,
+    policy: Policy,
+    now_ns: u64,
+}
+
+impl Bed {
+    fn new(policy: Policy) -> Self {
+        Self { table: Table::new(7, 0), policy, now_ns: LATER }
+    }
+
+    fn judge_of(&mut self, direction: Direction, bytes: &[u8], peer: Peer<'_>) -> Judged {
+        let frame = Frame { bytes, len: bytes.len() as u32, vid: 0, again: false };
+        let would = self.table.would_judge(&self.policy, direction, frame, peer, self.now_ns);
+        let judged = self.table.judge(&self.policy, direction, frame, peer, self.now_ns).unwrap();
+        assert_eq!(would, Some(judged.decision), "the thought differs from the fact");
+        judged
+    }
+
+    fn judge(&mut self, direction: Direction, bytes: &[u8]) -> Decision {
+        self.judge_of(direction, bytes, Peer::default()).decision
+    }
+
+    fn comes(&mut self, bytes: &[u8]) -> bool {
+        matches!(self.judge(Direction::In, bytes), Decision::Passes(_))
+    }
+
+    fn goes(&mut self, bytes: &[u8]) -> bool {
+        matches!(self.judge(Direction::Out, bytes), Decision::Passes(_))
+    }
+
+    fn shake_hands_outward(&mut self, port: u16) {
+        assert!(self.goes(&tcp(GUEST, PEER, port, 80, SYN)));
+        assert!(self.comes(&tcp(PEER, GUEST, 80, port, SYN | ACK)));
+        assert!(self.goes(&tcp(GUEST, PEER, port, 80, ACK)));
+    }
+}
+
+#[test]
+fn an_outward_connection_is_answered_and_an_inward_one_is_refused() {
+    let mut bed = Bed::new(closed_in(&[]));
+    assert_eq!(
+        bed.judge(Direction::In, &tcp(PEER, GUEST, 80, 5000, SYN)),
+        Decision::Refused(Why::NoRule)
+    );
+    bed.shake_hands_outward(5000);
+    let data = bed.judge_of(Direction::In, &tcp(PEER, GUEST, 80, 5000, ACK), Peer::default());
+    assert_eq!(data, Judged { decision: Decision::Passes(Why::Established), steady: true });
+    assert!(!bed.comes(&tcp(PEER, GUEST, 81, 5000, ACK)), "another port is another connection");
+    assert!(!bed.comes(&tcp("10.0.0.3", GUEST, 80, 5000, ACK)));
+    assert!(
+        !bed.comes(&tcp(PEER, GUEST, 80, 5000, SYN)),
+        "the other end opens nothing in its name"
+    );
+}
+
+#[test]
+fn ports_and_sides_of_rules_count() {
+    let web = GroupId::of("web");
+    let lb = GroupId::of("lb");
+    let net: IpAddr = "10.0.0.0".parse().unwrap();
+    let mut bed = Bed::new(closed_in(&[
+        rule(Direction::In, Some(6), &[(80, 80), (8000, 8100)], Other::Group(lb)),
+        rule(Direction::In, Some(17), &[], Other::Prefix(net, 30)),
+    ]));
+    let open = |bed: &mut Bed, port, groups: &[GroupId]| {
+        let peer = Peer { groups, serves: false };
+        bed.judge_of(Direction::In, &tcp(PEER, GUEST, 4000, port, SYN), peer).decision
+    };
+    assert_eq!(open(&mut bed, 8050, &[web, lb]), Decision::Passes(Why::Rule(0)));
+    assert_eq!(open(&mut bed, 8101, &[lb]), Decision::Refused(Why::NoRule));
+    assert_eq!(open(&mut bed, 80, &[web]), Decision::Refused(Why::NoRule));
+    assert_eq!(bed.judge(Direction::In, &udp(PEER, GUEST, 9, 9)), Decision::Passes(Why::Rule(1)));
+    assert!(!bed.comes(&udp("10.0.0.4", GUEST, 9, 9)));
+    assert!(!bed.comes(&udp("fd00::2", "fd00::1", 9, 9)), "a prefix of IPv4 is none of IPv6");
+}
+
+#[test]
+fn prefixes_of_every_length_match_what_they_name() {
+    for (prefix, len, inside, outside) in [
+        ("0.0.0.0", 0, "255.1.2.3", None),
+        ("10.0.0.2", 32, "10.0.0.2", Some("10.0.0.3")),
+        ("::", 0, "fd00::7", None),
+        ("fd00::", 16, "fd00:ffff::1", Some("fd01::1")),
+        ("fd00::2", 128, "fd00::2", Some("fd00::3")),
+    ] {
+        let any = rule(Direction::In, None, &[], Other::Prefix(prefix.parse().unwrap(), len));
+        let mut bed = Bed::new(closed_in(&[any]));
+        let guest = if prefix.contains(':') { "fd00::1" } else { GUEST };
+        assert!(bed.comes(&udp(inside, guest, 1, 2)), "{inside} in {prefix}/{len}");
+        if let Some(outside) = outside {
+            assert!(!bed.comes(&udp(outside, guest, 1, 2)), "{outside} in {prefix}/{len}");
+        }
+    }
+}
+
+#[test]
+fn udp_and_ping_are_answered_as_long_as_they_live() {
+    let mut bed = Bed::new(closed_in(&[]));
+    assert!(!bed.comes(&udp(PEER, GUEST, 53, 5000)));
+    assert!(bed.goes(&udp(GUEST, PEER, 5000, 53)));
+    assert!(bed.comes(&udp(PEER, GUEST, 53, 5000)));
+    assert!(bed.goes(&ping(GUEST, PEER, 1, true)));
+    assert!(bed.comes(&ping(PEER, GUEST, 1, false)));
+    assert!(!bed.comes(&ping(PEER, GUEST, 2, false)), "an answer to nobody");
+    assert!(!bed.comes(&ping(PEER, GUEST, 1, true)), "a question with the same identifier");
+    bed.now_ns += 31 * SECOND;
+    assert!(!bed.comes(&ping(PEER, GUEST, 1, false)));
+    assert!(bed.comes(&udp(PEER, GUEST, 53, 5000)), "an answered one lives longer");
+    bed.now_ns += 181 * SECOND;
+    assert!(!bed.comes(&udp(PEER, GUEST, 53, 5000)));
+}
+
+#[test]
+fn the_same_holds_over_ipv6_behind_extension_headers() {
+    let mut bed = Bed::new(closed_in(&[]));
+    let (guest, peer) = ("fd00::1", "fd00::2");
+    let extended = |packet: Vec<u8>| Packet(packet).extended().0;
+    assert!(bed.goes(&extended(tcp(guest, peer, 5000, 80, SYN))));
+    assert!(bed.comes(&tcp(peer, guest, 80, 5000, SYN | ACK)));
+    assert!(!bed.comes(&extended(tcp(peer, guest, 80, 5001, SYN))));
+    assert!(bed.goes(&ping(guest, peer, 1, true)));
+    assert!(bed.comes(&extended(ping(peer, guest, 1, false))));
+}
+
+#[test]
+fn an_icmp_error_passes_if_it_quotes_a_packet_of_a_connection() {
+    for (guest, peer, router) in [(GUEST, PEER, "10.9.9.9"), ("fd00::1", "fd00::2", "fd00::9")] {
+        let mut bed = Bed::new(closed_in(&[]));
+        let sent = udp(guest, peer, 5000, 53);
+        assert!(!bed.comes(&icmp_error(router, guest, &sent)), "nothing was sent yet");
+        assert!(bed.goes(&sent));
+        let error = icmp_error(router, guest, &sent);
+        assert_eq!(bed.judge(Direction::In, &error), Decision::Passes(Why::Related));
+        assert!(!bed.comes(&icmp_error(router, guest, &udp(guest, peer, 5001, 53))));
+        assert!(
+            !bed.comes(&icmp_error(router, guest, &udp(peer, guest, 53, 5000))),
+            "not sent by the guest"
+        );
+        let other = if guest == GUEST { "10.0.0.7" } else { "fd00::7" };
+        assert!(!bed.comes(&icmp_error(router, other, &sent)), "for another host");
+    }
+}
+
+#[test]
+fn what_nobody_can_do_without_needs_no_rule_and_forged_answers_do_not_pass() {
+    let nothing = Policy {
+        allow_in: false,
+        allow_out: false,
+        rules: [].into(),
+        groups: [].into(),
+        generation: 1,
+    };
+    let mut bed = Bed::new(nothing);
+    let mut arp = vec![0; 42];
+    arp[12..14].copy_from_slice(&[8, 6]);
+    assert!(bed.comes(&arp) && bed.goes(&arp));
+    assert!(bed.goes(&udp("0.0.0.0", "255.255.255.255", 68, 67)));
+    assert!(!bed.goes(&udp(GUEST, PEER, 68, 67)), "no way out for whatever a guest puts in");
+    let answer = udp(PEER, GUEST, 67, 68);
+    assert!(!bed.comes(&answer), "from who gives no addresses");
+    let server = Peer { serves: true, ..Peer::default() };
+    let judged = bed.judge_of(Direction::In, &answer, server);
+    assert_eq!(judged.decision, Decision::Passes(Why::Needed));
+    assert!(!bed.goes(&answer), "the guest is no server");
+    for (kind, hops, from, comes) in [
+        (135, 255, false, true),
+        (135, 64, false, false),
+        (134, 255, false, false),
+        (134, 255, true, true),
+    ] {
+        let message = frames::icmp6(PEER6, GUEST6, kind, hops);
+        let peer = Peer { serves: from, ..Peer::default() };
+        let passes =
+            matches!(bed.judge_of(Direction::In, &message, peer).decision, Decision::Passes(_));
+        assert_eq!(passes, comes, "type {kind}, hop limit {hops}");
+    }
+    assert!(!bed.goes(&tcp(GUEST, PEER, 1, 2, SYN)));
+}
+
+const GUEST6: &str = "fe80::1";
+const PEER6: &str = "fe80::2";
+
+#[test]
+fn the_first_fragment_decides_and_later_ones_follow() {
+    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
+        let web = rule(Direction::In, Some(17), &[(53, 53)], Other::Anyone);
+        let mut bed = Bed::new(closed_in(&[web]));
+        let allowed = Packet(udp(peer, guest, 9, 53)).padded(64);
+        let refused = Packet(udp(peer, guest, 9, 54)).padded(64);
+        let part = |packet: &Packet, id, from, to, more| packet.fragment(id, from, to, more).0;
+        assert!(!bed.comes(&part(&allowed, 1, 24, 64, false)), "before the first one");
+        assert!(bed.comes(&part(&allowed, 1, 0, 24, true)));
+        assert!(!bed.comes(&part(&allowed, 1, 16, 40, true)), "over the first one");
+        assert!(!bed.comes(&part(&allowed, 1, 0, 24, true)), "the first one again");
+        assert!(bed.comes(&part(&allowed, 1, 48, 64, false)));
+        assert!(!bed.comes(&part(&allowed, 1, 40, 56, true)), "over the last one");
+        assert!(bed.comes(&part(&allowed, 1, 24, 48, true)));
+        assert!(!bed.comes(&part(&refused, 2, 0, 24, true)));
+        assert!(!bed.comes(&part(&refused, 2, 24, 64, false)));
+        assert!(!bed.comes(&part(&allowed, 3, 0, 20, true)), "an end that nothing can continue");
+        let tiny = Packet(tcp(peer, guest, 9, 53, SYN)).fragment(4, 0, 8, true).0;
+        assert_eq!(bed.judge(Direction::In, &tiny), Decision::Refused(Why::Invalid));
+        bed.now_ns += 16 * SECOND;
+        assert!(!bed.comes(&part(&allowed, 1, 64, 72, false)), "too late");
+    }
+}
+
+#[test]
+fn a_fragment_that_has_waited_is_judged_again_and_passes() {
+    let mut bed = Bed::new(closed_in(&[]));
+    let whole = Packet(udp(GUEST, PEER, 9, 53)).padded(64);
+    let mut goes = |from, to, more, again| {
+        let bytes = whole.fragment(1, from, to, more).0;
+        let frame = Frame { bytes: &bytes, len: bytes.len() as u32, vid: 0, again };
+        let peer = Peer::default();
+        let judged = bed.table.judge(&bed.policy, Direction::Out, frame, peer, bed.now_ns);
+        matches!(judged.unwrap().decision, Decision::Passes(_))
+    };
+    assert!(goes(0, 24, true, false) && goes(24, 64, false, false));
+    assert!(goes(0, 24, true, true) && goes(24, 64, false, true));
+    assert!(!goes(8, 24, true, true), "where the headers are");
+}
+
+#[test]
+fn a_segment_in_the_middle_is_taken_up_by_the_written_rule() {
+    let mut bed = Bed::new(closed_in(&[]));
+    assert!(
+        !bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)),
+        "the table is old, and the guest has said nothing"
+    );
+    assert!(bed.goes(&tcp(GUEST, PEER, 5000, 80, ACK)), "the guest may open such a connection");
+    assert!(bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)));
+    let mut bed = Bed { now_ns: SECOND, ..Bed::new(closed_in(&[])) };
+    assert!(
+        bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)),
+        "the table is new: who waits for data says nothing"
+    );
+    assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5001, SYN)));
+    let deny_out = Policy { allow_out: false, ..closed_in(&[]) };
+    let mut bed = Bed { now_ns: SECOND, ..Bed::new(deny_out) };
+    assert!(
+        !bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)),
+        "the guest may not open such a connection"
+    );
+}
+
+#[test]
+fn rules_that_forbid_a_connection_end_it_at_once_and_others_go_on() {
+    let web = rule(Direction::In, Some(6), &[(80, 81)], Other::Anyone);
+    let mut bed = Bed::new(closed_in(&[web]));
+    for port in [80, 81] {
+        assert!(bed.comes(&tcp(PEER, GUEST, 4000, port, SYN)));
+        assert!(bed.goes(&tcp(GUEST, PEER, port, 4000, SYN | ACK)));
+        assert!(bed.comes(&tcp(PEER, GUEST, 4000, port, ACK)));
+    }
+    assert!(bed.goes(&udp(GUEST, PEER, 5000, 53)));
+    let fewer = rule(Direction::In, Some(6), &[(81, 81)], Other::Anyone);
+    bed.policy = Policy { generation: 2, ..closed_in(&[fewer]) };
+    assert!(
+        !bed.goes(&tcp(GUEST, PEER, 80, 4000, ACK)),
+        "the guest does not take it up as its own"
+    );
+    assert!(!bed.comes(&tcp(PEER, GUEST, 4000, 80, ACK)));
+    assert!(!bed.goes(&tcp(GUEST, PEER, 80, 4000, ACK)));
+    assert!(bed.comes(&tcp(PEER, GUEST, 4000, 81, ACK)));
+    assert!(bed.comes(&udp(PEER, GUEST, 53, 5000)));
+    bed.policy = Policy { allow_out: false, generation: 3, ..closed_in(&[]) };
+    assert!(!bed.comes(&udp(PEER, GUEST, 53, 5000)));
+}
+
+#[test]
+fn states_follow_a_connection_to_its_end() {
+    let mut bed = Bed::new(closed_in(&[]));
+    bed.shake_hands_outward(5000);
+    bed.now_ns += 3600 * SECOND;
+    assert!(bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)), "an established one lives long");
+    assert!(bed.goes(&tcp(GUEST, PEER, 5000, 80, FIN | ACK)));
+    assert!(bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)), "the other half goes on");
+    assert!(bed.comes(&tcp(PEER, GUEST, 80, 5000, FIN | ACK)));
+    assert!(bed.goes(&tcp(GUEST, PEER, 5000, 80, ACK)));
+    assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5000, SYN)));
+    bed.now_ns += 61 * SECOND;
+    assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5000, ACK)));
+    bed.shake_hands_outward(5001);
+    assert!(bed.comes(&tcp(PEER, GUEST, 80, 5001, RST)));
+    bed.now_ns += 11 * SECOND;
+    assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5001, ACK)));
+}
+
+#[test]
+fn segments_with_impossible_flags_go_nowhere() {
+    let mut bed = Bed::new(Policy { allow_in: true, ..closed_in(&[]) });
+    for flags in [0, FIN, SYN | FIN, SYN | RST, FIN | RST | ACK, SYN | FIN | ACK] {
+        let decision = bed.judge(Direction::In, &tcp(PEER, GUEST, 1, 2, flags));
+        assert_eq!(decision, Decision::Refused(Why::Invalid), "{flags:#x}");
+    }
+}
+
+#[test]
+fn frames_that_are_no_ip_need_an_open_direction() {
+    let mut frame = vec![0; 60];
+    frame[12..14].copy_from_slice(&[0x81, 0]);
+    let mut bed = Bed::new(closed_in(&[]));
+    assert!(bed.goes(&frame));
+    assert!(!bed.comes(&frame), "a second tag hides what is behind it");
+}
+
+#[test]
+fn a_flood_of_half_open_connections_takes_no_established_ones_place() {
+    let all = rule(Direction::In, Some(6), &[], Other::Anyone);
+    let mut bed = Bed::new(closed_in(&[all]));
+    for port in 1..=500 {
+        bed.shake_hands_outward(port);
+    }
+    for n in 0..3 * GROUP_CONNECTIONS_MAX as u32 {
+        let from = IpAddr::from((0x0b00_0000 + n).to_be_bytes()).to_string();
+        bed.now_ns += 1000;
+        assert!(bed.comes(&tcp(&from, GUEST, 1, 80, SYN)), "a flood keeps nobody out");
+    }
+    assert!(bed.table.connections() as usize <= GROUP_CONNECTIONS_MAX);
+    assert!(bed.table.connections() as usize > GROUP_CONNECTIONS_MAX * 9 / 10);
+    for port in 1..=500 {
+        assert!(bed.comes(&tcp(PEER, GUEST, 80, port, ACK)), "port {port}");
+    }
+}
+
+#[test]
+fn a_table_that_is_full_of_established_connections_refuses_and_counts() {
+    let all = rule(Direction::In, None, &[], Other::Anyone);
+    let mut bed = Bed::new(closed_in(&[all]));
+    let mut n = 0;
+    while bed.table.refused() == 0 {
+        n += 1;
+        assert!(n <= GROUP_CONNECTIONS_MAX as u32);
+        let peer = IpAddr::from((0x0b00_0000 + n).to_be_bytes()).to_string();
+        let frame = Frame { bytes: &udp(&peer, GUEST, 1, 2), len: 60, vid: 0, again: false };
+        let judged = bed
+            .table
+            .judge(&bed.policy, Direction::In, frame, Peer::default(), bed.now_ns)
+            .unwrap();
+        if judged.decision == Decision::Refused(Why::Full) {
+            break;
+        }
+        assert!(bed.goes(&udp(GUEST, &peer, 2, 1)));
+    }
+    // Two buckets of eight places each are both full for the first time at about 0.73 of all.
+    assert!(n as usize > GROUP_CONNECTIONS_MAX * 2 / 3, "full after {n}");
+    bed.now_ns += 200 * SECOND;
+    assert!(bed.comes(&udp(PEER, GUEST, 1, 2)), "places of those that are over are free");
+}
+
+#[test]
+fn what_is_remembered_within_a_burst_holds_for_frames_of_the_same_flow_only() {
+    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
+        let front = |bytes: &[u8]| {
+            let mut head = [0; HEAD_LEN];
+            head[..bytes.len()].copy_from_slice(bytes);
+            (head, bytes.len())
+        };
+        let (head, len) = front(&tcp(guest, peer, 5000, 80, ACK));
+        let memo = Memo::of(&head, len).unwrap();
+        let is_of = |bytes: Vec<u8>| {
+            let (head, len) = front(&bytes);
+            memo.is_of(&head, len)
+        };
+        assert!(is_of(tcp(guest, peer, 5000, 80, ACK | 8)), "pushed data");
+        for flags in [SYN, SYN | ACK, FIN | ACK, RST, RST | ACK, 0] {
+            assert!(!is_of(tcp(guest, peer, 5000, 80, flags)), "{flags:#x}");
+            let (head, len) = front(&tcp(guest, peer, 5000, 80, flags));
+            assert!(Memo::of(&head, len).is_none());
+        }
+        assert!(!is_of(tcp(peer, guest, 80, 5000, ACK)));
+        assert!(!is_of(udp(guest, peer, 5000, 80)));
+        let original = tcp(guest, peer, 5000, 80, ACK);
+        // Every bit of addresses and ports counts.
+        let ends = if guest == GUEST { 26..38 } else { 22..58 };
+        for bit in ends.start * 8..ends.end * 8 {
+            let mut other = original.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert!(!is_of(other), "bit {bit}");
+        }
+        let whole = Packet(original).padded(64);
+        assert!(guest != GUEST || !is_of(whole.fragment(1, 0, 24, true).0));
+        assert!(guest != GUEST || !is_of(whole.fragment(1, 24, 64, false).0));
+    }
+}
+
+#[test]
+fn headers_that_go_on_behind_the_bytes_at_hand_are_asked_for() {
+    let bed = Bed::new(closed_in(&[]));
+    let bytes = tcp(GUEST, PEER, 5000, 80, SYN);
+    let frame = Frame { bytes: &bytes[..40], len: bytes.len() as u32, vid: 0, again: false };
+    let peer = Peer::default();
+    assert_eq!(bed.table.would_judge(&bed.policy, Direction::Out, frame, peer, LATER), None);
+    let frame = Frame { len: 40, ..frame };
+    let would = bed.table.would_judge(&bed.policy, Direction::Out, frame, peer, LATER);
+    assert_eq!(would, Some(Decision::Refused(Why::Invalid)));
+}

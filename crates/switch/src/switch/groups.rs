@@ -1,0 +1,100 @@
+//! Security groups of a running switch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+
+use weir_config::{Groups, PortName, VifConfig, VifGroups};
+use weir_fabric::PortId;
+use weir_groups::{Decision, Why};
+
+use super::{Ports, Switch};
+use crate::stats::GroupStats;
+
+impl Switch {
+    /// The groups that it has now.
+    pub(super) fn groups(&self) -> Arc<Groups> {
+        Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has these groups from now on; which ones it had. Interfaces are held to them by [`hold_to_groups`].
+    ///
+    /// [`hold_to_groups`]: Self::hold_to_groups
+    pub(super) fn replace_groups(&self, groups: Arc<Groups>) -> Arc<Groups> {
+        let mut now = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut now, groups)
+    }
+
+    /// Holds all interfaces that are in groups to what these say now.
+    pub(super) fn hold_to_groups(&self) {
+        let groups = self.groups();
+        for vif in &self.ports().vifs {
+            if let Some(policy) = groups.policy(&vif.config.groups) {
+                self.engine.set_groups(vif.port.id(), Some(policy));
+            }
+        }
+    }
+
+    /// Holds an interface to its groups.
+    pub(super) fn hold_to_its_groups(&self, id: PortId, config: &VifConfig) {
+        self.engine.set_groups(id, self.groups().policy(&config.groups));
+    }
+
+    /// All groups, with who is in them.
+    pub(super) fn group_stats(&self, ports: &Ports) -> Vec<GroupStats> {
+        let groups = self.groups();
+        let stats = groups.all.iter().map(|group| {
+            let is_in = |groups: &VifGroups| groups.as_slice().contains(&group.name);
+            let vifs = ports.vifs.iter().filter(|vif| is_in(&vif.config.groups));
+            GroupStats {
+                name: group.name.to_string(),
+                default_in: group.default_in,
+                default_out: group.default_out,
+                rules: group.rules.iter().map(ToString::to_string).collect(),
+                vifs: vifs.map(|vif| vif.config.name.clone()).collect(),
+            }
+        });
+        stats.collect()
+    }
+
+    /// In which groups each interface is.
+    pub(crate) fn groups_of_ports(&self) -> BTreeMap<PortName, VifGroups> {
+        let ports = self.ports();
+        let vifs =
+            ports.vifs.iter().map(|vif| (vif.config.name.clone(), vif.config.groups.clone()));
+        vifs.collect()
+    }
+
+    /// A decision of an interface's groups in words.
+    pub(crate) fn group_words(
+        &self,
+        groups: &VifGroups,
+        receives: bool,
+        decision: Decision,
+    ) -> String {
+        let direction = if receives { "in" } else { "out" };
+        let (Decision::Passes(why) | Decision::Refused(why)) = decision;
+        match why {
+            Why::Rule(place) => match self.groups().rule_at(groups, place.into()) {
+                Some((group, number, rule)) => {
+                    format!(
+                        "rule {} of group {}, `{rule}`, allows the connection",
+                        number + 1,
+                        group.name
+                    )
+                }
+                None => "a rule that has gone allows the connection".into(),
+            },
+            Why::Default => format!("groups {groups} leave open what goes {direction}"),
+            Why::Established => "the frame belongs to a connection that is known".into(),
+            Why::Related => "the ICMP error is about a packet of a connection that is known".into(),
+            Why::Needed => "ARP, neighbour discovery and DHCP of the guest need no rule".into(),
+            Why::Fragment if matches!(decision, Decision::Passes(_)) => {
+                "the first fragment of the datagram has passed".into()
+            }
+            Why::Fragment => "the fragment has no place in a datagram that has passed".into(),
+            Why::NoRule => format!("no rule of groups {groups} allows this to go {direction}"),
+            Why::Invalid => "no host sends such a packet in this place".into(),
+            Why::Full => "the interface has as many connections as it may".into(),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Security groups between built-in guests.
+
+use super::*;
+use crate::control::ReloadOutcome;
+use crate::stats::GroupStats;
+
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+const UDP: u8 = 17;
+
+/// A packet of IPv4 from guest `from`.
+fn packet(from: u8, to: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let len = (20 + payload.len() as u16).to_be_bytes();
+    let ip =
+        [0x45, 0, len[0], len[1], 0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
+    [&mac(to)[..], &mac(from), &[8, 0], &ip, payload].concat()
+}
+
+fn tcp(from: u8, to: u8, ports: [u16; 2], flags: u8) -> Vec<u8> {
+    let ports = ports.map(u16::to_be_bytes);
+    let rest = [0, 0, 0, 0, 0, 0, 0, 0, 0x50, flags, 0, 0, 0, 0, 0, 0];
+    packet(from, to, 6, &[ports.as_flattened(), &rest].concat())
+}
+
+pub(super) fn udp(from: u8, to: u8, ports: [u16; 2]) -> Vec<u8> {
+    let words = [ports[0], ports[1], 8, 0].map(u16::to_be_bytes);
+    packet(from, to, UDP, words.as_flattened())
+}
+
+/// Has everybody know who is behind which port. ARP needs no rule.
+fn announce(all: [&mut QueuePair; 3]) {
+    let mut all = all;
+    for (pair, from) in all.iter_mut().zip(1..) {
+        put(pair, &[&[0xff; 6][..], &mac(from), &[8, 6], &[0; 28]].concat());
+    }
+    for pair in all {
+        assert_eq!([next(pair), next(pair)].map(|frame| frame[13]), [6, 6]);
+    }
+}
+
+/// That a datagram found nobody.
+fn unreachable(from: u8, to: u8, about: &[u8]) -> Vec<u8> {
+    packet(from, to, 1, &[&[3, 3, 0, 0, 0, 0, 0, 0], &about[14..42]].concat())
+}
+
+pub(super) fn put(pair: &mut QueuePair, frame: &[u8]) {
+    eventually("room to send", || pair.send(frame, &Offload::NONE).is_ok());
+    pair.flush();
+}
+
+fn next(pair: &mut QueuePair) -> Vec<u8> {
+    let mut got = Vec::new();
+    eventually("a frame arrives", || pair.recv_into(&mut got).is_some());
+    got
+}
+
+impl Bench {
+    fn refused(&self, vif: &str, reason: &str) -> u64 {
+        self.port(vif).drops.get(reason).copied().unwrap_or(0)
+    }
+
+    /// Sends a frame that its receiver is not to get.
+    fn in_vain(&self, pair: &mut QueuePair, frame: &[u8], counted_at: &str, reason: &str) {
+        let before = self.refused(counted_at, reason);
+        put(pair, frame);
+        eventually("it is refused", || self.refused(counted_at, reason) == before + 1);
+    }
+
+    fn reload(&self, tables: &str) {
+        let text = format!("[switch]\nworkers = 2\n{tables}");
+        let reloaded = self.switch.handle(Request::Reload { text, partly: false });
+        assert!(
+            matches!(
+                &reloaded,
+                Response::Reloaded { outcome: ReloadOutcome::Applied { notes }, .. } if notes.is_empty()
+            ),
+            "{reloaded:?}"
+        );
+    }
+
+    fn says(&self, from: &str, frame: &[u8]) -> Vec<String> {
+        let trace = self.switch.trace(&name(from), frame).unwrap();
+        let of_groups = trace.steps.into_iter().filter(|step| step.stage == "groups");
+        of_groups.map(|step| format!("{}: {}", step.port, step.says)).collect()
+    }
+}
+
+#[test]
+fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
+    let vifs = "[vif.a]\ngroups = [\"web\"]\n[vif.b]\n[vif.c]\n";
+    let bench = Bench::with(&format!("[group.web]\n{vifs}"));
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let ([a], [b]) = (&mut a[..], &mut b[..]) else { panic!("a queue pair each") };
+
+    bench.in_vain(b, &tcp(2, 1, [80, 5000], SYN), "a", "group_in");
+    bench.in_vain(b, &udp(2, 1, [53, 5000]), "a", "group_in");
+    put(a, &tcp(1, 2, [5000, 80], SYN));
+    assert_eq!(next(b), tcp(1, 2, [5000, 80], SYN));
+    let answer = tcp(2, 1, [80, 5000], SYN | ACK);
+    put(b, &answer);
+    assert_eq!(next(a), answer, "the first that arrives");
+    let established = tcp(1, 2, [5000, 80], ACK);
+    put(a, &established);
+    assert_eq!(next(b), established);
+    // Data in one burst, of which a segment of another connection is no part.
+    for ports in [[80, 5000], [80, 5000], [80, 5001], [80, 5000]] {
+        put(b, &tcp(2, 1, ports, ACK));
+    }
+    // The table is new: what may be an answer of a connection from before is taken up.
+    let data = [[80, 5000], [80, 5000], [80, 5001], [80, 5000]].map(|it| tcp(2, 1, it, ACK));
+    assert_eq!([(); 4].map(|()| next(a)), data);
+
+    let asked = udp(1, 2, [6000, 53]);
+    bench.in_vain(b, &unreachable(2, 1, &asked), "a", "group_in");
+    put(a, &asked);
+    assert_eq!(next(b), asked);
+    let error = unreachable(2, 1, &asked);
+    put(b, &error);
+    assert_eq!(next(a), error);
+
+    assert_eq!(bench.port("a").limits["connections"].used, 3);
+    assert!(!bench.port("b").limits.contains_key("connections"));
+    let opens = tcp(2, 1, [80, 5009], SYN);
+    assert_eq!(bench.says("b", &opens), ["a: no rule of groups web allows this to go in"]);
+    assert_eq!(
+        bench.says("b", &tcp(2, 1, [80, 5000], ACK)),
+        ["a: the frame belongs to a connection that is known"]
+    );
+    assert_eq!(
+        bench.says("a", &tcp(1, 2, [5009, 80], SYN)),
+        ["a: groups web leave open what goes out"]
+    );
+
+    // Rules that forbid a connection end it, whichever end goes on.
+    let dns = "rules = [{ direction = \"out\", protocol = \"udp\", ports = 53 }]";
+    bench.reload(&format!("[group.web]\ndefault_out = \"deny\"\n{dns}\n{vifs}"));
+    bench.in_vain(a, &established, "a", "group_out");
+    bench.in_vain(b, &tcp(2, 1, [80, 5000], ACK), "a", "group_in");
+    put(b, &udp(2, 1, [53, 6000]));
+    assert_eq!(next(a), udp(2, 1, [53, 6000]), "others go on");
+    assert_eq!(
+        bench.says("a", &udp(1, 2, [6001, 53])),
+        ["a: rule 1 of group web, `out udp 53 to any`, allows the connection"]
+    );
+}
+
+#[test]
+fn both_guests_rules_hold_and_name_the_other_ones_groups() {
+    let rules =
+        "rules = [{ direction = \"in\", protocol = \"tcp\", ports = 22, from = \"group:lb\" }]";
+    let groups =
+        format!("[group.lb]\n[group.web]\n{rules}\n[group.shut]\ndefault_out = \"deny\"\n");
+    let vifs = "[vif.a]\ngroups = [\"web\"]\n[vif.b]\ngroups = [\"lb\"]\n[vif.c]\n";
+    let bench = Bench::with(&format!("{groups}{vifs}"));
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    let ([a], [b], [c]) = (&mut a[..], &mut b[..], &mut c[..]) else { panic!("a queue pair each") };
+
+    announce([a, b, c]);
+    put(b, &tcp(2, 1, [4000, 22], SYN));
+    assert_eq!(next(a), tcp(2, 1, [4000, 22], SYN));
+    bench.in_vain(c, &tcp(3, 1, [4000, 22], SYN), "a", "group_in");
+    bench.in_vain(a, &tcp(1, 2, [4000, 22], SYN), "b", "group_in");
+    put(a, &tcp(1, 2, [22, 4000], SYN | ACK));
+    assert_eq!(next(b), tcp(1, 2, [22, 4000], SYN | ACK));
+
+    let [lb, web, _] = &bench.switch.stats().groups[..] else { panic!("three groups") };
+    assert_eq!((lb.name.as_str(), &lb.vifs), ("lb", &vec![name("b")]));
+    let GroupStats { rules, vifs, .. } = web;
+    assert_eq!(
+        (&rules[..], &vifs[..]),
+        (&["in tcp 22 from group:lb".to_owned()][..], &[name("a")][..])
+    );
+
+    assert_eq!(bench.set("b", "groups=lb,shut"), Response::Ok);
+    bench.in_vain(b, &tcp(2, 1, [4000, 22], ACK), "b", "group_out");
+    assert_eq!(bench.set("b", "groups=none"), Response::Ok);
+    bench.in_vain(b, &tcp(2, 1, [4001, 22], SYN), "a", "group_in");
+    let Response::Error { message, .. } = bench.set("b", "groups=nobody") else {
+        panic!("there is no such group")
+    };
+    assert_eq!(message, "there is no group nobody");
+    // A group goes with those who are in it, and not before them.
+    let text = "[switch]\nworkers = 2\n[vif.a]\n[vif.c]\n[vif.b]\ngroups = [\"lb\"]\n".to_owned();
+    let refused = bench.switch.handle(Request::Reload { text, partly: false });
+    assert!(matches!(refused, Response::Error { .. }), "{refused:?}");
+    bench.reload("[vif.a]\n[vif.b]\n[vif.c]\n");
+    put(c, &tcp(3, 1, [4000, 22], SYN));
+    assert_eq!(next(a), tcp(3, 1, [4000, 22], SYN));
+    assert_eq!(bench.switch.stats().groups, []);
+}
