@@ -399,11 +399,12 @@ fn compare_groups(now: &Groups, file: &Groups, tables: &mut Vec<TableDifference>
         let keys = |groups: &Groups| groups.get(name).map(keys::group);
         match (keys(now), keys(file)) {
             (Some(now), Some(file)) => {
-                tables.extend(changed(table, differing(now, file, |_| Effect::NOW)));
+                let keys = differing(name.as_str(), now, file);
+                tables.extend(changed(table, keys));
             }
             (None, Some(file)) => {
                 let mut added = whole(table, DifferenceKind::Added, None);
-                added.keys = given(file, &Keys::new());
+                added.keys = given(file, &Rows::new());
                 tables.push(added);
             }
             (Some(_), None) => tables.push(whole(table, DifferenceKind::Removed, None)),
