@@ -147,6 +147,9 @@ pub struct CheckArgs {
     /// The configuration
     #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
     pub file: PathBuf,
+    /// Ask this host, too, for what ways out of networks take: subnets, routing, nftables
+    #[arg(long)]
+    pub host: bool,
 }
 
 /// `weir diff`

@@ -18,6 +18,7 @@ use weir_config::{
 use weir_libvirt::LibvirtError;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
 use weir_switch::descriptors::Carried;
+use weir_switch::host::Lack;
 use weir_switch::memory;
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
@@ -151,7 +152,7 @@ pub enum CommandError {
     #[error("a terminal cannot show pcapng")]
     #[diagnostic(help("`weir capture PORT -w - | wireshark -k -i -`, or without -w for lines"))]
     Terminal,
-    /// `weir doctor` has found and reported a fault.
+    /// `weir doctor` or `weir check --host` has found and reported a fault.
     #[error("something is wrong")]
     Unwell,
     /// The output cannot be written.
@@ -213,10 +214,10 @@ pub fn defaults(control: Option<SocketPath>) -> Result<Defaults, CommandError> {
     }
 }
 
-/// `weir check`: summarises the setup of a good file in one line.
+/// `weir check`: summarises the setup of a good file in one line, and with `--host` names what this host lacks.
 ///
 /// # Errors
-/// [`CommandError::Config`] with every problem.
+/// [`CommandError::Config`] with every problem, and [`CommandError::Unwell`] if the host lacks something.
 pub fn check(
     args: &CheckArgs,
     defaults: &Defaults,
@@ -256,6 +257,16 @@ pub fn check(
     }
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
+    }
+    let lacks = if args.host { weir_switch::host::lacks(&config.networks) } else { Vec::new() };
+    for Lack { what, help } in &lacks {
+        writeln!(out, "host: {what}")?;
+        if let Some(help) = help {
+            writeln!(out, "      {help}")?;
+        }
+    }
+    if !lacks.is_empty() {
+        return Err(CommandError::Unwell);
     }
     Ok(())
 }

@@ -13,6 +13,7 @@
 //! | [`compiler`] | compilation of filter expressions in another process |
 //! | `helper` | the privileged work of a confined program |
 //! | [`watchdog`] | detection of stalled threads; messages to the service manager |
+//! | [`host`] | the means that a host lacks for a configuration |
 //! | [`descriptors`] | the numbers of interfaces and guests that the limit of descriptors allows |
 //! | [`memory`] | the memory that interfaces promise their front ends |
 //! | [`upgrade`] | the replacement of a running weir by a new one |
@@ -29,6 +30,7 @@ pub mod descriptors;
 pub mod events;
 pub mod explain;
 mod helper;
+pub mod host;
 mod loops;
 mod manager;
 pub mod memory;

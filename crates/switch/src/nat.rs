@@ -27,7 +27,9 @@ const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The object that is made last: when it exists, all rules do.
+/// A VPN has halves of a default route, or eighths.
+const DEFAULT_ROUTE_LEN_MAX: u8 = 7;
+/// The last thing that is made: with it all is there.
 const LAST: &str = "complete";
 
 /// The traffic that is let out and in.
@@ -66,11 +68,8 @@ impl Nat {
     /// # Errors
     /// `nft` does not exist, or its error message.
     pub(crate) fn start(task: &NatTask) -> io::Result<Self> {
-        let path = PATHS.into_iter().find(|path| Path::new(path).exists());
-        let path = path.ok_or_else(|| {
-            io::Error::other("there is no program `nft`: install the package nftables")
-        })?;
-        // While one weir replaces another, both have rules for a while.
+        let path = nft()?;
+        // Two weirs have rules for a while when one takes the other's place.
         let table = format!("{}-{}", task.interface, std::process::id());
         let script = task.script(&table);
         said_by("nft", Command::new(path).args(["-c", "-f", "-"]), &script)?;
@@ -100,6 +99,15 @@ impl Nat {
         }
         Ok(nat)
     }
+}
+
+/// The program that makes rules.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn nft() -> io::Result<&'static str> {
+    let path = PATHS.into_iter().find(|path| Path::new(path).exists());
+    path.ok_or_else(|| io::Error::other("there is no program `nft`: install the package nftables"))
 }
 
 impl Drop for Nat {
@@ -141,7 +149,8 @@ impl NatTask {
         add("chain", "output { type nat hook output priority -100; }");
         add("chain", "postrouting { type nat hook postrouting priority srcnat; }");
         add("chain", "forward { type filter hook forward priority filter; }");
-        // If the way out has a smaller MTU than the network, TCP's segment size is clamped to it.
+        add("chain", "input { type filter hook input priority filter; }");
+        // Where the way out is narrower than the network, TCP is told so.
         let clamp = "tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu";
         add("rule", &format!("forward iifname {interface} {clamp}"));
         add("rule", &format!("forward oifname {interface} {clamp}"));
@@ -150,12 +159,18 @@ impl NatTask {
             let (family, subnet) = (family_of(subnet.addr()), subnet.trunc());
             let from = format!("{family} saddr");
             add("rule", &format!("forward iifname {interface} {from} {subnet} accept"));
+            add("rule", &format!("input iifname {interface} {from} {subnet} accept"));
             let out = format!("postrouting {from} {subnet} oifname != {{ \"lo\", {interface} }}");
             add("rule", &format!("{out} masquerade"));
             // The answer to a guest that reaches another guest by the host's address must pass the host.
             let back = format!("postrouting {from} {subnet} oifname {interface} ct status dnat");
             add("rule", &format!("{back} masquerade"));
         }
+        // To the host, too: one that speaks as its resolver would answer for that. Who has no address asks by these.
+        for near in ["ip saddr 0.0.0.0", "ip6 saddr { ::, fe80::/10 }"] {
+            add("rule", &format!("input iifname {interface} {near} accept"));
+        }
+        add("rule", &format!("input iifname {interface} drop"));
         add("rule", &format!("forward iifname {interface} drop"));
         let known = format!("forward oifname {interface} ct state established,related");
         add("rule", &format!("{known} accept"));
@@ -208,45 +223,51 @@ struct ShownRoute {
     dev: Option<String>,
 }
 
-impl HostInterface<'_> {
-    /// Checks that the host does not reach an own subnet by another interface. Otherwise packets for guests, or for
-    /// stations there, would go astray.
-    ///
-    /// # Errors
-    /// An error, with advice on how to resolve it if there is any.
-    pub(crate) fn check_others(&self) -> Result<(), (Option<String>, io::Error)> {
-        let failed = |error| (Some("`nat` takes the program `ip` (iproute2)".to_owned()), error);
-        let links: Vec<ShownLink> = shown(&["-j", "addr", "show"]).map_err(failed)?;
-        let mut others = Vec::new();
-        for link in links {
-            let nets =
-                link.addr_info.iter().filter_map(|it| IpNet::new(it.local?, it.prefixlen).ok());
-            others.extend(nets.map(|net| (link.ifname.clone(), net)));
-        }
-        for family in ["-4", "-6"] {
-            let routes: Vec<ShownRoute> =
-                shown(&["-j", family, "route", "show"]).map_err(failed)?;
-            // A default route matches only addresses without another route, so it is no conflict.
-            let to =
-                |dst: &str| dst.parse::<IpNet>().ok().or(Some(dst.parse::<IpAddr>().ok()?.into()));
-            let to = |it: ShownRoute| Some((it.dev?, to(&it.dst)?));
-            others.extend(routes.into_iter().filter_map(to));
-        }
-        let overlap = self.addresses.iter().find_map(|own| {
-            let of_others = others
-                .iter()
-                .filter(|(name, net)| name != self.name.as_str() && net.prefix_len() > 0);
-            let mut overlapping = of_others
-                .filter(|(_, net)| own.contains(&net.addr()) || net.trunc().contains(&own.addr()));
-            overlapping.next().map(|(name, net)| (own.trunc(), name, net))
-        });
-        let Some((subnet, other, net)) = overlap else { return Ok(()) };
-        let help = "choose another subnet for `address`, such as 192.168.78.1/24";
-        let what = format!("{subnet} is what the host reaches by `{other}` ({net})");
-        Err((Some(help.to_owned()), io::Error::other(what)))
+/// Looks whether the host reaches a subnet by another interface than this one: packets for guests, or for who is there,
+/// would go astray. A wider route, of which the subnet takes a part, counts for who asks before the start; it is no reason
+/// for a weir that has guests not to be started again.
+///
+/// # Errors
+/// With what can be done about it, where that is known.
+pub(crate) fn check_others(
+    interface: &InterfaceName,
+    addresses: &[IpNet],
+    wider_counts: bool,
+) -> Result<(), (Option<String>, io::Error)> {
+    let failed = |error| (Some("`nat` takes the program `ip` (iproute2)".to_owned()), error);
+    let links: Vec<ShownLink> = shown(&["-j", "addr", "show"]).map_err(failed)?;
+    let mut others = Vec::new();
+    for link in links {
+        let nets = link.addr_info.iter().filter_map(|it| IpNet::new(it.local?, it.prefixlen).ok());
+        others.extend(nets.map(|net| (link.ifname.clone(), net)));
     }
+    for family in ["-4", "-6"] {
+        let routes: Vec<ShownRoute> = shown(&["-j", family, "route", "show"]).map_err(failed)?;
+        let to = |dst: &str| {
+            let address = || dst.parse::<IpAddr>().ok().map(IpNet::from);
+            dst.parse::<IpNet>().ok().or_else(address)
+        };
+        let to = |it: ShownRoute| Some((it.dev?, to(&it.dst)?));
+        others.extend(routes.into_iter().filter_map(to));
+    }
+    let overlap = addresses.iter().find_map(|own| {
+        // A default route is for what nothing else is, also one in parts.
+        let least = if wider_counts { DEFAULT_ROUTE_LEN_MAX + 1 } else { own.prefix_len() };
+        let of_others = others.iter().filter(|(name, _)| name != interface.as_str());
+        let mut overlapping = of_others.filter(|(_, net)| {
+            let is_around = net.trunc().contains(&own.addr()) && net.prefix_len() >= least;
+            own.contains(&net.addr()) || is_around
+        });
+        overlapping.next().map(|(name, net)| (own.trunc(), name, net))
+    });
+    let Some((subnet, other, net)) = overlap else { return Ok(()) };
+    let help = "choose another subnet for `address`, such as 192.168.78.1/24";
+    let what = format!("{subnet} is what the host reaches by `{other}` ({net})");
+    Err((Some(help.to_owned()), io::Error::other(what)))
+}
 
-    /// Sets the interface's MAC address, which is `now`, and its IP addresses.
+impl HostInterface<'_> {
+    /// Gives the interface, which has the address `now`, its own addresses.
     ///
     /// # Errors
     /// The error message of `ip`.

@@ -283,3 +283,39 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("reaches by `u0`"), "{said}");
 }
+
+#[test]
+fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
+    if !weir_testing::is_root("network namespaces") || !weir_testing::has("nft", "nftables") {
+        return;
+    }
+    let underlay = Underlay::new(1);
+    let at = &underlay.hosts[0];
+    let config =
+        "[network.lan]\naddress = \"192.168.77.1/24\"\ndhcp = true\nnat = true\n[vif.web0]\n";
+    fs::write(at.dir.join("weir.toml"), config).unwrap();
+    let lacks = || {
+        let output = at.command("weir check --host weir.toml").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.success(), !said.contains("host:"), "{said}{output:?}");
+        said
+    };
+    at.run("sysctl -qw net.ipv4.ip_forward=0");
+    let said = lacks();
+    assert!(said.contains("host: the host does not route: net.ipv4.ip_forward is 0"), "{said}");
+    assert!(said.contains("sysctl -w net.ipv4.ip_forward=1"), "{said}");
+    at.run("sysctl -qw net.ipv4.ip_forward=1");
+    assert!(!lacks().contains("host:"));
+    // An address of the host's, and a way to others.
+    for (add, remove) in [
+        ("ip addr add 192.168.77.99/24 dev u0", "ip addr del 192.168.77.99/24 dev u0"),
+        ("ip route add 192.168.0.0/16 dev u0", "ip route del 192.168.0.0/16 dev u0"),
+    ] {
+        at.run(add);
+        let said = lacks();
+        assert!(said.contains("network `lan`") && said.contains("reaches by `u0`"), "{said}");
+        at.run(remove);
+    }
+    at.run("sh -c 'for dir in /usr/sbin /sbin; do [ -L $dir ] || mount -t tmpfs none $dir; done'");
+    assert!(lacks().contains("host: there is no program `nft`"));
+}

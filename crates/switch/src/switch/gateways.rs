@@ -24,7 +24,7 @@ use weir_wire::Mac;
 use super::keeping::Kept;
 use super::{Keeping, Switch, SwitchError, tap_mac};
 use crate::helper::Hands;
-use crate::nat::{HostInterface, Nat, NatForward, NatTask};
+use crate::nat::{HostInterface, Nat, NatForward, NatTask, check_others};
 
 /// The directory in which the service manager lets weir keep state across restarts (systemd.exec(5),
 /// `StateDirectory=`).
@@ -66,7 +66,8 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
         let addresses: Vec<IpNet> = gateway.addresses.iter().map(|it| it.get()).collect();
         let host =
             HostInterface { name: &nat.interface, mac: mac_of(&name), addresses: &addresses };
-        host.check_others().map_err(|(help, source)| refused(help, source.into()))?;
+        check_others(&nat.interface, &addresses, false)
+            .map_err(|(help, source)| refused(help, source.into()))?;
         let overlay = networks.overlay.as_ref().filter(|_| vid.network().is_some());
         let mtu = overlay.map(|overlay| overlay.mtu.get());
         let options = TapOptions {

@@ -1,0 +1,108 @@
+//! What a host lacks for a configuration, before a weir is started with it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use weir_config::Networks;
+
+use crate::nat::{check_others, nft};
+
+#[cfg(test)]
+mod tests;
+
+/// Files in later ones of these do not count if an earlier one has a file of the same name (sysctl.d(5)).
+const DIRECTORIES: [&str; 5] =
+    ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
+/// Read after all of them (sysctl(8), `--system`).
+const LAST: &str = "etc/sysctl.conf";
+/// Whether the host routes.
+const IPV4_ROUTING: &str = "net.ipv4.ip_forward";
+const IPV6_ROUTING: &str = "net.ipv6.conf.all.forwarding";
+
+/// Something that is not as it has to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// What.
+    pub what: String,
+    /// What can be done about it, where that is known.
+    pub help: Option<String>,
+}
+
+/// What this host lacks for ways out of these networks.
+pub fn lacks(networks: &Networks) -> Vec<Lack> {
+    let (mut all, mut routes) = (Vec::new(), [false; 2]);
+    for (_, network, gateway) in networks.with_gateway() {
+        let Some(nat) = &gateway.nat else { continue };
+        let addresses: Vec<IpNet> = gateway.addresses.iter().map(|it| it.get()).collect();
+        if let Err((help, error)) = check_others(&nat.interface, &addresses, true) {
+            all.push(Lack { what: format!("network `{}`: {error}", network.name), help });
+        }
+        routes[0] |= addresses.iter().any(|net| net.addr().is_ipv4());
+        routes[1] |= addresses.iter().any(|net| net.addr().is_ipv6());
+    }
+    if routes == [false; 2] {
+        return all;
+    }
+    if let Err(error) = nft() {
+        all.push(Lack { what: error.to_string(), help: None });
+    }
+    let keys = [IPV4_ROUTING, IPV6_ROUTING].into_iter().zip(routes);
+    all.extend(
+        keys.filter(|(_, wanted)| *wanted).filter_map(|(key, _)| not_routing(Path::new("/"), key)),
+    );
+    all
+}
+
+/// That the host does not route, and who has said so.
+fn not_routing(root: &Path, key: &str) -> Option<Lack> {
+    let now = fs::read_to_string(root.join("proc/sys").join(key.replace('.', "/"))).ok()?;
+    if now.trim() != "0" {
+        return None;
+    }
+    let again = format!("`sysctl -w {key}=1` until the host is started again");
+    let help = match set_by(root, key) {
+        None => {
+            format!("no file below /etc/sysctl.d sets it: write `{key} = 1` into one, and {again}")
+        }
+        Some((path, value)) if value == "0" => {
+            format!("/{} sets it: change that, and {again}", path.display())
+        }
+        Some((path, value)) => {
+            let path = path.display();
+            format!("/{path} sets it to {value}, and something has changed it since: {again}")
+        }
+    };
+    Some(Lack { what: format!("the host does not route: {key} is 0"), help: Some(help) })
+}
+
+/// The file that sets a key at the start of the host, and to what.
+fn set_by(root: &Path, key: &str) -> Option<(PathBuf, String)> {
+    let mut files = BTreeMap::new();
+    for directory in DIRECTORIES {
+        for file in fs::read_dir(root.join(directory)).into_iter().flatten().flatten() {
+            let name = file.file_name();
+            if Path::new(&name).extension().is_some_and(|it| it == "conf") {
+                files.entry(name.clone()).or_insert_with(|| Path::new(directory).join(name));
+            }
+        }
+    }
+    let all = files.into_values().chain([PathBuf::from(LAST)]);
+    let set = all.filter_map(|path| {
+        let text = fs::read_to_string(root.join(&path)).ok()?;
+        Some((path, value_in(&text, key)?))
+    });
+    set.last()
+}
+
+/// What a file sets a key to.
+fn value_in(text: &str, key: &str) -> Option<String> {
+    let set = text.lines().filter_map(|line| {
+        let (name, value) = line.split_once('=')?;
+        // Slashes stand for dots, and what may fail begins with a dash.
+        let name = name.trim().trim_start_matches('-').replace('/', ".");
+        (name == key).then(|| value.trim().to_owned())
+    });
+    set.last()
+}
