@@ -39,6 +39,23 @@ impl GatewayConfig {
     pub fn ipv4(&self) -> Option<Ipv4Net> {
         ipv4_of(self.addresses.iter().copied())
     }
+
+    /// Whether guests ask weir for names.
+    pub fn answers_names(&self) -> bool {
+        self.addresses.iter().any(|own| self.dns.contains(&own.get().addr()))
+    }
+
+    /// What follows the names of guests.
+    pub fn domain(&self) -> &str {
+        let configured = self.dhcp.as_ref().and_then(|dhcp| dhcp.domain.as_ref());
+        configured.map_or(DomainName::DEFAULT, DomainName::as_str)
+    }
+
+    /// Whether names beyond the domain are asked of the host's resolver: for guests that have a way out.
+    pub fn asks_resolver(&self) -> bool {
+        let has_router = self.dhcp.as_ref().is_some_and(|dhcp| dhcp.router.is_some());
+        self.answers_names() && (self.nat.is_some() || has_router)
+    }
 }
 
 /// The settings of the DHCP server.
@@ -324,6 +341,8 @@ impl FromStr for ServerText {
 pub struct DomainName(String);
 
 impl DomainName {
+    /// That of guests' names where nothing is configured: it is nobody's in the internet.
+    const DEFAULT: &str = "internal";
     const EXPECTED: &str = "a domain in quotes, such as \"internal\"";
 
     /// The text, without a dot at its end.
@@ -574,18 +593,26 @@ pub(super) fn gateway(
                 .help("add an address such as \"fd00:77::1/64\" to `address`"),
         );
     }
-    let dns = check_dns(section, dns, (wants_dhcp, wants_ra), problems);
+    let dns = match dns {
+        Some(dns) => check_dns(section, dns, (wants_dhcp, wants_ra), problems),
+        // weir itself, where guests are told of it.
+        None => {
+            let own = own.iter().map(|own| own.get().addr());
+            let told = own.filter(|own| if own.is_ipv4() { wants_dhcp } else { wants_ra });
+            told.take(limits::DHCP_DNS_MAX).collect()
+        }
+    };
     Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dns, nat })
 }
 
 /// The DNS servers. DHCP announces those with an IPv4 address, and router advertisements the others.
 fn check_dns(
     section: &Section<'_>,
-    dns: Option<Located<OneOrMore<ServerText>>>,
+    dns: Located<OneOrMore<ServerText>>,
     (dhcp, ra): (bool, bool),
     problems: &mut Vec<Problem>,
 ) -> Vec<IpAddr> {
-    let dns = dns.map_or_else(Vec::new, |dns| dns.value.0);
+    let dns = dns.value.0;
     if let Some(one_more) = dns.get(limits::DHCP_DNS_MAX) {
         problems.push(section.does_not_fit(
             one_more.span.clone(),

@@ -64,5 +64,34 @@ pub const OWN_FRAMES_BURST: u64 = 32;
 pub const OWN_FRAMES_WAITING_MAX: usize = 8;
 /// Bytes of such a frame: one with an MTU of 1500.
 pub const OWN_FRAME_LEN_MAX: usize = 1514;
+/// Questions for names that one interface may send in a second, at once, and of which so many wait to be looked at: a
+/// browser asks for dozens at a time.
+pub const DNS_PER_SEC: u64 = 200;
+/// See [`DNS_PER_SEC`].
+pub const DNS_BURST: u64 = 100;
+/// See [`DNS_PER_SEC`].
+pub const DNS_WAITING_MAX: usize = 32;
+/// Questions of one interface that the host's resolver has not answered, and of a network; beyond that each interface has
+/// one.
+pub const DNS_ASKED_PER_VIF_MAX: usize = 32;
+/// See [`DNS_ASKED_PER_VIF_MAX`].
+pub const DNS_ASKED_MAX: usize = 1_024;
+/// Sockets by which one network asks at a time, and how long (s) each is used: its port is one that others do not know.
+pub const DNS_SOCKETS_MAX: usize = 8;
+/// See [`DNS_SOCKETS_MAX`].
+pub const DNS_SOCKET_SECS: u64 = 60;
+/// How long (s) an answer may take before the next resolver is asked. A guest asks again after 5 s (resolv.conf(5)).
+pub const DNS_TIMEOUT_SECS: u64 = 2;
+/// Bytes of an answer: what any guest takes (RFC 1035 §2.3.4), and what goes through any IPv6 network (RFC 8200 §5).
+pub const DNS_PAYLOAD_MIN: u16 = 512;
+/// See [`DNS_PAYLOAD_MIN`].
+pub const DNS_PAYLOAD_MAX: u16 = 1_232;
+/// How long (s) a guest may remember another one's address.
+pub const DNS_TTL_SECS: u32 = 30;
+/// Resolvers that the host has (`MAXNS` of resolv.conf(5)), and bytes of the file that are read.
+pub const RESOLVERS_MAX: usize = 3;
+/// See [`RESOLVERS_MAX`].
+pub const RESOLV_CONF_BYTES_MAX: u64 = 64 << 10;
 /// Answers of one network that wait to be sent.
 pub const OWN_ANSWERS_MAX: usize = OWN_FRAMES_WAITING_MAX * PORTS_MAX;
+const _: () = assert!(DNS_ASKED_MAX < OWN_ANSWERS_MAX);

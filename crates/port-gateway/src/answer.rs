@@ -13,6 +13,8 @@ use crate::frame;
 
 /// Ports of DHCP: a client's, and a server's (RFC 2131 §4.1).
 pub(crate) const DHCP_PORTS: Ports = Ports { src: 68, dst: 67 };
+/// Where names are asked for (RFC 1035 §4.2.1).
+pub(crate) const DNS_PORT: u16 = 53;
 const ICMP: u8 = 1;
 /// Where ARP has the address that is asked for, and neighbour discovery the target of a solicitation.
 const ARP_TARGET_AT: usize = HEADER_LEN + 24;
@@ -31,6 +33,8 @@ pub(crate) enum Wanted {
     Routers,
     /// A message of DHCP, in the datagram that begins there.
     Dhcp(u16),
+    /// A question for names, likewise.
+    Names(u16),
 }
 
 /// weir as a station of a network.
@@ -39,6 +43,8 @@ pub(crate) struct Station {
     pub(crate) mac: Mac,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) has_dhcp: bool,
+    /// Guests ask it for names.
+    pub(crate) has_names: bool,
     /// The host has these addresses, and answers at them.
     pub(crate) is_host: bool,
     /// What guests are told of IPv6, if they are told anything.
@@ -57,7 +63,9 @@ impl Station {
         const IPV6: [u8; 2] = ethertype::IPV6.to_be_bytes();
         match head.get(HEADER_LEN - 2..HEADER_LEN) {
             Some(it) if it == IPV4 => head.get(HEADER_LEN + 9) == Some(&protocol::UDP),
-            Some(it) if it == IPV6 => head.get(HEADER_LEN + 6) == Some(&protocol::ICMPV6),
+            Some(it) if it == IPV6 => {
+                matches!(head.get(HEADER_LEN + 6), Some(&(protocol::ICMPV6 | protocol::UDP)))
+            }
             _ => false,
         }
     }
@@ -80,7 +88,21 @@ impl Station {
             (Network::Ipv4(ip), Transport::Udp { offset, ports }) => {
                 let for_weir = ip.dst.is_broadcast() || self.has(ip.dst);
                 let is_dhcp = self.has_dhcp && ports == DHCP_PORTS && for_weir;
-                is_dhcp.then_some(Wanted::Dhcp(offset))
+                let asks = || {
+                    let can_be_answered = !ip.src.is_broadcast() && !ip.src.is_multicast();
+                    let from = can_be_answered && !ip.src.is_unspecified() && ports.src != 0;
+                    from && !ip.fragment && self.asks(&ethernet, ip.dst, ports)
+                };
+                match is_dhcp {
+                    true => Some(Wanted::Dhcp(offset)),
+                    false => asks().then_some(Wanted::Names(offset)),
+                }
+            }
+            (Network::Ipv6(ip), Transport::Udp { offset, ports }) => {
+                let can_be_answered = !ip.src.is_multicast() && !ip.src.is_unspecified();
+                let asks = can_be_answered && ports.src != 0 && !ip.fragment;
+                let asks = asks && self.asks(&ethernet, ip.dst, ports);
+                asks.then_some(Wanted::Names(offset))
             }
             (Network::Ipv4(ip), _) if ip.protocol == ICMP && !ip.fragment => {
                 // Options could ask for another way back.
@@ -108,6 +130,11 @@ impl Station {
             }
             _ => None,
         }
+    }
+
+    /// Whether a datagram asks weir for names.
+    fn asks(&self, ethernet: &Ethernet, to: impl Into<IpAddr>, ports: Ports) -> bool {
+        self.has_names && ports.dst == DNS_PORT && ethernet.dst == self.mac && self.has(to)
     }
 
     /// The answer to a question for a neighbour.

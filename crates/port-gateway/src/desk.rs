@@ -12,12 +12,16 @@ use weir_engine::stats::Counter;
 use weir_engine::{Side, clock, lock};
 use weir_fabric::{Fdb, FdbEntry, PortId, Vid};
 use weir_guestmem::{Batch, HostBuffer};
-use weir_limits::{OWN_ANSWERS_MAX, OWN_FRAMES_BURST, OWN_FRAMES_PER_SEC, OWN_FRAMES_WAITING_MAX};
+use weir_limits::{
+    DNS_BURST, DNS_PER_SEC, DNS_WAITING_MAX, OWN_ANSWERS_MAX, OWN_FRAMES_BURST, OWN_FRAMES_PER_SEC,
+    OWN_FRAMES_WAITING_MAX,
+};
 use weir_policy::policing::Gcra;
 use weir_policy::steering::Steering;
 use weir_port_tap::{FrameDevice, Tap};
 use weir_wire::{Ethernet, Mac, OffloadCaps, VnetHdr};
 
+use crate::answer::Wanted;
 use crate::port::Guest;
 
 /// What weir has answered in a network, and what it has not.
@@ -43,6 +47,12 @@ pub struct GatewayCounters {
     pub declined: Counter,
     /// Questions of clients for which there is no address.
     pub no_address: Counter,
+    /// Questions for names that weir has answered itself.
+    pub dns_answered: Counter,
+    /// Those that the host's resolver has answered.
+    pub dns_forwarded: Counter,
+    /// Those that nobody has answered in time.
+    pub dns_failed: Counter,
     /// Frames of a guest that sends too many for weir.
     pub over_rate: Counter,
     /// Frames for weir that say nothing to it.
@@ -53,7 +63,7 @@ pub struct GatewayCounters {
 
 impl GatewayCounters {
     /// Each by its name.
-    pub fn all(&self) -> [(&'static str, u64); 13] {
+    pub fn all(&self) -> [(&'static str, u64); 16] {
         [
             ("neighbours", &self.neighbours),
             ("echoes", &self.echoes),
@@ -65,6 +75,9 @@ impl GatewayCounters {
             ("dhcp_released", &self.released),
             ("dhcp_declined", &self.declined),
             ("dhcp_no_address", &self.no_address),
+            ("dns_answered", &self.dns_answered),
+            ("dns_forwarded", &self.dns_forwarded),
+            ("dns_failed", &self.dns_failed),
             ("over_rate", &self.over_rate),
             ("ignored", &self.ignored),
             ("unsent", &self.unsent),
@@ -78,6 +91,8 @@ impl GatewayCounters {
 pub(crate) struct Served {
     pub(crate) guest: Guest,
     rate: Gcra,
+    /// Of questions for names: who has many of them has its address no less.
+    names_rate: Gcra,
 }
 
 /// A frame for weir.
@@ -86,15 +101,15 @@ pub(crate) struct Arrival {
     /// The port that its sender is behind.
     pub(crate) from: PortId,
     pub(crate) served: Arc<Served>,
-    pub(crate) wanted: crate::answer::Wanted,
+    pub(crate) wanted: Wanted,
     pub(crate) frame: Vec<u8>,
 }
 
 #[derive(Debug, Default)]
 struct Waiting {
     all: VecDeque<Arrival>,
-    /// How many of each port.
-    of: HashMap<PortId, usize>,
+    /// How many of each port, questions for names apart.
+    of: HashMap<(PortId, bool), usize>,
     /// Guests have come or gone, or the thread is to end.
     rings: bool,
     ends: bool,
@@ -155,7 +170,8 @@ impl Desk {
             Some(guest) if guests.get(&port).is_some_and(|served| served.guest == guest) => false,
             Some(guest) => {
                 let rate = Gcra::new(OWN_FRAMES_PER_SEC, OWN_FRAMES_BURST);
-                guests.insert(port, Arc::new(Served { guest, rate }));
+                let names_rate = Gcra::new(DNS_PER_SEC, DNS_BURST);
+                guests.insert(port, Arc::new(Served { guest, rate, names_rate }));
                 true
             }
             None => guests.remove(&port).is_some(),
@@ -178,6 +194,13 @@ impl Desk {
         all.filter_map(of_guests).collect()
     }
 
+    /// The guest of this name, whose letters are of either case.
+    pub(crate) fn guest(&self, vif: &str) -> Option<Guest> {
+        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
+        let named = |served: &&Arc<Served>| served.guest.vif.eq_ignore_ascii_case(vif);
+        guests.values().find(named).map(|served| served.guest.clone())
+    }
+
     /// All guests.
     pub(crate) fn guests(&self) -> Vec<Guest> {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
@@ -192,13 +215,18 @@ impl Desk {
     pub(crate) fn arrive(
         &self,
         from: PortId,
-        wanted: crate::answer::Wanted,
+        wanted: Wanted,
         copy: impl FnOnce() -> Option<Vec<u8>>,
     ) {
         let served = self.guests.read().unwrap_or_else(PoisonError::into_inner).get(&from).cloned();
         // An uplink's stations have servers of their own.
         let Some(served) = served else { return };
-        if !served.rate.pass_within_burst(clock::now_ns(), 1) {
+        let is_name = matches!(wanted, Wanted::Names(_));
+        let (rate, waiting_max) = match is_name {
+            true => (&served.names_rate, DNS_WAITING_MAX),
+            false => (&served.rate, OWN_FRAMES_WAITING_MAX),
+        };
+        if !rate.pass_within_burst(clock::now_ns(), 1) {
             self.counters.over_rate.add(1);
             return;
         }
@@ -207,8 +235,8 @@ impl Desk {
             return;
         };
         let mut waiting = self.waiting();
-        let of = waiting.of.entry(from).or_default();
-        if *of >= OWN_FRAMES_WAITING_MAX {
+        let of = waiting.of.entry((from, is_name)).or_default();
+        if *of >= waiting_max {
             drop(waiting);
             self.counters.over_rate.add(1);
             return;
@@ -265,7 +293,7 @@ impl Desk {
     }
 
     /// The next answer whose receiver is where it was.
-    fn next_answer(&self) -> Option<Vec<u8>> {
+    pub(crate) fn next_answer(&self) -> Option<Vec<u8>> {
         let mut answers = lock(&self.answers);
         let now_secs = clock::secs(clock::now_ns());
         loop {

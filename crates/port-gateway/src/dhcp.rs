@@ -128,6 +128,23 @@ impl Dhcp {
         &self.leases
     }
 
+    /// Addresses that an interface has now, or is to have.
+    pub fn addresses_of(&self, vif: &str, now_secs: u32) -> Vec<Ipv4Addr> {
+        let held = self.leases.of_vif(vif);
+        let held = held.filter(|(_, lease)| lease.hold == Hold::Bound && lease.holds(now_secs));
+        let mut all: Vec<_> = held.map(|(address, _)| address).collect();
+        all.extend(self.fixed.get(vif).filter(|fixed| !all.contains(fixed)));
+        all
+    }
+
+    /// The interface that has an address now, or is to have it.
+    pub fn vif_of(&self, address: Ipv4Addr, now_secs: u32) -> Option<&str> {
+        let lease = self.leases.get(address);
+        let lease = lease.filter(|it| it.hold == Hold::Bound && it.holds(now_secs));
+        let of_lease = lease.map(|lease| lease.client.vif.as_str());
+        of_lease.or_else(|| self.reserved.get(&address).map(String::as_str))
+    }
+
     /// What it gives.
     pub fn settings(&self) -> &DhcpSettings {
         &self.settings

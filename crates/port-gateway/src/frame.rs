@@ -1,10 +1,10 @@
 //! Headers around an answer, and what of a question is turned around.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 
 use weir_wire::checksum::{Sum, nonzero};
 use weir_wire::ethernet::HEADER_LEN;
-use weir_wire::layers::{IPV4_HEADER_LEN_MIN, UDP_HEADER_LEN, protocol};
+use weir_wire::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, UDP_HEADER_LEN, protocol};
 use weir_wire::{Mac, ethertype};
 
 /// weir's packets go through no router.
@@ -13,42 +13,64 @@ const HOPS: u8 = 64;
 const ECHO_REQUEST: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
 
-/// A datagram from a server's port to a client's, in a frame.
-pub(crate) fn datagram(
-    (from_mac, to_mac): (Mac, Mac),
-    (from, to): ((Ipv4Addr, u16), (Ipv4Addr, u16)),
-    payload: &[u8],
-) -> Option<Vec<u8>> {
-    let udp_len = u16::try_from(usize::from(UDP_HEADER_LEN) + payload.len()).ok()?;
-    let total_len = IPV4_HEADER_LEN_MIN.checked_add(udp_len)?;
-    let mut frame = Vec::with_capacity(HEADER_LEN + usize::from(total_len));
-    frame.extend(to_mac.0);
-    frame.extend(from_mac.0);
-    frame.extend(ethertype::IPV4.to_be_bytes());
-    frame.extend([0x45, 0]);
-    frame.extend(total_len.to_be_bytes());
-    // No identification, and not to be fragmented.
-    frame.extend([0, 0, 0x40, 0, HOPS, protocol::UDP, 0, 0]);
-    frame.extend(from.0.octets());
-    frame.extend(to.0.octets());
-    frame.extend(from.1.to_be_bytes());
-    frame.extend(to.1.to_be_bytes());
-    frame.extend(udp_len.to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(payload);
-    let udp_at = HEADER_LEN + usize::from(IPV4_HEADER_LEN_MIN);
-    let mut sum = Sum::new();
-    sum.add(frame.get(HEADER_LEN..udp_at)?);
-    put(&mut frame, HEADER_LEN + 10, sum.finish());
-    // With the pseudo header of RFC 768.
-    let mut sum = Sum::new();
-    sum.add(&from.0.octets());
-    sum.add(&to.0.octets());
-    sum.add_u32(protocol::UDP.into());
-    sum.add_u32(udp_len.into());
-    sum.add(frame.get(udp_at..)?);
-    put(&mut frame, udp_at + 6, nonzero(sum.finish()));
-    Some(frame)
+/// How a datagram goes from weir to a guest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    /// weir's MAC address, and the guest's.
+    pub(crate) macs: (Mac, Mac),
+    pub(crate) from: SocketAddr,
+    /// Of the same family.
+    pub(crate) to: SocketAddr,
+}
+
+impl Way {
+    /// A datagram, in a frame.
+    pub(crate) fn datagram(&self, payload: &[u8]) -> Option<Vec<u8>> {
+        let udp_len = u16::try_from(usize::from(UDP_HEADER_LEN) + payload.len()).ok()?;
+        let mut frame =
+            Vec::with_capacity(HEADER_LEN + usize::from(IPV6_HEADER_LEN) + usize::from(udp_len));
+        frame.extend(self.macs.1.0);
+        frame.extend(self.macs.0.0);
+        // With the pseudo header of RFC 768.
+        let mut sum = Sum::new();
+        match (self.from.ip(), self.to.ip()) {
+            (IpAddr::V4(from), IpAddr::V4(to)) => {
+                let total_len = IPV4_HEADER_LEN_MIN.checked_add(udp_len)?;
+                frame.extend(ethertype::IPV4.to_be_bytes());
+                frame.extend([0x45, 0]);
+                frame.extend(total_len.to_be_bytes());
+                // No identification, and not to be fragmented.
+                frame.extend([0, 0, 0x40, 0, HOPS, protocol::UDP, 0, 0]);
+                frame.extend(from.octets());
+                frame.extend(to.octets());
+                let mut sum = Sum::new();
+                sum.add(frame.get(HEADER_LEN..)?);
+                put(&mut frame, HEADER_LEN + 10, sum.finish());
+            }
+            (IpAddr::V6(from), IpAddr::V6(to)) => {
+                frame.extend(ethertype::IPV6.to_be_bytes());
+                frame.extend([0x60, 0, 0, 0]);
+                frame.extend(udp_len.to_be_bytes());
+                frame.extend([protocol::UDP, HOPS]);
+                frame.extend(from.octets());
+                frame.extend(to.octets());
+            }
+            _ => return None,
+        }
+        let udp_at = frame.len();
+        let addresses = if self.from.is_ipv4() { 2 * 4 } else { 2 * 16 };
+        sum.add(frame.get(udp_at - addresses..)?);
+        sum.add_u32(protocol::UDP.into());
+        sum.add_u32(udp_len.into());
+        frame.extend(self.from.port().to_be_bytes());
+        frame.extend(self.to.port().to_be_bytes());
+        frame.extend(udp_len.to_be_bytes());
+        frame.extend([0, 0]);
+        frame.extend(payload);
+        sum.add(frame.get(udp_at..)?);
+        put(&mut frame, udp_at + 6, nonzero(sum.finish()));
+        Some(frame)
+    }
 }
 
 /// The answer to an echo request whose message begins at `at`, from the same frame: both pairs of addresses, which

@@ -8,6 +8,8 @@
 //! | `service.rs` | [`Service`]: the thread that looks and answers |
 //! | `answer.rs` | what becomes of one frame: ARP, neighbour discovery, echo, DHCP |
 //! | `dhcp.rs` | `Dhcp`: what becomes of one message of a client |
+//! | `names.rs` | `Names`: names of guests, and what of a question goes to the host's resolver |
+//! | `forward.rs` | the thread that asks the resolver |
 //! | `leases.rs` | `Leases`: who has which address, and until when |
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
 //! | `advert.rs` | router advertisements |
@@ -26,8 +28,10 @@ mod advert;
 mod answer;
 mod desk;
 mod dhcp;
+mod forward;
 mod frame;
 mod leases;
+mod names;
 mod port;
 mod service;
 mod store;
@@ -35,7 +39,8 @@ mod store;
 pub use advert::RaSettings;
 pub use desk::{Bell, GatewayCounters, HostSide};
 pub use dhcp::DhcpSettings;
+pub use forward::Dial;
 pub use leases::{Client, Hold, Lease};
 pub use port::{GatewayPort, GatewaySettings, Guest};
-pub use service::Service;
+pub use service::{NamesSettings, Service};
 pub use store::Store;

@@ -28,6 +28,8 @@ pub struct GatewaySettings {
     pub ips: Vec<IpAddr>,
     /// Whether it answers DHCP.
     pub has_dhcp: bool,
+    /// Whether guests ask it for names.
+    pub has_names: bool,
     /// What it tells guests of IPv6, if it does.
     pub ra: Option<RaSettings>,
     /// The host, if that has these addresses: frames for them are the host's, but for what weir answers itself.
@@ -43,6 +45,8 @@ pub struct Guest {
     pub mtu: Option<u16>,
     /// The address that it always has, where its interface's configuration says so.
     pub fixed: Option<Ipv4Addr>,
+    /// All addresses of the network that are its own by configuration.
+    pub ips: Vec<IpAddr>,
 }
 
 /// weir in a network, as a port of the switch.
@@ -61,11 +65,11 @@ impl GatewayPort {
         fdb: Arc<Fdb>,
         counters: Arc<PortCounters>,
     ) -> Self {
-        let GatewaySettings { name, vid, mac, mut ips, has_dhcp, ra, host } = settings;
+        let GatewaySettings { name, vid, mac, mut ips, has_dhcp, has_names, ra, host } = settings;
         // Guests ask for the address that they are told by.
         ips.extend(ra.as_ref().map(|_| IpAddr::from(link_local(mac))));
         let desk = Arc::new(Desk::new(vid, fdb, bell.rung));
-        let station = Station { mac, ips, has_dhcp, is_host: host.is_some(), ra };
+        let station = Station { mac, ips, has_dhcp, has_names, is_host: host.is_some(), ra };
         let device = AnswerDevice::new(name, Arc::clone(&desk), bell.heard, host);
         let inner = FramePort::new(device, Arc::clone(&counters));
         Self { inner, station, desk, counters }

@@ -1,28 +1,41 @@
 //! The thread that answers for weir in one network.
 
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use weir_engine::{beat, clock, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{LEASES_RETRY_SECS, RA_INTERVAL_SECS};
-use weir_wire::Mac;
+use weir_wire::{Layers, Mac, Network};
 
 use crate::advert::advertisement;
-use crate::answer::{DHCP_PORTS, Station, Wanted};
+use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
 use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
-use crate::frame;
+use crate::forward::{Dial, Forwarder, Question};
+use crate::frame::Way;
 use crate::leases::{Hold, Lease, Leases};
+use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
 
 /// Between two rounds of advertisements that nobody asked for.
 const ADVERTISES_EVERY: Duration = Duration::from_secs(RA_INTERVAL_SECS);
 const RETRIES_AFTER: Duration = Duration::from_secs(LEASES_RETRY_SECS);
+
+/// What guests are told of names.
+pub struct NamesSettings {
+    /// What follows the names of guests.
+    pub domain: String,
+    /// Subnets of the network.
+    pub subnets: Vec<IpNet>,
+    /// How other names are asked for, if they are.
+    pub dial: Option<Dial>,
+}
 
 /// The thread. Dropped, it ends.
 pub struct Service {
@@ -39,6 +52,7 @@ impl Service {
     pub fn start(
         port: &GatewayPort,
         dhcp: Option<(DhcpSettings, Option<Store>)>,
+        names: Option<NamesSettings>,
     ) -> io::Result<Self> {
         let desk = Arc::clone(port.desk());
         let shown = Arc::new(Mutex::new(Leases::default()));
@@ -53,10 +67,20 @@ impl Service {
         if let Some((dhcp, _)) = &dhcp {
             lock(&shown).clone_from(dhcp.leases());
         }
+        let names = names
+            .and_then(|NamesSettings { domain, subnets, dial }| {
+                Some((Names::new(&domain, subnets, dial.is_some())?, dial))
+            })
+            .map(|(names, dial)| {
+                let forwarder = dial.map(|dial| Forwarder::start(Arc::clone(&desk), dial));
+                io::Result::Ok((names, forwarder.transpose()?))
+            })
+            .transpose()?;
         let mut clerk = Clerk {
             station: port.station().clone(),
             desk: Arc::clone(&desk),
             dhcp,
+            names,
             shown: Arc::clone(&shown),
             retries: None,
             // Those of a weir before this one go on for as long as they were told.
@@ -93,6 +117,7 @@ struct Clerk {
     station: Station,
     desk: Arc<Desk>,
     dhcp: Option<(Dhcp, Option<Store>)>,
+    names: Option<(Names, Option<Forwarder>)>,
     /// Leases as others see them.
     shown: Arc<Mutex<Leases>>,
     /// Leases cannot be saved, which was said, and when it is tried again.
@@ -151,6 +176,7 @@ impl Clerk {
                 self.advertise(asker, &arrival.served.guest)?
             }
             Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,
+            Wanted::Names(at) => self.names(arrival, usize::from(at), now_secs)?,
         };
         Some((arrival.from, frame))
     }
@@ -168,8 +194,7 @@ impl Clerk {
         let mac = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
         let guest = &arrival.served.guest;
         let asker = Asker { vif: &guest.vif, mac, mtu: guest.mtu };
-        let len = arrival.frame.get(at + 4..at + 6)?.try_into().map(u16::from_be_bytes).ok()?;
-        let message = arrival.frame.get(at + 8..at + usize::from(len)).unwrap_or_default();
+        let message = payload(&arrival.frame, at)?;
         let (done, reply) = dhcp.take(&asker, message, now_secs);
         let counters = &self.desk.counters;
         match done {
@@ -183,8 +208,44 @@ impl Clerk {
             Done::Ignored => counters.ignored.add(1),
         }
         let reply = reply?;
-        let from = (dhcp.settings().own.addr(), DHCP_PORTS.dst);
-        frame::datagram((self.station.mac, mac), (from, (reply.to, DHCP_PORTS.src)), &reply.bytes)
+        let from = (dhcp.settings().own.addr(), DHCP_PORTS.dst).into();
+        let way =
+            Way { macs: (self.station.mac, mac), from, to: (reply.to, DHCP_PORTS.src).into() };
+        way.datagram(&reply.bytes)
+    }
+
+    /// Takes the question in the datagram at `at`.
+    fn names(&self, arrival: &Arrival, at: usize, now_secs: u32) -> Option<Vec<u8>> {
+        let (names, forwarder) = self.names.as_ref()?;
+        let frame = &arrival.frame;
+        let mac = weir_wire::Ethernet::parse(frame).ok()?.src;
+        let layers = Layers::parse(frame).ok()?;
+        let (asker, own): (IpAddr, IpAddr) = match layers.network {
+            Network::Ipv4(ip) => (ip.src.into(), ip.dst.into()),
+            Network::Ipv6(ip) => (ip.src.into(), ip.dst.into()),
+            Network::Other => return None,
+        };
+        let port = frame.get(at..at + 2)?.try_into().map(u16::from_be_bytes).ok()?;
+        let (from, to) = (SocketAddr::new(own, DNS_PORT), SocketAddr::new(asker, port));
+        let way = Way { macs: (self.station.mac, mac), from, to };
+        let here = Here { desk: &self.desk, dhcp: self.dhcp.as_ref().map(|it| &it.0), now_secs };
+        let counters = &self.desk.counters;
+        match (names.take(payload(frame, at)?, &here), forwarder) {
+            (Said::Answer(bytes), _) => {
+                counters.dns_answered.add(1);
+                way.datagram(&bytes)
+            }
+            (Said::Ask(asked), Some(forwarder)) => {
+                if !forwarder.take(Question { from: arrival.from, asked, way }) {
+                    counters.over_rate.add(1);
+                }
+                None
+            }
+            _ => {
+                counters.ignored.add(1);
+                None
+            }
+        }
     }
 
     /// Saves leases that have changed. Clients are answered nevertheless: without a file they keep their addresses, too.
@@ -212,5 +273,38 @@ impl Clerk {
                 shown.put(address, lease.clone(), now_secs);
             }
         }
+    }
+}
+
+/// What is in the datagram that begins at `at`.
+fn payload(frame: &[u8], at: usize) -> Option<&[u8]> {
+    let len = frame.get(at + 4..at + 6)?.try_into().map(u16::from_be_bytes).ok()?;
+    Some(frame.get(at + 8..at + usize::from(len)).unwrap_or_default())
+}
+
+/// Guests, by name and by address.
+struct Here<'h> {
+    desk: &'h Desk,
+    dhcp: Option<&'h Dhcp>,
+    now_secs: u32,
+}
+
+impl Directory for Here<'_> {
+    fn addresses_of(&self, vif: &str) -> Option<Vec<IpAddr>> {
+        let guest = self.desk.guest(vif)?;
+        let given = self.dhcp.map(|dhcp| dhcp.addresses_of(&guest.vif, self.now_secs));
+        let mut all: Vec<IpAddr> = given.into_iter().flatten().map(IpAddr::from).collect();
+        all.extend(guest.ips.iter().filter(|ip| !all.contains(ip)).copied().collect::<Vec<_>>());
+        Some(all)
+    }
+
+    fn vif_of(&self, address: IpAddr) -> Option<String> {
+        let given = match address {
+            IpAddr::V4(address) => self.dhcp.and_then(|dhcp| dhcp.vif_of(address, self.now_secs)),
+            IpAddr::V6(_) => None,
+        };
+        let guests = || self.desk.guests();
+        let configured = || guests().into_iter().find(|guest| guest.ips.contains(&address));
+        given.map(str::to_owned).or_else(|| configured().map(|guest| guest.vif))
     }
 }

@@ -35,6 +35,7 @@ mod loops;
 mod manager;
 pub mod memory;
 mod nat;
+mod resolver;
 pub mod sandbox;
 pub mod stats;
 mod switch;

@@ -11,7 +11,7 @@ use weir_config::{Config, Execution, SocketPath, UplinkKind, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
 use crate::helper::{Hands, Helper, Tasks};
-use crate::switch::gateways::nat_tasks;
+use crate::switch::gateways::{nat_tasks, resolver_task};
 
 /// The default user that weir becomes, if it exists.
 const USER: &str = "weir";
@@ -100,6 +100,7 @@ impl Needs {
                 allow_links: config.switch.allow_symlinks,
                 vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
                 nat: nat_tasks(&config.networks),
+                resolver: resolver_task(&config.networks),
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),

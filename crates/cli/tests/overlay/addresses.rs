@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ const SCRIPT: &str = "#!/bin/sh
 ip -4 addr flush dev $interface
 ip addr add $ip/$mask dev $interface
 [ -z \"$router\" ] || ip route replace default via $router
+for server in $dns; do echo \"nameserver $server\"; done >resolv.conf
+echo \"search $domain\" >>resolv.conf
 echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
 ";
 
@@ -50,6 +52,7 @@ impl Station {
         let host = fabric::Host::new(dir.join(vif)).unwrap();
         fs::write(host.dir.join("script"), SCRIPT).unwrap();
         host.run("chmod +x script").unwrap();
+        own_resolvers(&host, "");
         let options = TapOptions { name: "eth0".into(), queues: 1, mtu: None, mac: None };
         let tap = host.within(|| Tap::open(&options)).unwrap().unwrap();
         let ends = Arc::new(AtomicBool::default());
@@ -86,13 +89,68 @@ impl Station {
         Some(lease.split_whitespace().map(str::to_owned).collect())
     }
 
+    /// The address that a name stands for.
+    fn looks_up(&self, name: &str) -> Option<Ipv4Addr> {
+        let said = self.host.command(&format!("getent ahostsv4 {name}")).output().unwrap();
+        let said = String::from_utf8(said.stdout).unwrap();
+        said.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Pings an address, or who has a name.
     pub(super) fn pings(&self, to: &str) {
-        let to: Ipv4Addr = to.parse().unwrap();
+        let by_name = || eventually(&format!("{to} is known"), || self.looks_up(to));
+        let to = to.parse().unwrap_or_else(|_| by_name());
         eventually(&format!("{to} answers"), || self.host.pings(to, 56).unwrap().then_some(()));
     }
 }
 
-/// Carries frames between a TAP and the rings of an interface. It reconnects to a restarted weir.
+/// Gives a host a file of resolvers of its own.
+fn own_resolvers(host: &fabric::Host, text: &str) {
+    fs::write(host.dir.join("resolv.conf"), text).unwrap();
+    host.run("mount --bind resolv.conf /etc/resolv.conf").unwrap();
+}
+
+/// A resolver in a host, by which `example.org` is 9.9.9.9 and nothing else is anything.
+struct Resolver {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<Vec<u8>>>>,
+}
+
+impl Resolver {
+    fn new(host: &Host) -> Self {
+        let own = host.within(|| UdpSocket::bind("127.0.0.53:53")).unwrap();
+        own.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let ends = Arc::new(AtomicBool::default());
+        let until = Arc::clone(&ends);
+        let serve = move || {
+            let (mut names, mut bytes) = (Vec::new(), [0; 1500]);
+            while !until.load(Ordering::Relaxed) {
+                let Ok((len, from)) = own.recv_from(&mut bytes) else { continue };
+                let question = &bytes[..len];
+                let end = 12 + question[12..].iter().position(|byte| *byte == 0).unwrap() + 5;
+                let name = question[12..end - 4].to_ascii_lowercase();
+                let is_known = name == b"\x07example\x03org\0" && question[end - 3] == 1;
+                let records = if is_known { 1 } else { 0 };
+                let code = if is_known { 0x80 } else { 0x83 };
+                let head = [question[0], question[1], 0x81, code, 0, 1, 0, records, 0, 0, 0, 0];
+                let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 9, 9, 9, 9];
+                let record = if is_known { &record[..] } else { &[] };
+                let _ = own.send_to(&[&head[..], &question[12..end], record].concat(), from);
+                names.push(name);
+            }
+            names
+        };
+        Self { ends, thread: Some(std::thread::spawn(serve)) }
+    }
+
+    /// Names that it was asked for.
+    fn end(mut self) -> Vec<Vec<u8>> {
+        self.ends.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+/// Carries frames between a TAP and the rings of an interface, also of a weir that comes anew.
 fn carry(socket: &Path, tap: &Tap, until: &AtomicBool) {
     let queue = tap.queues()[0].as_fd();
     let mut buffer = vec![0; 70_000];
@@ -202,6 +260,9 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     underlay.router.run("ip addr add 9.9.9.9/32 dev lo").unwrap();
     let others = "add table inet others\nadd chain inet others forward { type filter hook forward priority 0; }\n";
     let at = &mut underlay.hosts[0];
+    // weir itself is passed over.
+    own_resolvers(at, "nameserver 192.168.77.1\nnameserver 127.0.0.53\n");
+    let resolver = Resolver::new(at);
     at.run(&format!("sh -c 'printf \"{}\" | nft -f -'", others.replace('\n', "\\n")));
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/network.md");
     let guide = fs::read_to_string(guide).unwrap();
@@ -220,7 +281,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
             } else if line == "udhcpc -i eth0" {
                 let leases = guests.iter().map(|guest| guest.asks().expect("an address"));
                 let leases: Vec<_> = leases.collect();
-                assert_eq!(leases[0][..4], ["192.168.77.10", "24", "192.168.77.1", "9.9.9.9"]);
+                assert_eq!(leases[0][..4], ["192.168.77.10", "24", "192.168.77.1", "192.168.77.1"]);
             } else if let Some(target) = line.strip_prefix("ping -c 3 ") {
                 guests.iter().for_each(|guest| guest.pings(target));
             } else {
@@ -232,7 +293,20 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
 
-    // A renewal goes to the host's address, where weir answers it.
+    // Names: a guest's own in short, one that nobody has, and no question for a guest goes to the resolver.
+    assert_eq!(guests[1].looks_up("web0"), Some(Ipv4Addr::new(192, 168, 77, 10)));
+    assert_eq!(guests[1].looks_up("nobody.internal"), None);
+    assert_eq!(guests[1].looks_up("nobody.example.org"), None);
+    let said = guests[1].run("getent hosts 192.168.77.10");
+    assert!(said.contains("web0.internal"), "{said}");
+    let names = resolver.end();
+    let has = |what: &[u8]| names.iter().any(|name| name.windows(what.len()).any(|it| it == what));
+    assert!(
+        has(b"\x07example\x03org\0") && !has(b"\x04web0") && !has(b"\x08internal\0"),
+        "{names:?}"
+    );
+
+    // A renewal goes to the address of the host, where weir takes it.
     let renewed = || {
         let stats: serde_json::Value = serde_json::from_str(&at.run("weir stats --json")).unwrap();
         let ports = stats["ports"].as_array().unwrap();

@@ -53,6 +53,31 @@ fn what_dhcp_gives_has_defaults() {
 }
 
 #[test]
+fn guests_ask_weir_for_names_unless_others_are_named() {
+    let told = |keys: &str| {
+        let gateway = gateway(keys).unwrap();
+        let dns: Vec<_> = gateway.dns.iter().map(ToString::to_string).collect();
+        (dns.join(" "), gateway.answers_names(), gateway.asks_resolver())
+    };
+    let of = |dns: &str, answers, asks| (dns.to_owned(), answers, asks);
+    // Without a way out names of guests are all there is.
+    assert_eq!(told(DHCP), of("192.168.77.2", true, false));
+    let router = format!("{DHCP}router = \"192.168.77.1\"\n");
+    assert_eq!(told(&router), of("192.168.77.2", true, true));
+    assert_eq!(told(&format!("{DHCP}nat = true\n")), of("192.168.77.2", true, true));
+    assert_eq!(told(&format!("{router}dns = \"9.9.9.9\"\n")), of("9.9.9.9", false, false));
+    assert_eq!(told(&format!("{router}dns = []\n")), of("", false, false));
+    let both = format!("{router}dns = [\"192.168.77.2\", \"9.9.9.9\"]\n");
+    assert_eq!(told(&both), of("192.168.77.2 9.9.9.9", true, true));
+    // Who is told of nothing asks nobody.
+    assert_eq!(told("address = \"192.168.77.2/24\"\n"), of("", false, false));
+    let six = "address = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\nra = true\n";
+    assert_eq!(told(six), of("fd00:77::2", true, false));
+    assert_eq!(gateway(DHCP).unwrap().domain(), "internal");
+    assert_eq!(gateway(&format!("{DHCP}domain = \"Lab\"\n")).unwrap().domain(), "lab");
+}
+
+#[test]
 fn addresses_of_both_families_are_one_networks() {
     let gateway = gateway("address = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\n").unwrap();
     assert_eq!(gateway.addresses.len(), 2);

@@ -16,12 +16,16 @@ use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use weir_config::{ConfigError, InterfaceName, SocketMode, SocketPath, UplinkConfig, UplinkKind};
+use weir_config::{
+    ConfigError, InterfaceName, Networks, SocketMode, SocketPath, UplinkConfig, UplinkKind,
+};
 use weir_foreign::place::Place;
 use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
 use crate::manager::{self, Gathering};
+use crate::resolver;
+use crate::switch::gateways::resolver_task;
 use crate::unix_socket::{self, BoundListener, FileId, ListenError};
 
 mod fabric;
@@ -248,7 +252,21 @@ impl Hands {
         }
     }
 
-    /// The function by which weir connects to its keeper.
+    /// How weir connects to the host's resolvers for guests of these networks; a helper knows them from its start.
+    pub(crate) fn dial_resolver(&self, networks: &Networks) -> weir_port_gateway::Dial {
+        match self {
+            Self::Own => {
+                let own = resolver_task(networks).unwrap_or_default();
+                Box::new(move |turn| resolver::connect(turn, &own))
+            }
+            Self::Helper(helper) => {
+                let helper = Arc::clone(helper);
+                Box::new(move |turn| connected(helper.ask(&Request::ConnectResolver { turn })?))
+            }
+        }
+    }
+
+    /// How weir connects to its keeper.
     pub(crate) fn dial_keeper(&self, path: &SocketPath) -> weir_keeper::Dial {
         let path = path.clone();
         match self {

@@ -17,6 +17,7 @@ use super::wire::{self, Answer, Request, Tasks};
 use super::{may_use, records_path, take_place};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::nat::Nat;
+use crate::resolver;
 use crate::unix_socket::{self, BoundFile, BoundListener, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
@@ -163,6 +164,10 @@ impl Serving {
             Request::ConnectKeeper { path } => {
                 self.connect(&path, || weir_keeper::connect(path.as_path()))
             }
+            Request::ConnectResolver { turn } => match &self.tasks.resolver {
+                Some(own) => made(resolver::connect(turn, own)),
+                None => (refused("no network asks the host's resolvers".into(), None), None),
+            },
             Request::OpenConfig => self.open_config(),
             Request::TakePlace => {
                 if std::mem::take(&mut self.tasks.beside)
@@ -260,14 +265,7 @@ impl Serving {
             let message = format!("a confined weir may not connect to {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
-        match connect() {
-            Ok(socket) => (Answer::Done, Some(socket)),
-            // The caller needs the error number, to tell if nobody listens.
-            Err(error) => match error.raw_os_error() {
-                Some(errno) => (Answer::Errno(errno), None),
-                None => (refused(error.to_string(), None), None),
-            },
-        }
+        made(connect())
     }
 
     fn open_config(&self) -> (Answer, Option<Given>) {
@@ -310,6 +308,17 @@ fn with_cause(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(cause) => format!("{error}: {cause}"),
         None => error.to_string(),
+    }
+}
+
+fn made(socket: std::io::Result<Given>) -> (Answer, Option<Given>) {
+    match socket {
+        Ok(socket) => (Answer::Done, Some(socket)),
+        // Whether nobody is there matters to whoever asks.
+        Err(error) => match error.raw_os_error() {
+            Some(errno) => (Answer::Errno(errno), None),
+            None => (refused(error.to_string(), None), None),
+        },
     }
 }
 

@@ -30,6 +30,7 @@ fn helper(dir: &Path) -> Serving {
         allow_links: false,
         vnis,
         nat: Vec::new(),
+        resolver: None,
     })
 }
 
@@ -47,6 +48,13 @@ fn refusal((answer, descriptor): (Answer, Option<std::os::fd::OwnedFd>)) -> Stri
         Answer::Refused { message, .. } => message,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn no_resolver_is_connected_to_where_no_network_asks_for_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = refusal(helper(dir.path()).answer(Request::ConnectResolver { turn: 0 }));
+    assert!(refused.contains("no network asks"), "{refused}");
 }
 
 #[test]

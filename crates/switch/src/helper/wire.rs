@@ -45,6 +45,8 @@ pub(crate) struct Tasks {
     /// Ways out of networks through the host. The helper makes their rules before it gives up its rights, and holds
     /// them.
     pub(crate) nat: Vec<NatTask>,
+    /// weir's own addresses in networks, if the host's resolvers may be asked.
+    pub(crate) resolver: Option<Vec<IpAddr>>,
 }
 
 /// An FRR daemon that must run for FRR's routes to be valid.
@@ -111,7 +113,9 @@ pub(super) enum Request {
     Connect { path: SocketPath },
     /// Connects to the keeper, whose descriptor comes with the answer.
     ConnectKeeper { path: SocketPath },
-    /// Opens the configuration file, whose descriptor comes with the answer.
+    /// Connects to one of the host's resolvers, to the next one for each `turn`.
+    ConnectResolver { turn: u32 },
+    /// Opens the configuration's file, whose descriptor comes with the answer.
     OpenConfig,
     /// Restores the changes of the weir that this one replaces, and removes its control socket. That weir has
     /// stopped.

@@ -16,7 +16,8 @@ use weir_fabric::{MacCheck, PortConfig, PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
 use weir_port_gateway::{
-    Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, HostSide, RaSettings, Service, Store,
+    Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, HostSide, NamesSettings, RaSettings,
+    Service, Store,
 };
 use weir_port_tap::{Tap, TapOptions, UplinkPort};
 use weir_wire::Mac;
@@ -107,7 +108,14 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
     networks.with_gateway().filter_map(task).collect()
 }
 
-/// The lease file's path: in the directory that the service manager names, or beside the control socket.
+/// weir's own addresses in networks whose guests it asks the host's resolver for; `None` if there is no such network.
+pub(crate) fn resolver_task(networks: &Networks) -> Option<Vec<IpAddr>> {
+    let asks = networks.with_gateway().any(|(_, _, gateway)| gateway.asks_resolver());
+    let own = networks.with_gateway().flat_map(|(_, _, gateway)| &gateway.addresses);
+    asks.then(|| own.map(|own| own.get().addr()).collect())
+}
+
+/// In the directory that the service manager names, or beside the control socket.
 fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
     let named = std::env::var_os(STATE_DIRECTORY);
     let first = named.as_deref().and_then(|all| std::env::split_paths(all).next());
@@ -148,8 +156,8 @@ impl Gateway {
 /// weir's port in a network, as a receiver of facts about guests.
 struct Serving {
     vid: Vid,
-    subnet: Option<Ipv4Net>,
-    /// The addresses of weir and of the router, on which guests rely.
+    subnets: Vec<IpNet>,
+    /// weir's addresses, and the router's.
     relied_on: Vec<IpAddr>,
     port: Arc<GatewayPort>,
 }
@@ -169,7 +177,8 @@ impl Served {
             let guest = || Guest {
                 vif: config.name.to_string(),
                 mtu: config.mtu.map(|mtu| mtu.get()),
-                fixed: serving.subnet.and_then(|subnet| configured_in(subnet, config)),
+                fixed: configured_in(&serving.subnets, config),
+                ips: ips_in(&serving.subnets, config).collect(),
             };
             serving.port.set_guest(id, (serving.vid == vid).then(guest));
         }
@@ -195,13 +204,20 @@ impl Served {
     }
 }
 
-/// The address that the guest's frames are held to, if it is the only one and within the subnet.
-fn configured_in(subnet: Ipv4Net, config: &VifConfig) -> Option<Ipv4Addr> {
-    let own = config.guarding.own_addresses().filter_map(|address| match address {
-        IpAddr::V4(address) => Some(address).filter(|address| subnet.contains(address)),
-        IpAddr::V6(_) => None,
-    });
-    let mut own = own.fuse();
+/// Addresses of the subnets that a guest's frames are held to.
+fn ips_in<'c>(subnets: &'c [IpNet], config: &'c VifConfig) -> impl Iterator<Item = IpAddr> + 'c {
+    let own = config.guarding.own_addresses();
+    own.filter(|address| subnets.iter().any(|subnet| subnet.contains(address)))
+}
+
+/// The address of IPv4 that a guest's frames are held to, if it is one of the subnets and the only one.
+fn configured_in(subnets: &[IpNet], config: &VifConfig) -> Option<Ipv4Addr> {
+    let mut own = ips_in(subnets, config)
+        .filter_map(|address| match address {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        })
+        .fuse();
     own.next().filter(|_| own.next().is_none())
 }
 
@@ -219,8 +235,8 @@ fn ra_settings(config: &GatewayConfig) -> RaSettings {
     RaSettings { prefixes: prefixes.collect(), dns: dns.collect(), router_secs }
 }
 
-fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, dns: &[IpAddr]) -> DhcpSettings {
-    let dns = dns.iter().filter_map(|server| match server {
+fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, config: &GatewayConfig) -> DhcpSettings {
+    let dns = config.dns.iter().filter_map(|server| match server {
         IpAddr::V4(server) => Some(*server),
         IpAddr::V6(_) => None,
     });
@@ -229,7 +245,8 @@ fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, dns: &[IpAddr]) -> DhcpSetting
         range: dhcp.range.first..=dhcp.range.last,
         router: dhcp.router,
         dns: dns.collect(),
-        domain: dhcp.domain.as_ref().map(ToString::to_string),
+        domain: (dhcp.domain.is_some() || config.answers_names())
+            .then(|| config.domain().to_owned()),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),
         fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
     }
@@ -265,6 +282,8 @@ impl Switch {
         host: Option<Tap>,
     ) -> Result<(), SwitchError> {
         let mac = mac_of(name);
+        let subnets: Vec<_> =
+            config.addresses.iter().map(|address| address.get().trunc()).collect();
         let kept = host.as_ref().and_then(|tap| self.keeper.keep_queues(name, tap.queues()));
         let settings = GatewaySettings {
             name: name.to_string(),
@@ -272,6 +291,7 @@ impl Switch {
             mac,
             ips: config.addresses.iter().map(|address| address.get().addr()).collect(),
             has_dhcp: config.dhcp.is_some(),
+            has_names: config.answers_names(),
             ra: config.ra.then(|| ra_settings(config)),
             host: host.map(HostSide::new).transpose().map_err(SwitchError::Start)?,
         };
@@ -293,9 +313,13 @@ impl Switch {
         // Source guards take note of the leases that this port gives.
         self.engine.set_source_guard(id, None, true);
         let dhcp = config.ipv4().zip(config.dhcp.as_ref());
-        let dhcp =
-            dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp, &config.dns), file.map(Store::new)));
-        let started = Service::start(&port, dhcp).and_then(|service| {
+        let dhcp = dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp, config), file.map(Store::new)));
+        let names = config.answers_names().then(|| NamesSettings {
+            domain: config.domain().to_owned(),
+            subnets: subnets.clone(),
+            dial: config.asks_resolver().then(|| self.hands.dial_resolver(&self.networks)),
+        });
+        let started = Service::start(&port, dhcp, names).and_then(|service| {
             port.start(&self.engine, id)?;
             Ok(service)
         });
@@ -309,8 +333,8 @@ impl Switch {
         let own = port.addresses().iter().copied();
         let router = config.dhcp.as_ref().and_then(|dhcp| dhcp.router);
         let relied_on = own.chain(router.map(IpAddr::from)).collect();
-        let (subnet, served) = (config.ipv4(), Arc::clone(&port));
-        lock(&self.served.0).push(Serving { vid, subnet, relied_on, port: served });
+        let served = Arc::clone(&port);
+        lock(&self.served.0).push(Serving { vid, subnets, relied_on, port: served });
         let counters = made.unwrap_or_default();
         let gateway = Gateway { name: name.clone(), id, vid, port, counters, service, kept };
         self.ports().gateways.push(gateway);

@@ -230,6 +230,69 @@ fn weir_answers_at_its_own_address_and_at_no_other() {
     eventually("it is dropped", owned);
 }
 
+/// A question for the addresses of a name.
+fn question(number: u16, name: &str) -> Vec<u8> {
+    let labels =
+        name.split('.').flat_map(|label| [&[label.len() as u8], label.as_bytes()].concat());
+    let head = [&number.to_be_bytes()[..], &[1, 0, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
+    head.into_iter().chain(labels).chain([0, 0, 1, 0, 1]).collect()
+}
+
+#[test]
+fn guests_find_each_other_by_names_and_a_flood_of_questions_costs_nobody_an_answer() {
+    let bench = Bench::with(&with_vifs("[vif.a]\n[vif.b]\n[vif.c]\n"));
+    let [mut a, mut c] = [("a", 1), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
+    a.says(MessageType::Discover, 1, &[]);
+    let offer = a.must_hear(MessageType::Offer);
+    let told = |code| offer.opts().get(code).cloned();
+    let dns = Some(DhcpOption::DomainNameServer(vec![WEIR]));
+    assert_eq!(told(OptionCode::DomainNameServer), dns);
+    assert_eq!(told(OptionCode::DomainName), Some(DhcpOption::DomainName("internal".into())));
+    let (address, other) = (a.leases(), c.leases());
+    let own = Mac::from(weir_config::MacAddress::derived_from(&name("gateway.lan")));
+    let asks = |client: &mut Client, from: Ipv4Addr, number: u16, name: &str| {
+        let mut frame = udp(client.number, (from, 4000), (WEIR, 53), &question(number, name));
+        frame[..6].copy_from_slice(&own.0);
+        client.send(&frame);
+    };
+    let hears = |client: &mut Client, number: u16| {
+        let mut frame = Vec::new();
+        eventually("an answer", || {
+            client.pair.recv_into(&mut frame).is_some()
+                && frame.get(34..38) == Some(&[0, 53, 15, 160])
+                && frame[42..44] == number.to_be_bytes()
+        });
+        assert_eq!((&frame[..6], frame[26..30] == WEIR.octets()), (&mac(client.number)[..], true));
+        assert_eq!([sum(&frame[14..34]), sum_of_udp(&frame)], [0; 2]);
+        (frame[45] & 15, frame[frame.len() - 4..].to_vec())
+    };
+    asks(&mut a, address, 1, "b.internal");
+    assert_eq!(hears(&mut a, 1), (0, FIXED.octets().to_vec()));
+    asks(&mut a, address, 2, "C.Internal");
+    assert_eq!(hears(&mut a, 2), (0, other.octets().to_vec()));
+    asks(&mut a, address, 3, "d.internal");
+    assert_eq!(hears(&mut a, 3).0, 3);
+    assert_eq!(bench.answered("dns_answered"), 3);
+    // By another address of weir's, or as nobody, it is not asked.
+    asks(&mut a, Ipv4Addr::UNSPECIFIED, 4, "b.internal");
+    let mut elsewhere = udp(1, (address, 4000), (other, 53), &question(5, "b.internal"));
+    elsewhere[..6].copy_from_slice(&own.0);
+    a.send(&elsewhere);
+    eventually("both are ignored", || bench.answered("ignored") == 2);
+    for number in 0..2000 {
+        asks(&mut a, address, number, "b.internal");
+        if number % 100 == 0 {
+            while a.pair.recv(|_| ()).is_some() {}
+        }
+    }
+    assert!(bench.answered("over_rate") > 0);
+    asks(&mut c, other, 6, "b.internal");
+    assert_eq!(hears(&mut c, 6).0, 0);
+    // Its own address is its own nevertheless.
+    while a.pair.recv(|_| ()).is_some() {}
+    assert_eq!(a.leases(), address);
+}
+
 #[test]
 fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
     // The range has one address more than there are interfaces.

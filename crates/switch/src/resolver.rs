@@ -1,0 +1,51 @@
+//! The host's resolvers, as resolv.conf(5) names them.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect as connect_to, socket_with};
+use weir_limits::{RESOLV_CONF_BYTES_MAX, RESOLVERS_MAX};
+
+#[cfg(test)]
+mod tests;
+
+/// It is read for each socket, so a change needs no restart.
+const FILE: &str = "/etc/resolv.conf";
+const PORT: u16 = 53;
+
+/// A socket that does not block, connected to the resolver whose turn it is, from a port that the kernel chooses. `own`
+/// are no resolvers: there weir would ask itself.
+///
+/// # Errors
+/// There is no resolver, or no way to it.
+pub(crate) fn connect(turn: u32, own: &[IpAddr]) -> io::Result<OwnedFd> {
+    let mut text = Vec::new();
+    File::open(FILE)?.take(RESOLV_CONF_BYTES_MAX).read_to_end(&mut text)?;
+    let all = named_in(&String::from_utf8_lossy(&text), own);
+    let Some(which) = (turn as usize).checked_rem(all.len()) else {
+        return Err(io::Error::other(format!("{FILE} names no resolver but weir")));
+    };
+    let address = SocketAddr::new(all[which], PORT);
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    connect_to(&socket, &address)?;
+    Ok(socket)
+}
+
+/// Resolvers that a file names, but for weir itself; the host if it names none.
+fn named_in(text: &str, own: &[IpAddr]) -> Vec<IpAddr> {
+    let named = text.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let is_it = words.next() == Some("nameserver");
+        words.next().filter(|_| is_it)?.parse().ok()
+    });
+    let mut all: Vec<IpAddr> = named.take(RESOLVERS_MAX).collect();
+    if all.is_empty() {
+        all.push(Ipv4Addr::LOCALHOST.into());
+    }
+    all.retain(|address| !own.contains(&address.to_canonical()));
+    all
+}
