@@ -19,6 +19,7 @@ use weir_vif::{Health, Options, Vif, WaitFor};
 use weir_wire::VnetHdr;
 
 use super::bed::{Host, Underlay};
+use super::lives::{start_keeper, upgrade};
 
 /// The client's script, which applies a lease and records it.
 const SCRIPT: &str = "#!/bin/sh
@@ -392,4 +393,100 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     }
     at.run("sh -c 'for dir in /usr/sbin /sbin; do [ -L $dir ] || mount -t tmpfs none $dir; done'");
     assert!(lacks().contains("host: there is no program `nft`"));
+}
+
+/// The number of the host's interface in the network.
+fn index(at: &Host) -> String {
+    let shown = at.run("ip -o link show dev weir-lan");
+    shown.split(':').next().unwrap().to_owned()
+}
+
+/// What goes on through a way out: a connection, pings, the guest's address, one table, one interface.
+struct Through<'t> {
+    at: &'t Host,
+    web: &'t Station,
+    connection: TcpStream,
+    lease: Vec<String>,
+    /// Of the host's interface.
+    index: String,
+}
+
+impl Through<'_> {
+    fn goes_on(&mut self, after: &str) {
+        self.web.pings("9.9.9.9");
+        let mut heard = vec![0; after.len()];
+        self.connection.write_all(after.as_bytes()).unwrap();
+        self.connection.read_exact(&mut heard).unwrap_or_else(|error| panic!("{after}: {error}"));
+        assert_eq!(heard, after.as_bytes());
+        assert_eq!(self.web.asks().as_ref(), Some(&self.lease), "{after}");
+        assert_eq!(index(self.at), self.index, "{after}");
+        let tables = || self.at.run("nft list tables");
+        eventually(&format!("one table {after}"), || {
+            (tables().matches("weir-lan-").count() == 1).then_some(())
+        });
+    }
+}
+
+#[test]
+fn root_connections_through_a_way_out_go_on_over_upgrades_and_a_sigkill() {
+    if !has_what_it_takes() || !weir_testing::has("nft", "nftables") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut underlay = Underlay::new(1);
+    underlay.router.run("ip addr add 9.9.9.9/32 dev lo").unwrap();
+    let listener = underlay.router.within(|| TcpListener::bind("9.9.9.9:7777")).unwrap().unwrap();
+    let echo = std::thread::spawn(move || {
+        let (mut connection, _) = listener.accept().unwrap();
+        let mut bytes = [0; 100];
+        while let Ok(len @ 1..) = connection.read(&mut bytes) {
+            connection.write_all(&bytes[..len]).unwrap();
+        }
+    });
+    let at = &mut underlay.hosts[0];
+    at.run("sysctl -qw net.ipv4.ip_forward=1");
+    let keeper = start_keeper(at);
+    let config = format!(
+        "[switch]\nkeeper = {:?}\n[network.lan]\naddress = \"192.168.77.1/24\"\ndhcp = true\nnat = true\n\
+         fixed = \"web0 192.168.77.10\"\nforward = \"tcp 2222 web0:22\"\n[vif.web0]\nsocket = {:?}\n",
+        at.socket("keeper"),
+        at.socket("web0"),
+    );
+    at.start_weir(&config);
+    let at = &underlay.hosts[0];
+    let web = Station::new(dir.path(), at, "web0");
+    let lease = web.asks().expect("an address");
+    let connection = web.within(|| TcpStream::connect("9.9.9.9:7777").unwrap());
+    connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let index = index(at);
+    let mut through = Through { at, web: &web, connection, lease, index };
+    through.goes_on("at first");
+    upgrade(at);
+    through.goes_on("after an upgrade");
+    let process = upgrade(at);
+    through.goes_on("after another one");
+
+    at.run(&format!("kill -KILL {process}"));
+    eventually("the table is gone", || {
+        (!at.run("nft list tables").contains("weir-lan-")).then_some(())
+    });
+    let program = env!("CARGO_BIN_EXE_weir");
+    let next = at.start("next", &format!("{program} run weir.toml")).unwrap();
+    eventually("the next weir serves", || {
+        at.command("weir stats").output().ok()?.status.success().then_some(())
+    });
+    through.goes_on("after a SIGKILL");
+    // What comes in is forwarded as before.
+    let listener = web.within(|| TcpListener::bind("0.0.0.0:22").unwrap());
+    let _comes = underlay.router.within(|| TcpStream::connect("192.0.2.1:2222")).unwrap().unwrap();
+    listener.accept().unwrap();
+
+    drop(through);
+    echo.join().unwrap();
+    assert!(next.terminate().unwrap().success());
+    eventually("nothing is left", || {
+        let (tables, links) = (at.run("nft list tables"), at.run("ip link show"));
+        (!tables.contains("weir-lan-") && !links.contains("weir-lan")).then_some(())
+    });
+    drop(keeper);
 }

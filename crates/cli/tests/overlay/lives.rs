@@ -16,7 +16,7 @@ use crate::evpn::{Tells, behind, config, has_frr, is_member, is_noted, make_brid
 /// The VXLAN device of the other host, whose bridge stands for the fabric.
 const DEVICE: &str = "vx100";
 
-fn start_keeper(host: &Host) -> Process {
+pub(super) fn start_keeper(host: &Host) -> Process {
     let (program, socket) = (Path::new(env!("CARGO_BIN_EXE_weir-keeper")), host.socket("keeper"));
     let _ = fs::remove_file(&socket);
     let line = format!("{} {}", program.display(), socket.display());
@@ -25,8 +25,8 @@ fn start_keeper(host: &Host) -> Process {
     keeper
 }
 
-/// Replaces the running weir by another one, as soon as it has a keeper; returns the new process's number.
-fn upgrade(host: &Host) -> String {
+/// Another weir takes the place of the one that runs, as soon as that has a keeper; its process.
+pub(super) fn upgrade(host: &Host) -> String {
     let said = eventually("weir is upgraded", || {
         let output = host.command("weir upgrade").output().unwrap();
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
