@@ -194,11 +194,10 @@ impl Desk {
         all.filter_map(of_guests).collect()
     }
 
-    /// The guest of this name, whose letters are of either case.
-    pub(crate) fn guest(&self, vif: &str) -> Option<Guest> {
+    /// The guest of which this holds, if there is one.
+    pub(crate) fn guest(&self, is_it: impl Fn(&Guest) -> bool) -> Option<Guest> {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
-        let named = |served: &&Arc<Served>| served.guest.vif.eq_ignore_ascii_case(vif);
-        guests.values().find(named).map(|served| served.guest.clone())
+        guests.values().find(|served| is_it(&served.guest)).map(|served| served.guest.clone())
     }
 
     /// All guests.

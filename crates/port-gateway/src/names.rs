@@ -265,7 +265,7 @@ impl Asked {
     /// The answer of who gets none.
     pub(crate) fn failed(&self) -> Vec<u8> {
         let mut said = self.bytes.clone();
-        said[FLAGS] = said[FLAGS] & 1 | RESPONSE;
+        said[FLAGS] = (said[FLAGS] & 1) | RESPONSE;
         // Recursion is available, and it has failed.
         said[FLAGS + 1] =
             0x80 | u8::try_from(u16::from(ResponseCode::ServFail)).unwrap_or_default();

@@ -291,7 +291,7 @@ struct Here<'h> {
 
 impl Directory for Here<'_> {
     fn addresses_of(&self, vif: &str) -> Option<Vec<IpAddr>> {
-        let guest = self.desk.guest(vif)?;
+        let guest = self.desk.guest(|guest| guest.vif.eq_ignore_ascii_case(vif))?;
         let given = self.dhcp.map(|dhcp| dhcp.addresses_of(&guest.vif, self.now_secs));
         let mut all: Vec<IpAddr> = given.into_iter().flatten().map(IpAddr::from).collect();
         all.extend(guest.ips.iter().filter(|ip| !all.contains(ip)).copied().collect::<Vec<_>>());
@@ -303,8 +303,7 @@ impl Directory for Here<'_> {
             IpAddr::V4(address) => self.dhcp.and_then(|dhcp| dhcp.vif_of(address, self.now_secs)),
             IpAddr::V6(_) => None,
         };
-        let guests = || self.desk.guests();
-        let configured = || guests().into_iter().find(|guest| guest.ips.contains(&address));
+        let configured = || self.desk.guest(|guest| guest.ips.contains(&address));
         given.map(str::to_owned).or_else(|| configured().map(|guest| guest.vif))
     }
 }
