@@ -83,7 +83,7 @@ pub enum Command {
     /// Replace the running weir by the program that lies there now, under traffic
     #[command(after_help = UPGRADE_NOTES)]
     Upgrade,
-    /// Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
+    /// Print a VM's network arguments for QEMU, libvirt, Proxmox and others
     QemuArgs(QemuArgs),
     /// Plug in libvirt's domains by settings in their own XML
     #[command(subcommand)]
@@ -237,6 +237,9 @@ pub struct QemuArgs {
     /// Memory of the VM
     #[arg(long, value_name = "SIZE", default_value = "1G")]
     pub memory: MemorySize,
+    /// Leave the memory out: something else gives the VM shared memory
+    #[arg(long, conflicts_with = "memory")]
+    pub no_memory: bool,
     /// MSI-X vectors of each device; 0 turns MSI-X off
     ///
     /// The default is 2 for each queue pair and 2 more, and 0 for a QEMU before 10 where there is no /dev/kvm.
@@ -255,6 +258,7 @@ Examples:
   qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)
   weir qemu-args web0 db0 --memory 4G      one VM with two interfaces
   weir qemu-args web0 --for libvirt        for `virsh edit`
+  weir qemu-args web0 --for proxmox --memory 2G    the line for VMID.conf, whose `memory` is 2048
 
 An interface without a configured `mac` gets 52:54:00 and three bytes made from its name.
 
@@ -554,7 +558,7 @@ mod tests {
           upgrade    Replace the running weir by the program that lies there now, under traffic
 
         Plug in VMs:
-          qemu-args  Print a VM's network arguments for QEMU, libvirt, Cloud Hypervisor or crosvm
+          qemu-args  Print a VM's network arguments for QEMU, libvirt, Proxmox and others
           libvirt    Plug in libvirt's domains by settings in their own XML
           vif        Add, change, remove, show or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink

@@ -288,13 +288,14 @@ pub fn qemu_args(
         .iter()
         .map(|name| find_vif(name, &known, &source_name))
         .collect::<Result<_, _>>()?;
-    let asks = args.monitor == Monitor::Qemu && args.qemu_version.is_none();
+    let asks = args.monitor.takes_qemu_arguments() && args.qemu_version.is_none();
     let installed = asks.then(weir_doctor::qemu::installed_version).flatten().map(Into::into);
     let options = VmOptions {
-        memory: args.memory,
+        memory: (!args.no_memory).then_some(args.memory),
         vectors: args.vectors,
         qemu_version: args.qemu_version.or(installed),
         has_kvm: std::path::Path::new("/dev/kvm").exists(),
+        architecture: std::env::consts::ARCH,
     };
     let vm_args = args.monitor.args(&vifs, &options)?;
     // A person copies several lines. `$(weir qemu-args ...)` would take the backslashes as words.

@@ -31,19 +31,27 @@ pub enum Monitor {
     CloudHypervisor,
     /// Arguments of `crosvm run`
     Crosvm,
+    /// The line `args` of a Proxmox VE machine's file
+    Proxmox,
+    /// The environment of systemd-vmspawn
+    Vmspawn,
+    /// Keys of an Incus machine's configuration, as YAML
+    Incus,
 }
 
 /// Options of `weir qemu-args` besides the interfaces.
 #[derive(Debug, Clone)]
 pub struct VmOptions {
-    /// The guest's memory.
-    pub memory: MemorySize,
-    /// MSI-X vectors of each device; the default is two for each queue pair and two more.
+    /// The guest's memory; none where something else shares it.
+    pub memory: Option<MemorySize>,
+    /// MSI-X vectors of each device, instead of two for each queue pair and two more.
     pub vectors: Option<u32>,
     /// The QEMU for which to write; the default is a current one.
     pub qemu_version: Option<QemuVersion>,
     /// True if the host has `/dev/kvm`.
     pub has_kvm: bool,
+    /// The host's architecture, as Rust calls it.
+    pub architecture: &'static str,
 }
 
 impl VmOptions {
@@ -84,12 +92,21 @@ pub enum VmArgsError {
     },
     /// The monitor's option syntax cannot express the path.
     #[error("{monitor} cannot be given the path {path}")]
-    #[diagnostic(help("choose a socket path without commas and brackets"))]
+    #[diagnostic(help("choose a socket path of letters, digits and /._-"))]
     PathSyntax {
         /// The monitor.
         monitor: &'static str,
         /// The socket.
         path: String,
+    },
+    /// Incus asks QEMU for shared memory on one architecture.
+    #[error(
+        "Incus shares a guest's memory on x86_64 only, and this is {architecture}: weir cannot map it"
+    )]
+    #[diagnostic(help("run this VM by QEMU, libvirt or systemd-vmspawn"))]
+    MemoryNotShared {
+        /// The host's.
+        architecture: &'static str,
     },
 }
 
@@ -101,28 +118,46 @@ impl Monitor {
     pub fn args(self, vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
         match self {
             Self::Qemu => Ok(qemu(vifs, options)),
-            Self::Libvirt => Ok(libvirt(vifs)),
+            Self::Libvirt => Ok(libvirt(vifs, options)),
             Self::CloudHypervisor => cloud_hypervisor(vifs, options),
             Self::Crosvm => crosvm(vifs),
+            Self::Proxmox => Ok(proxmox(vifs, options)),
+            Self::Vmspawn => vmspawn(vifs, options),
+            Self::Incus => incus(vifs, options),
         }
     }
 
     /// True if [`VmArgs::lines`] are arguments for a shell.
     pub fn is_command_line(self) -> bool {
-        self != Self::Libvirt
+        matches!(self, Self::Qemu | Self::CloudHypervisor | Self::Crosvm)
+    }
+
+    /// It runs QEMU with arguments that stand here as they are, so that they depend on QEMU's version.
+    pub fn takes_qemu_arguments(self) -> bool {
+        matches!(self, Self::Qemu | Self::Proxmox | Self::Vmspawn | Self::Incus)
     }
 }
 
-/// Arguments for QEMU. With `reconnect` QEMU can be started before weir (it waits before it boots the guest), and the
-/// guest continues when weir is restarted.
 fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
-    let memory = options.memory;
-    let mut lines = vec![
-        format!("-m {memory}"),
-        // weir maps the guest's memory, so it must be a shared file.
-        format!("-object memory-backend-memfd,id=weir-mem,size={memory},share=on"),
-        "-machine memory-backend=weir-mem".into(),
-    ];
+    let size = options.memory.map(|memory| format!("-m {memory}"));
+    let VmArgs { lines, notes } = qemu_devices(vifs, options);
+    let lines = size.into_iter().chain(shared_memory(options)).chain(lines).collect();
+    VmArgs { lines, notes }
+}
+
+/// weir maps the guest's memory: it must be a shared file.
+fn shared_memory(options: &VmOptions) -> Vec<String> {
+    let lines = |memory| {
+        let object = format!("-object memory-backend-memfd,id=weir-mem,size={memory},share=on");
+        vec![object, "-machine memory-backend=weir-mem".into()]
+    };
+    options.memory.map(lines).unwrap_or_default()
+}
+
+/// With `reconnect` QEMU may be started before weir (it waits before it boots the guest), and the
+/// guest goes on when weir is started again.
+fn qemu_devices(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
+    let mut lines = Vec::new();
     for vif in vifs {
         let name = &vif.name;
         let link = match vif.mode {
@@ -184,10 +219,84 @@ fn no_agent(monitor: &str, vifs: &[VifConfig]) -> Option<String> {
     ))
 }
 
-fn libvirt(vifs: &[VifConfig]) -> VmArgs {
-    let mut xml: Vec<String> =
-        vec!["<!-- in <domain>: weir maps the guest's memory, so it must be shared -->".into()];
-    xml.extend(weir_libvirt::xml::memory());
+/// Proxmox VE writes `-m` itself, and appends `args` to what it has written; QEMU takes `-machine` together.
+fn proxmox(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
+    let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
+    let lines: Vec<_> = shared_memory(options).into_iter().chain(lines).collect();
+    notes.push(
+        "this line stands in /etc/pve/qemu-server/VMID.conf; root alone may set it, with `qm set VMID --args`".into(),
+    );
+    notes.push(match options.memory {
+        Some(memory) => format!(
+            "the VM must have `memory: {}`, no `numa`, no hotplug of memory and no virtiofs; with `hugepages` or virtiofs \
+             its memory is shared already: --no-memory",
+            memory.mib
+        ),
+        None => "the VM must have `hugepages` or virtiofs, which share its memory".into(),
+    });
+    VmArgs { lines: vec![format!("args: {}", lines.join(" "))], notes }
+}
+
+/// systemd-vmspawn writes `-m` itself, and appends the variable's words to what it has written.
+fn vmspawn(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
+    // The variable's words are unquoted within a shell's word.
+    only_plain_paths("systemd-vmspawn", vifs)?;
+    let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
+    let lines: Vec<_> = shared_memory(options).into_iter().chain(lines).collect();
+    notes.push(match options.memory {
+        Some(memory) => format!(
+            "write this before `systemd-vmspawn --ram={memory}`; with --directory or --bind its memory is shared already: \
+             --no-memory"
+        ),
+        None => "the VM must have --directory or --bind, which share its memory".into(),
+    });
+    let line = format!("SYSTEMD_VMSPAWN_QEMU_EXTRA='{}'", lines.join(" "));
+    Ok(VmArgs { lines: vec![line], notes })
+}
+
+/// Incus gives its machines shared memory by itself, and confines their QEMU by AppArmor.
+fn incus(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
+    if options.architecture != "x86_64" {
+        return Err(VmArgsError::MemoryNotShared { architecture: options.architecture });
+    }
+    // They stand in YAML and in a profile of AppArmor.
+    only_plain_paths("Incus", vifs)?;
+    let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
+    let mut paths: Vec<_> = vifs.iter().map(|vif| &vif.socket).collect();
+    paths.extend(agent_socket(vifs, &mut Vec::new()));
+    let allowed: Vec<_> = paths.into_iter().map(|path| format!("{path} rw,")).collect();
+    notes.push(
+        "these keys are for `incus config edit NAME`; its QEMU connects again as a user without privileges: set \
+         `socket_mode`"
+            .into(),
+    );
+    let lines = vec![
+        "config:".into(),
+        format!("  raw.qemu: '{}'", lines.join(" ")),
+        format!("  raw.apparmor: '{}'", allowed.join(" ")),
+    ];
+    Ok(VmArgs { lines, notes })
+}
+
+/// Refuses paths that one of the syntaxes on their way would change.
+fn only_plain_paths(monitor: &'static str, vifs: &[VifConfig]) -> Result<(), VmArgsError> {
+    let is_plain = |path: &&SocketPath| {
+        path.as_str().chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))
+    };
+    let mut paths = vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]).flatten();
+    paths
+        .find(|path| !is_plain(path))
+        .map_or(Ok(()), |path| Err(VmArgsError::PathSyntax { monitor, path: path.as_str().into() }))
+}
+
+fn libvirt(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
+    let mut xml = Vec::new();
+    if options.memory.is_some() {
+        xml.push(
+            "<!-- in <domain>: weir maps the guest's memory, so it must be shared -->".to_owned(),
+        );
+        xml.extend(weir_libvirt::xml::memory());
+    }
     xml.push("<!-- in <devices> -->".into());
     xml.extend(vifs.iter().flat_map(weir_libvirt::xml::interface));
     let mut notes = Vec::new();
@@ -205,7 +314,7 @@ fn libvirt(vifs: &[VifConfig]) -> VmArgs {
 
 fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
     let mut args = VmArgs::default();
-    args.lines.push(format!("--memory size={},shared=on", options.memory));
+    args.lines.extend(options.memory.map(|memory| format!("--memory size={memory},shared=on")));
     for vif in vifs {
         let path = plain_path("cloud-hypervisor", vif)?;
         // The option num_queues counts RX and TX queues, and vhost_mode is the monitor's side of the socket.

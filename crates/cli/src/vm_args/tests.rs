@@ -8,7 +8,13 @@ fn vif(name: &str) -> VifConfig {
 }
 
 fn options() -> VmOptions {
-    VmOptions { memory: "1G".parse().unwrap(), vectors: None, qemu_version: None, has_kvm: true }
+    VmOptions {
+        memory: Some("1G".parse().unwrap()),
+        vectors: None,
+        qemu_version: None,
+        has_kvm: true,
+        architecture: "x86_64",
+    }
 }
 
 fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
@@ -181,6 +187,72 @@ fn crosvm_connects_and_never_listens() {
         Monitor::Crosvm.args(&[client], &options()),
         Err(VmArgsError::CannotListen { .. })
     ));
+}
+
+#[test]
+fn without_memory_nothing_is_said_of_it() {
+    let options = VmOptions { memory: None, ..options() };
+    for monitor in Monitor::value_variants() {
+        let args = monitor.args(&[vif("web0")], &options).unwrap();
+        let text = args.lines.join(" ").to_lowercase();
+        assert!(!text.contains("mem") && !text.contains("-m "), "{monitor:?}: {text}");
+    }
+    let lines = Monitor::Qemu.args(&[vif("web0")], &options).unwrap().lines;
+    assert_eq!(lines, qemu_devices(&[vif("web0")], &options).lines);
+}
+
+#[test]
+fn proxmox_has_one_line_and_its_own_size_of_memory() {
+    let args = Monitor::Proxmox.args(&[two_queues_with_everything()], &options()).unwrap();
+    assert_eq!(args.lines.len(), 1);
+    insta::assert_snapshot!(args.lines[0].replace(" -", "\n-"), @r"
+    args:
+    -object memory-backend-memfd,id=weir-mem,size=1G,share=on
+    -machine memory-backend=weir-mem
+    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect-ms=1000
+    -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=2
+    -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:12:34:56,mq=on,vectors=6,rx_queue_size=1024,tx_queue_size=1024,host_mtu=9000
+    ");
+    assert!(args.notes.iter().any(|note| note.contains("`memory: 1024`")), "{:?}", args.notes);
+}
+
+#[test]
+fn vmspawn_has_a_variable_for_a_shell() {
+    let lines = Monitor::Vmspawn.args(&[vif("web0")], &options()).unwrap().lines;
+    let [line] = &lines[..] else { panic!("{lines:?}") };
+    let value = line.strip_prefix("SYSTEMD_VMSPAWN_QEMU_EXTRA='").unwrap();
+    let value = value.strip_suffix('\'').unwrap();
+    assert!(!value.contains(['\'', '"', '\\']), "{value}");
+    assert!(
+        value.starts_with("-object memory-backend-memfd,id=weir-mem,size=1G,share=on -machine ")
+    );
+}
+
+#[test]
+fn incus_shares_memory_itself_and_lets_its_qemu_to_the_sockets() {
+    let mut web0 = vif("web0");
+    web0.agent = Some("/run/weir/web.agent".parse().unwrap());
+    let lines = Monitor::Incus.args(&[web0, vif("db0")], &options()).unwrap().lines;
+    assert_eq!(lines[0], "config:");
+    assert!(lines[1].starts_with("  raw.qemu: '-chardev socket,id=weir-web0,"), "{lines:?}");
+    assert!(!lines[1].contains("memory"), "{lines:?}");
+    let allowed = "/run/weir/web0.sock rw, /run/weir/db0.sock rw, /run/weir/web.agent rw,";
+    assert_eq!(lines[2], format!("  raw.apparmor: '{allowed}'"));
+    let options = VmOptions { architecture: "aarch64", ..options() };
+    let error = Monitor::Incus.args(&[vif("db0")], &options).unwrap_err();
+    assert_eq!(error, VmArgsError::MemoryNotShared { architecture: "aarch64" });
+}
+
+#[test]
+fn a_path_that_a_syntax_would_change_is_refused() {
+    for path in ["/run/my vms/a.sock", "/run/a,b.sock", "/run/a\\b.sock", "/run/*.sock"] {
+        let Ok(socket) = path.parse() else { continue };
+        let vif = VifConfig::new("a".parse().unwrap(), socket);
+        for monitor in [Monitor::Vmspawn, Monitor::Incus] {
+            let error = monitor.args(std::slice::from_ref(&vif), &options()).unwrap_err();
+            assert!(matches!(error, VmArgsError::PathSyntax { .. }), "{path}: {error}");
+        }
+    }
 }
 
 #[test]
