@@ -44,6 +44,11 @@ impl Drop for Host {
 impl Host {
     /// Nothing where libvirt or QEMU is missing.
     fn start() -> Option<Self> {
+        Self::named("one")
+    }
+
+    /// With a name of its own, and an identity by its length: libvirt moves nothing to a host of the same.
+    fn named(name: &str) -> Option<Self> {
         if !(is_root("libvirtd in namespaces")
             && has("virsh", "libvirt-clients")
             && has("libvirtd", "libvirt-daemon-system")
@@ -77,8 +82,11 @@ impl Host {
         fs::write(place.join("hook"), hook).unwrap();
         let install = format!(
             "mkdir -p /etc/libvirt/hooks/qemu.d\n\
-             install -m 755 {}/hook /etc/libvirt/hooks/qemu.d/weir",
-            place.display()
+             install -m 755 {0}/hook /etc/libvirt/hooks/qemu.d/weir\n\
+             mkdir {0}/run\nmount --bind {0}/run /run/libvirt\nhostname {name}\n\
+             echo 'host_uuid = \"{1}\"' >>/etc/libvirt/libvirtd.conf",
+            place.display(),
+            uuid(0xff00 + name.len())
         );
         let script =
             format!("{}touch {}/started\nwait\n", libvirt::start_lines(&install), place.display());
@@ -172,6 +180,14 @@ impl Host {
         assert!(output.status.success(), "{}\n{}", text(&output), self.log());
     }
 
+    /// The file of an interface that is attached later.
+    fn device(&self, name: &str, number: usize) -> String {
+        let place = self.dir.path().display().to_string();
+        let path = self.path(&format!("{name}.xml"));
+        fs::write(&path, interface(name, number).replace("{DIR}", &place)).unwrap();
+        path.to_string_lossy().into_owned()
+    }
+
     /// A domain's file. `{DIR}` stands for where the sockets are.
     fn domain(&self, number: usize, elements: &str, interfaces: &str) -> String {
         let place = self.dir.path().display().to_string();
@@ -234,10 +250,8 @@ fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
     assert!(web["unsaved"].is_null(), "nobody has to save it: {web}");
 
     // What is attached finds the socket that waits for it.
-    let device = host.path("device.xml");
-    let place = host.dir.path().display().to_string();
-    fs::write(&device, interface("late", 2).replace("{DIR}", &place)).unwrap();
-    host.does(&["attach-device", "d1", &device.to_string_lossy(), "--live"]);
+    let device = host.device("late", 2);
+    host.does(&["attach-device", "d1", &device, "--live"]);
     let shown = host.weir_command(&["vif", "show", "late"]);
     assert!(shown.status.success() && text(&shown).contains("late"), "{}", text(&shown));
 
@@ -354,6 +368,34 @@ fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
     says(&["check", "d1"], "an interface called file exists already, and is not the domain's");
 }
 
+#[test]
+fn root_an_interface_moves_with_its_domain_and_stays_where_a_move_fails() {
+    let (Some(here), Some(there)) = (Host::start(), Host::named("three")) else { return };
+    here.does(&["create", &here.domain(1, "<weir:vif vlan='7'/>", &interface("web1", 1))]);
+    let running = here.does(&["dumpxml", "--migratable", "d1"]);
+    let [from, to] = [&here, &there].map(|host| host.dir.path().display().to_string());
+    let arriving = running.replace(&from, &to);
+    let moves = |xml: &str| {
+        let file = here.path("arriving.xml");
+        fs::write(&file, xml).unwrap();
+        let uri = format!("qemu+unix:///system?socket={to}/run/libvirt-sock");
+        let file = file.to_string_lossy();
+        let how = ["--live", "--migrateuri", "tcp://127.0.0.1", "--xml", &file];
+        here.virsh(&[&["migrate", "d1", &uri], &how[..]].concat())
+    };
+    // The name is one of the file's there.
+    let refused = moves(&arriving.replace("<weir:vif ", "<weir:vif name='file' "));
+    assert!(text(&refused).contains("file exists already"), "{}", text(&refused));
+    assert_eq!((here.names(), there.names()), (vec!["web1".into()], vec![]));
+    assert!(here.does(&["list"]).contains("running"));
+
+    let moved = moves(&arriving);
+    assert!(moved.status.success(), "{}\n{}\n{}", text(&moved), here.log(), there.log());
+    assert_eq!((here.names(), there.names()), (vec![], vec!["web1".into()]));
+    there.does(&["destroy", "d1"]);
+    assert_eq!(there.names(), Vec::<String>::new());
+}
+
 /// Whatever is done to two domains, weir has the interfaces of those that run, and no others.
 #[test]
 fn root_operations_by_chance_leave_no_interface_behind() {
@@ -365,21 +407,27 @@ fn root_operations_by_chance_leave_no_interface_behind() {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     for domain in 1..=2 {
         let interfaces = interface(&format!("web{domain}"), domain);
-        host.does(&["define", &host.domain(domain, "<weir:vif vlan='7'/>", &interfaces)]);
+        let elements =
+            format!("<weir:vif vlan='7'/><weir:vif socket='{{DIR}}/late{domain}.sock'/>");
+        host.does(&["define", &host.domain(domain, &elements, &interfaces)]);
+        host.device(&format!("late{domain}"), 2 + domain);
     }
     for done in 0..operations {
         let domain = random.random_range(1..=2);
         let name = format!("d{domain}");
-        let operation = random.random_range(0..10);
+        let device = host.path(&format!("late{domain}.xml")).display().to_string();
+        let operation = random.random_range(0..12);
         // Some do not fit the domain's state: libvirt refuses those.
         let what: &[&str] = match operation {
-            0..=2 => &["start"],
-            3..=4 => &["destroy"],
-            5 => &["suspend"],
-            6 => &["resume"],
-            7 => &["managedsave"],
-            8 => &["reset"],
-            _ => &["shutdown"],
+            0..=2 => &["start", &name],
+            3..=4 => &["destroy", &name],
+            5 => &["suspend", &name],
+            6 => &["resume", &name],
+            7 => &["managedsave", &name],
+            8 => &["reset", &name],
+            9 => &["attach-device", &name, &device, "--live"],
+            10 => &["detach-device", &name, &device, "--live"],
+            _ => &["shutdown", &name],
         };
         if random.random_range(0..8) == 0 {
             host.kill_weir();
@@ -387,16 +435,16 @@ fn root_operations_by_chance_leave_no_interface_behind() {
         if random.random_range(0..12) == 0 {
             host.restart_libvirtd();
         }
-        let said = text(&host.virsh(&[what, &[&name]].concat()));
+        let said = text(&host.virsh(what));
         let running = host.does(&["list", "--name"]);
-        let running: Vec<_> =
-            running.split_whitespace().map(|name| name.replace('d', "web")).collect();
-        let mut running = running;
+        let running = running.split_whitespace();
+        let mut running: Vec<_> =
+            running.flat_map(|name| ["late", "web"].map(|kind| name.replace('d', kind))).collect();
         running.sort();
         assert_eq!(
             host.names(),
             running,
-            "seed {seed}, operation {done}: {what:?} {name}: {said}\n{}",
+            "seed {seed}, operation {done}: {what:?}: {said}\n{}",
             host.log()
         );
     }

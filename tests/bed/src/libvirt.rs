@@ -11,8 +11,8 @@ const QEMU_CONF: &str =
     "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\ngroup = \"root\"\n";
 
 /// What starts a script in namespaces of its own. QEMU is a daemon of its own: it ends with their first process.
-pub const NAMESPACES: [&str; 7] =
-    ["unshare", "--mount", "--pid", "--kill-child", "--fork", "--mount-proc", "sh"];
+pub const NAMESPACES: [&str; 8] =
+    ["unshare", "--mount", "--uts", "--pid", "--kill-child", "--fork", "--mount-proc", "sh"];
 
 /// The lines of a script that start libvirtd, and wait until it answers; `before` once its directories are there.
 pub fn start_lines(before: &str) -> String {
