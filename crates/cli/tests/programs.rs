@@ -1,7 +1,8 @@
 //! The programs as a user starts them: output, diagnostics and exit codes.
 
+use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use weir_api::{ApiServer, Client};
@@ -93,6 +94,63 @@ fn qemu_args_without_a_terminal_are_one_line_for_the_shell() {
     let output = weir(&["qemu-args", "b", "--config", &file]);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("it has: a"), "{}", stderr(&output));
+}
+
+/// Command lines as the programs write them (qemu-server's tests, vmspawn.c, Incus's template of a configuration).
+#[test]
+fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() {
+    const QEMU: &str = "qemu-system-x86_64";
+    if !weir_testing::has(QEMU, "qemu-system-x86") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let [control, socket, own] =
+        ["c.sock", "a.sock", "qemu.conf"].map(|name| dir.path().join(name));
+    let file = file_with(
+        dir.path(),
+        &format!("[switch]\ncontrol = {control:?}\n[vif.a]\nsocket = {socket:?}\n"),
+    );
+    let memory = "[object \"mem0\"]\nqom-type = \"memory-backend-memfd\"\nsize = \"64M\"\nshare = \"on\"\n\
+                  [numa]\ntype = \"node\"\nnodeid = \"0\"\nmemdev = \"mem0\"\n";
+    std::fs::write(&own, memory).unwrap();
+    let mut running =
+        Command::new(env!("CARGO_BIN_EXE_weir")).args(["run", &file]).spawn().unwrap();
+    weir_testing::eventually("weir's socket", || socket.exists().then_some(()));
+    let incus = format!("-machine q35 -m 64M -readconfig {}", own.display());
+    for (options, before, begin, end, shared) in [
+        ("--for proxmox --memory 64M", "-m 64 -machine hpet=off,type=pc", "args: ", "", "weir-mem"),
+        (
+            "--for vmspawn --memory 64M",
+            "-machine q35 -m 64M",
+            "SYSTEMD_VMSPAWN_QEMU_EXTRA='",
+            "'",
+            "weir-mem",
+        ),
+        ("--for incus", &*incus, "raw.qemu: '", "'", "mem0"),
+        ("--no-memory", &*incus, "-chardev", "", "mem0"),
+    ] {
+        let options = options.split(' ');
+        let args =
+            ["qemu-args", "a", "--config", &file].into_iter().chain(options).collect::<Vec<_>>();
+        let text = stdout(&weir(&args));
+        let part =
+            text.lines().find(|line| line.contains(begin)).unwrap().split_once(begin).unwrap().1;
+        let part = if begin == "-chardev" { format!("{begin}{part}") } else { part.to_owned() };
+        let part = part.strip_suffix(end).unwrap();
+        let mut qemu = Command::new(QEMU);
+        qemu.args("-S -nodefaults -display none -monitor stdio".split(' '));
+        qemu.args(before.split(' ').chain(part.split_whitespace()));
+        let mut qemu = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        qemu.stdin.take().unwrap().write_all(b"info network\ninfo memdev\nquit\n").unwrap();
+        let output = qemu.wait_with_output().unwrap();
+        let said = stdout(&output);
+        assert!(output.status.success(), "{args:?}: {said}");
+        let memory = said.split(&format!("memory backend: {shared}")).nth(1);
+        assert!(memory.is_some_and(|it| it.contains("share: true")), "{args:?}: {said}");
+        assert!(said.contains("weir-a: index=0,type=vhost-user"), "{args:?}: {said}");
+    }
+    running.kill().unwrap();
+    running.wait().unwrap();
 }
 
 struct RefusesAll;
