@@ -7,6 +7,9 @@ use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, UDP_HEADER_LEN, protocol};
 use weir_wire::{Mac, ethertype};
 
+#[cfg(test)]
+mod tests;
+
 /// weir's packets go through no router.
 const HOPS: u8 = 64;
 /// Of ICMP and ICMPv6 (RFC 792, RFC 4443 §4.1).
