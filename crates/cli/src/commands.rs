@@ -27,7 +27,7 @@ use weir_workbench::LabError;
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
 use crate::show;
-use crate::vm_args::{Monitor, VmArgsError, VmOptions};
+use crate::vm_args::{VmArgsError, VmOptions};
 
 mod capture;
 mod doctor;
