@@ -1,35 +1,374 @@
-//! The rule-book: what has to hold of a configuration, whoever makes it.
+//! The rule-book: what has to hold of a configuration, whether it comes from a file, a command or a request.
 
+use std::collections::BTreeMap;
+
+use weir_limits::PORTS_MAX;
+use weir_text::count;
+
+use super::group::{Groups, NoSuchGroup};
+use super::mirror::check_mirrors;
+use super::overlay::{NetworkError, Networks};
 use super::sharing::Sharing;
-use super::values::{LatencyBudget, Schedule};
-use super::{UplinkConfig, VifConfig};
+use super::values::{LatencyBudget, Schedule, SocketPath};
+use super::{Config, UplinkConfig, VifConfig, XenConfig};
 
-/// Settings of one table that do not go together.
+/// The table `[xen]`, as faults call it.
+const XEN: &str = "xen";
+/// The place of a table's header.
+pub(super) const HEADER: &str = "";
+
+/// A rule that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct Fault {
-    /// The keys: the first is the one to change.
+    /// The keys, of one table: the first is the one to change.
     pub keys: [&'static str; 2],
-    /// Why they do not.
+    /// Why they cannot be so.
     pub reason: String,
     /// What to do about it.
     pub help: String,
 }
 
+/// A rule that does not hold of a table of the whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableFault {
+    /// The table, such as `vif.web0`.
+    pub table: String,
+    /// What is wrong with it.
+    pub fault: Fault,
+    /// The same for who has the text at hand; without it the fault says all.
+    pub(super) shown: Option<Shown>,
+}
+
+/// A fault with its places in the text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shown {
+    pub message: String,
+    /// Tables and keys, with words for each.
+    pub labels: Vec<(String, &'static str, String)>,
+    pub help: Option<&'static str>,
+}
+
+/// A configuration, as it is or would be.
+#[derive(Debug, Clone)]
+pub struct Whole<'a> {
+    /// The control socket.
+    pub control: &'a SocketPath,
+    /// The keeper's socket.
+    pub keeper: Option<&'a SocketPath>,
+    /// The budget of interfaces without one of their own.
+    pub latency_budget: LatencyBudget,
+    /// By which rule workers give turns.
+    pub schedule: Schedule,
+    /// Its security groups.
+    pub groups: &'a Groups,
+    /// Its networks.
+    pub networks: &'a Networks,
+    /// Its uplinks, in the order in which they came.
+    pub uplinks: Vec<&'a UplinkConfig>,
+    /// Its interfaces, in the order in which they came.
+    pub vifs: Vec<&'a VifConfig>,
+    /// What holds for Xen guests.
+    pub xen: Option<&'a XenConfig>,
+}
+
+/// What an interface has for itself alone, in the order of [`VifConfig::claims`].
+const CLAIMS: [(&str, &str); 2] = [("socket", "socket"), ("MAC address", "mac")];
+
+impl Whole<'_> {
+    /// Each rule that does not hold.
+    pub fn faults(&self) -> Vec<TableFault> {
+        let ports = self.uplinks.len() + self.vifs.len() + self.networks.own_ports();
+        if ports > PORTS_MAX {
+            // Ports are compared with each other: with too many of them only that is said.
+            return vec![too_many(ports)];
+        }
+        let mut faults = Vec::new();
+        self.each_by_itself(&mut faults);
+        self.names(&mut faults);
+        self.sockets(&mut faults);
+        for (nth, (what, key)) in CLAIMS.into_iter().enumerate() {
+            let claims = self
+                .vifs
+                .iter()
+                .filter_map(|vif| Some((vif.claims()[nth].clone()?, table_of(vif))));
+            repeated(what, key, claims, &mut faults);
+        }
+        let interfaces =
+            self.uplinks.iter().map(|it| (it.interface.to_string(), format!("uplink.{}", it.name)));
+        repeated("interface", "name", interfaces, &mut faults);
+        faults
+    }
+
+    /// Each rule that does not hold, and held `before`.
+    pub fn faults_since(&self, before: &Self) -> Vec<TableFault> {
+        let mut faults = self.faults();
+        if !faults.is_empty() {
+            let old = before.faults();
+            faults.retain(|fault| !old.contains(fault));
+        }
+        faults
+    }
+
+    /// What would not hold with `vif` beside the others, and holds without it.
+    pub fn faults_with(&self, vif: &VifConfig) -> Vec<TableFault> {
+        Whole { vifs: self.vifs.iter().copied().chain([vif]).collect(), ..self.clone() }
+            .faults_since(self)
+    }
+
+    fn each_by_itself(&self, faults: &mut Vec<TableFault>) {
+        for uplink in &self.uplinks {
+            let table = format!("uplink.{}", uplink.name);
+            let network = self.networks.check_uplink(uplink).err().map(Fault::from);
+            let of_uplink = uplink.faults(self.schedule).into_iter().chain(network);
+            faults.extend(of_uplink.map(|fault| TableFault::of(&table, fault)));
+        }
+        let xen = self.xen.map(|xen| (XEN.to_owned(), &xen.vif));
+        for (table, vif) in self.vifs.iter().map(|vif| (table_of(vif), *vif)).chain(xen) {
+            let budget = vif.latency_budget.unwrap_or(self.latency_budget);
+            let network = self.networks.check_vif(vif).err().map(Fault::from);
+            let group = self.groups.check(&vif.groups).err().map(Fault::from);
+            let of_vif = vif.faults(budget, Some(self.schedule)).into_iter();
+            let of_vif = of_vif.chain(network).chain(group);
+            faults.extend(of_vif.map(|fault| TableFault::of(&table, fault)));
+        }
+    }
+
+    fn names(&self, faults: &mut Vec<TableFault>) {
+        let uplinks =
+            self.uplinks.iter().map(|it| (&it.name, &it.vlan, format!("uplink.{}", it.name)));
+        let vifs = self.vifs.iter().map(|it| (&it.name, &it.vlan, table_of(it)));
+        let ports: Vec<_> = uplinks.chain(vifs).collect();
+        let names = ports.iter().map(|(name, _, table)| (name.to_string(), table.clone()));
+        repeated("port name", HEADER, names, faults);
+        for (name, _, table) in &ports {
+            if let Some(whose) = self.networks.owner_of(name) {
+                let message = format!("no other port is called `{name}`");
+                let labels = vec![(table.clone(), HEADER, whose)];
+                let help = "choose another name";
+                faults.push(TableFault::shown(
+                    table,
+                    HEADER,
+                    message.clone(),
+                    help,
+                    message,
+                    labels,
+                ));
+            }
+        }
+        let pairs: Vec<_> = ports.iter().map(|(name, vlan, _)| (*name, *vlan)).collect();
+        if let Err(error) = check_mirrors(&pairs) {
+            let table = ports.iter().find(|(name, ..)| *name == error.port());
+            let table = table.map_or(String::new(), |(.., table)| table.clone());
+            let shown = Shown {
+                message: error.to_string(),
+                labels: vec![(table.clone(), HEADER, "has `mirror`".to_owned())],
+                help: Some("have it mirror ports that are no mirrors"),
+            };
+            let fault =
+                Fault { keys: ["mirror", HEADER], reason: error.to_string(), help: error.help() };
+            faults.push(TableFault { table, fault, shown: Some(shown) });
+        }
+    }
+
+    fn sockets(&self, faults: &mut Vec<TableFault>) {
+        let owners: BTreeMap<_, _> =
+            self.vifs.iter().map(|vif| (vif.socket.as_path(), &vif.name)).collect();
+        let control = self.control;
+        for vif in &self.vifs {
+            let table = table_of(vif);
+            if vif.socket == *control {
+                let reason = format!("{control} is the control socket");
+                let message = format!("`{table}` uses the control socket");
+                let labels = vec![(table.clone(), "socket", format!("{control} is weir's own"))];
+                let help = "give the interface another `socket`, or the switch another `control`";
+                faults.push(TableFault::shown(&table, "socket", reason, help, message, labels));
+            }
+            // Interfaces of one virtual machine share an agent; with anything else it shares no socket.
+            let Some(agent) = &vif.agent else { continue };
+            let (reason, owner) = match owners.get(agent.as_path()) {
+                _ if agent == control => (
+                    format!("{agent} is the control socket"),
+                    "weir's own control socket".to_owned(),
+                ),
+                Some(owner) if **owner == vif.name => (
+                    format!("{agent} cannot be both the interface's socket and its agent's"),
+                    format!("the socket of `vif.{owner}`"),
+                ),
+                Some(owner) => (
+                    format!("the socket {agent} is already used by {owner}"),
+                    format!("the socket of `vif.{owner}`"),
+                ),
+                None => continue,
+            };
+            let message = format!("`{table}` has no socket for its agent");
+            let labels = vec![(table.clone(), "agent", format!("{agent} is {owner}"))];
+            let help = "give the agent another path, such as \"/run/weir/NAME.agent\"";
+            faults.push(TableFault::shown(&table, "agent", reason, help, message, labels));
+        }
+        self.keeper_socket(faults);
+    }
+
+    /// The keeper is another process, whose socket is nobody else's.
+    fn keeper_socket(&self, faults: &mut Vec<TableFault>) {
+        let Some(keeper) = self.keeper else { return };
+        let uses = |vif: &&&VifConfig| vif.socket == *keeper || vif.agent.as_ref() == Some(keeper);
+        let owner = match self.vifs.iter().find(uses) {
+            _ if keeper == self.control => "weir's own control socket".to_owned(),
+            Some(vif) => format!("a socket of `vif.{}`", vif.name),
+            None => return,
+        };
+        let reason = format!("{keeper} is the keeper's socket, and {owner}");
+        let message = "`switch.keeper` is no socket of a keeper".to_owned();
+        let labels = vec![("switch".to_owned(), "keeper", format!("{keeper} is {owner}"))];
+        let help = "name the socket that weir-keeper listens on, such as \"/run/weir/keeper.sock\"";
+        faults.push(TableFault::shown("switch", "keeper", reason, help, message, labels));
+    }
+}
+
+fn table_of(vif: &VifConfig) -> String {
+    format!("vif.{}", vif.name)
+}
+
+fn too_many(ports: usize) -> TableFault {
+    let fault = Fault {
+        keys: [HEADER; 2],
+        reason: format!("{} are more than {PORTS_MAX}, the maximum", count(ports, "port")),
+        help: "run a second weir for the rest and join them with an uplink".into(),
+    };
+    TableFault { table: String::new(), fault, shown: None }
+}
+
+/// Reports every value that more than one table has in `key`.
+fn repeated(
+    what: &str,
+    key: &'static str,
+    values: impl Iterator<Item = (String, String)>,
+    faults: &mut Vec<TableFault>,
+) {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (value, table) in values {
+        places.entry(value).or_default().push(table);
+    }
+    for (value, tables) in places {
+        let [first, .., last] = tables.as_slice() else { continue };
+        let owner = first.split_once('.').map_or(first.as_str(), |(_, name)| name);
+        let reason = match key {
+            HEADER => format!("a port called {value} exists already"),
+            _ => format!("the {what} {value} is already used by {owner}"),
+        };
+        let words = |nth| if nth == 0 { "first used here" } else { "and here" };
+        let labels = tables
+            .iter()
+            .enumerate()
+            .map(|(nth, table)| (table.clone(), key, words(nth).to_owned()));
+        let shown = Shown {
+            message: format!("the {what} {value} is used {} times", tables.len()),
+            labels: labels.collect(),
+            help: None,
+        };
+        let fault = Fault { keys: [key, HEADER], reason, help: format!("choose another {what}") };
+        faults.push(TableFault { table: last.clone(), fault, shown: Some(shown) });
+    }
+}
+
+impl TableFault {
+    /// What is wrong, in a sentence for who asked for a change of `table`.
+    pub fn reason(&self, table: &str) -> String {
+        match self.table == table || self.table.is_empty() {
+            true => self.fault.reason.clone(),
+            false => format!("{}: {}", self.table, self.fault.reason),
+        }
+    }
+
+    fn of(table: &str, fault: Fault) -> Self {
+        Self { table: table.to_owned(), fault, shown: None }
+    }
+
+    fn shown(
+        table: &str,
+        key: &'static str,
+        reason: String,
+        help: &'static str,
+        message: String,
+        labels: Vec<(String, &'static str, String)>,
+    ) -> Self {
+        let fault = Fault { keys: [key, HEADER], reason, help: help.into() };
+        Self {
+            table: table.to_owned(),
+            fault,
+            shown: Some(Shown { message, labels, help: Some(help) }),
+        }
+    }
+}
+
+impl From<NoSuchGroup> for Fault {
+    fn from(error: NoSuchGroup) -> Self {
+        Self { keys: ["groups", HEADER], reason: error.to_string(), help: error.help() }
+    }
+}
+
+impl From<NetworkError> for Fault {
+    fn from(error: NetworkError) -> Self {
+        Self { keys: [error.key(), HEADER], reason: error.to_string(), help: error.help() }
+    }
+}
+
 impl VifConfig {
-    /// What of its settings does not go together, under a latency budget of `budget` and the switch's `schedule`, where
-    /// that is known.
+    /// The values of [`CLAIMS`].
+    fn claims(&self) -> [Option<String>; CLAIMS.len()] {
+        let mac = self.mac.map(|mac| match self.vlan.network() {
+            // In another network it is another station's.
+            Some(network) => format!("{mac} of network {network}"),
+            None => mac.to_string(),
+        });
+        [Some(self.socket.to_string()), mac]
+    }
+
+    /// Whether it and `other` want the same name, socket or MAC address.
+    pub fn shares_with(&self, other: &Self) -> bool {
+        let has = |vif: &Self, agent: Option<&SocketPath>| agent == Some(&vif.socket);
+        let pairs = self.claims().into_iter().zip(other.claims());
+        self.name == other.name
+            || pairs.into_iter().any(|(one, two)| one.is_some() && one == two)
+            || has(other, self.agent.as_ref())
+            || has(self, other.agent.as_ref())
+    }
+
+    /// Settings of it that do not go together, under a latency budget of `budget` and the switch's `schedule`, where that
+    /// is known.
     pub fn faults(&self, budget: LatencyBudget, schedule: Option<Schedule>) -> Vec<Fault> {
         let mut faults = self.call_faults(budget);
         faults.extend(self.sharing.faults(schedule));
         faults.extend(self.guarding.faults(self.mac_check));
+        faults.extend(self.check_mirror().err().map(|error| Fault {
+            keys: ["mirror", HEADER],
+            reason: error.to_string(),
+            help: error.help(),
+        }));
         faults
     }
 }
 
 impl UplinkConfig {
-    /// What of its settings does not go together with the switch's `schedule`.
+    /// Settings of it that do not go together with the switch's `schedule`.
     pub fn faults(&self, schedule: Schedule) -> Vec<Fault> {
         Sharing { weight: self.weight, ..Sharing::default() }.faults(Some(schedule))
+    }
+}
+
+impl Config {
+    /// All of it, to be checked.
+    pub fn whole(&self) -> Whole<'_> {
+        Whole {
+            control: &self.switch.control,
+            keeper: self.switch.keeper.as_ref(),
+            latency_budget: self.switch.latency_budget,
+            schedule: self.switch.schedule,
+            networks: &self.networks,
+            uplinks: self.uplinks.iter().collect(),
+            vifs: self.vifs.iter().collect(),
+            xen: self.xen.as_ref(),
+        }
     }
 }

@@ -24,12 +24,12 @@ keys! {
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct Guarding {
-        /// The mode: no guard, the configured addresses, or also those that DHCP gives.
-        mode: GuardMode => Option<GuardMode> = GuardMode::Off, [named("source_guard"), not_of_xen(EACH_ITS_OWN)];
-        /// The configured addresses.
-        addresses: Addresses => Change<Addresses> = Addresses::default(), [not_of_xen(EACH_ITS_OWN)];
+        /// Whether anybody asks, and how the addresses are known.
+        mode: GuardMode => Option<GuardMode> = GuardMode::Off, [named("source_guard"), of_each_xen(EACH_ITS_OWN)];
+        /// Those that are configured.
+        addresses: Addresses => Change<Addresses> = Addresses::default(), [of_each_xen(EACH_ITS_OWN)];
         /// The guest may advertise itself as a router, and answer DHCP.
-        router: bool => Option<bool> = false, [not_of_xen(EACH_ITS_OWN)];
+        router: bool => Option<bool> = false, [of_each_xen(EACH_ITS_OWN)];
     }
 
     /// Changes of the guard by `weir vif set`. Without a guard there are no addresses.

@@ -23,6 +23,8 @@ pub struct Key {
     pub note: Option<&'static str>,
     /// Why `[xen]` cannot say it of all Xen guests.
     pub xen: Option<&'static str>,
+    /// Whether it can be set of one of them.
+    pub of_one_xen: bool,
     /// Whether it holds for the copies that a mirror gets.
     pub of_copies: bool,
 }
@@ -42,6 +44,7 @@ impl Key {
             alive: true,
             note: None,
             xen: None,
+            of_one_xen: true,
             of_copies: true,
         }
     }
@@ -63,6 +66,11 @@ impl Key {
 
     /// `[xen]` has something in its place.
     pub(crate) const fn not_of_xen(self, instead: &'static str) -> Self {
+        Self { xen: Some(instead), of_one_xen: false, ..self }
+    }
+
+    /// `[xen]` cannot say it of all guests, and it can be set of each.
+    pub(crate) const fn of_each_xen(self, instead: &'static str) -> Self {
         Self { xen: Some(instead), ..self }
     }
 
@@ -416,3 +424,6 @@ macro_rules! keys {
 }
 
 pub(crate) use keys;
+
+#[cfg(test)]
+mod tests;

@@ -80,7 +80,7 @@ mod xen;
 mod tests;
 
 pub use api::{Admins, ApiConfig, ListenAddress};
-pub use check::Fault;
+pub use check::{Fault, TableFault, Whole};
 pub use error::{ConfigError, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
@@ -112,7 +112,7 @@ pub use values::{
     SocketRole, TagProtocol, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
     Vni, Weight, WorkerCount, Workers,
 };
-pub use vif::{Conflict, VifChanges, VifConfig};
+pub use vif::{VifChanges, VifConfig};
 pub use xen::XenConfig;
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a

@@ -231,14 +231,37 @@ impl Networks {
         self.number_of(vlan).and(self.overlay.as_ref()).map(|overlay| overlay.mtu)
     }
 
-    /// Puts an interface into its network: in one of the overlay it has the overlay's MTU, unless its own says less.
-    ///
-    /// # Errors
-    /// [`NetworkError`]
-    pub fn settle(&self, vif: &mut VifConfig) -> Result<(), NetworkError> {
-        let max = self.mtu_in(&vif.vlan, vif.mtu)?;
-        vif.mtu = vif.mtu.or(max);
-        Ok(())
+    /// Takes an MTU that is its network's from an interface, which may go elsewhere.
+    pub fn unsettle(&self, vif: &mut VifConfig) {
+        let of_network = self.mtu_of(&vif.vlan);
+        vif.mtu = vif.mtu.filter(|mtu| Some(*mtu) != of_network);
+    }
+
+    /// Gives an interface in a network of the overlay its MTU, unless it has one or there is no such network.
+    pub fn settle(&self, vif: &mut VifConfig) {
+        if let Ok(max) = self.mtu_in(&vif.vlan, vif.mtu) {
+            vif.mtu = vif.mtu.or(max);
+        }
+    }
+
+    /// Whether it is in a network that there is, with an MTU that fits.
+    pub(super) fn check_vif(&self, vif: &VifConfig) -> Result<(), NetworkError> {
+        self.mtu_in(&vif.vlan, vif.mtu).map(drop)
+    }
+
+    /// Ports of weir's own.
+    pub(super) fn own_ports(&self) -> usize {
+        let gateways = self.all.iter().filter(|network| network.port_name().is_some());
+        usize::from(self.overlay.is_some()) + gateways.count()
+    }
+
+    /// Whose the port of this name is, if it is weir's own: no other port may have the name.
+    pub(super) fn owner_of(&self, name: &PortName) -> Option<String> {
+        if self.overlay.is_some() && name.as_str() == OverlayConfig::PORT_NAME {
+            return Some("the name of the port of [overlay]".into());
+        }
+        let of_network = self.all.iter().find(|it| it.port_name().as_ref() == Some(name))?;
+        Some(format!("the name of weir's own port in `network.{}`", of_network.name))
     }
 
     /// The same for an uplink: its device keeps its MTU, if it fits.
@@ -543,59 +566,4 @@ fn check_peers(
     }
     let places = peers.iter().map(|peer| (peer.value.to_string(), peer.span.clone()));
     report_repeated(&format!("peer of `{title}`"), places, problems);
-}
-
-/// Where a port says which network it is in, and which MTU it has.
-pub(super) struct Said {
-    pub network: Option<Range<usize>>,
-    pub mtu: Option<Range<usize>>,
-    pub header: Range<usize>,
-}
-
-impl Said {
-    /// Of the section, before it is finished.
-    pub fn by(section: &mut Section<'_>) -> Self {
-        let header = section.span.clone();
-        Self { network: section.place("network"), mtu: section.place("mtu"), header }
-    }
-}
-
-/// Reports that a port is in no network that there is, or does not fit into it.
-pub(super) fn report(table: &str, error: &NetworkError, said: &Said, problems: &mut Vec<Problem>) {
-    let place = match error.key() {
-        "network" => &said.network,
-        _ => &said.mtu,
-    };
-    problems.push(
-        Problem::new(format!("`{table}`: {error}"))
-            .label(place.clone().unwrap_or(said.header.clone()), "does not fit")
-            .help(error.help()),
-    );
-}
-
-/// Ports of weir's own have names that no other port may have.
-pub(super) fn check_name(
-    networks: &Networks,
-    name: &PortName,
-    header: &Range<usize>,
-    problems: &mut Vec<Problem>,
-) {
-    if networks.overlay.is_some() && name.as_str() == OverlayConfig::PORT_NAME {
-        problems.push(
-            Problem::new(format!("no other port is called `{name}`"))
-                .label(header.clone(), "the name of the port of [overlay]")
-                .help("choose another name"),
-        );
-    }
-    let gateway = networks.all.iter().find(|it| it.port_name().as_ref() == Some(name));
-    if let Some(NetworkConfig { name: network, .. }) = gateway {
-        problems.push(
-            Problem::new(format!("no other port is called `{name}`"))
-                .label(
-                    header.clone(),
-                    format!("the name of weir's own port in `network.{network}`"),
-                )
-                .help("choose another name"),
-        );
-    }
 }

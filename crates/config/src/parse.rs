@@ -12,28 +12,23 @@ use weir_limits as limits;
 use weir_text::count;
 
 use super::api::ApiConfig;
+use super::check::{Shown, TableFault, Whole};
 use super::cost;
 use super::error::Problem;
 use super::group;
-use super::mirror::check_mirrors;
-use super::overlay::{self, Networks, Said};
-use super::section::{Located, Section};
+use super::overlay::{self, Networks};
+use super::section::{Located, Places, Section};
 use super::settings::NONE;
 use super::values::{
-    Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, Schedule,
-    SocketPath, TrunkVids, Vid, VlanMode,
+    Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
+    TrunkVids, Vid, VlanMode,
 };
 use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
-/// A port with the places that the checks across ports point at.
+/// A port with its places in the text.
 struct Placed<T> {
     port: T,
-    header: Range<usize>,
-    /// Where the socket or the interface is named; the header if it is a default.
-    resource: Range<usize>,
-    mac: Option<Range<usize>>,
-    agent: Option<Range<usize>>,
-    said: Said,
+    places: Places,
 }
 
 /// Reads a whole configuration.
@@ -47,7 +42,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
 
     let has_xen = root.has("xen");
     let switch = root.subtable("switch", &mut problems);
-    let (switch, keeper) = switch_table(switch, defaults, has_xen, &mut problems);
+    let (switch, switch_places) = switch_table(switch, defaults, has_xen, &mut problems);
     let overlay = overlay::overlay(root.subtable("overlay", &mut problems), &mut problems);
     let networks = root.subtables("network", &mut problems);
     let networks = overlay::networks(networks, overlay, &mut problems);
@@ -55,40 +50,37 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
-        .filter_map(|section| uplink(section, switch.schedule, &mut problems))
+        .filter_map(|section| uplink(section, &mut problems))
         .collect();
     let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, &switch.control, Some(&switch), &mut problems))
+        .filter_map(|section| vif(section, &switch.control, true, &mut problems))
         .collect();
-    let mut xen = root.subtable("xen", &mut problems);
-    let xen_said = xen.as_mut().map(Said::by);
-    let xen_header = xen.as_ref().map(|section| section.span.clone());
-    let xen = xen.map(|section| XenConfig::from_section(section, &switch, &mut problems));
+    let xen = root
+        .subtable("xen", &mut problems)
+        .map(|section| XenConfig::from_section(section, &mut problems));
     root.finish(&mut problems);
 
-    // With more ports than there may be, only that is said: ports are compared with each other.
-    if !too_many(&uplinks, &vifs, &mut problems) {
-        check_across(&switch, &uplinks, &vifs, &mut problems);
-        check_networks(&networks, &uplinks, &mut vifs, &mut problems);
-        check_keeper(&switch, keeper, &vifs, &mut problems);
+    for placed in &mut vifs {
+        networks.settle(&mut placed.port);
     }
-    let in_groups = vifs.iter().map(|placed| (&placed.port.groups, placed.header.clone()));
-    let xen_groups = xen.as_ref().map(|xen| &xen.vif.groups).zip(xen_header);
-    for (of, header) in in_groups.chain(xen_groups) {
-        if let Err(error) = groups.check(of) {
-            problems.push(
-                Problem::new(error.to_string())
-                    .label(header, "is in that group")
-                    .help(error.help()),
-            );
-        }
-    }
-    if let (Some(xen), Some(said)) = (&xen, xen_said)
-        && let Err(error) = networks.settle(&mut xen.vif.clone())
-    {
-        overlay::report("xen", &error, &said, &mut problems);
+    if !too_many(&networks, &uplinks, &vifs, &mut problems) {
+        let whole = Whole {
+            control: &switch.control,
+            keeper: switch.keeper.as_ref(),
+            latency_budget: switch.latency_budget,
+            schedule: switch.schedule,
+            groups: &groups,
+            networks: &networks,
+            uplinks: uplinks.iter().map(|placed| &placed.port).collect(),
+            vifs: vifs.iter().map(|placed| &placed.port).collect(),
+            xen: xen.as_ref().map(|(xen, _)| xen),
+        };
+        let places = uplinks.iter().map(|placed| &placed.places);
+        let places = places.chain(vifs.iter().map(|placed| &placed.places));
+        let places = places.chain(&switch_places).chain(xen.iter().map(|(_, places)| places));
+        report(&whole.faults(), &places.collect::<Vec<_>>(), &mut problems);
     }
     if !problems.is_empty() {
         return Err(problems);
@@ -99,7 +91,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         groups,
         uplinks: uplinks.into_iter().map(|placed| placed.port).collect(),
         vifs: vifs.into_iter().map(|placed| placed.port).collect(),
-        xen,
+        xen: xen.map(|(xen, _)| xen),
     })
 }
 
@@ -114,9 +106,14 @@ pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, 
     let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, control, None, &mut problems))
+        .filter_map(|section| vif(section, control, false, &mut problems))
         .collect();
     root.finish(&mut problems);
+    for Placed { port, places } in &vifs {
+        // The switch's own budget and schedule are not known here, and are checked when the interface is added.
+        let budget = port.latency_budget.unwrap_or(LatencyBudget::MAX);
+        port.faults(budget, None).iter().for_each(|fault| places.report(fault, &mut problems));
+    }
     match vifs.pop() {
         Some(placed) if problems.is_empty() => Ok(placed.port),
         _ => Err(problems),
@@ -152,9 +149,9 @@ fn switch_table(
     defaults: &Defaults,
     has_xen: bool,
     problems: &mut Vec<Problem>,
-) -> (SwitchConfig, Option<Range<usize>>) {
+) -> (SwitchConfig, Option<Places>) {
     let mut switch = SwitchConfig::new(defaults.control.clone());
-    let mut keeper_at = None;
+    let mut places = None;
     if let Some(mut section) = section {
         switch.execution = section.take_or("execution", switch.execution, problems);
         if switch.execution == Execution::Tasklet {
@@ -180,9 +177,7 @@ fn switch_table(
         if !defaults.control_named {
             switch.control = control;
         }
-        if let Some(Located { value, span }) = section.take("keeper", problems) {
-            (switch.keeper, keeper_at) = (Some(value), Some(span));
-        }
+        switch.keeper = section.value("keeper", problems);
         switch.allow_symlinks = section.take_or("allow_symlinks", false, problems);
         switch.placement = placement(&mut section, problems);
         if let Some(Located { value, span }) = section.take("user", problems) {
@@ -198,12 +193,13 @@ fn switch_table(
             switch.user = Some(value);
         }
         switch.api = ApiConfig::read(&mut section, problems);
+        places = Some(section.places());
         section.finish(problems);
     }
     if let Some(keeper) = &defaults.keeper {
-        (switch.keeper, keeper_at) = (Some(keeper.clone()), None);
+        switch.keeper = Some(keeper.clone());
     }
-    (switch, keeper_at)
+    (switch, places)
 }
 
 fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> PlacementConfig {
@@ -224,11 +220,7 @@ fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Placemen
     PlacementConfig { mode, pin_vcpus: pin_vcpus.is_some_and(|pin| pin.value) }
 }
 
-fn uplink(
-    mut section: Section<'_>,
-    schedule: Schedule,
-    problems: &mut Vec<Problem>,
-) -> Option<Placed<UplinkConfig>> {
+fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {
     let name = port_name(&section, "uplink.", problems);
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
@@ -238,27 +230,23 @@ fn uplink(
     }
     let mut port = UplinkConfig::template();
     port.read_keys(&mut section, |_| true, problems);
-    section.report(port.faults(schedule), problems);
-    let (resource, named) = (section.place("name").unwrap_or_default(), section.has_good("name"));
-    let (header, said) = (section.span.clone(), Said::by(&mut section));
+    let (places, named) = (section.places(), section.has_good("name"));
     section.finish(problems);
     port.name = named.then_some(name)??;
-    Some(Placed { port, header, resource, mac: None, agent: None, said })
+    Some(Placed { port, places })
 }
 
 fn vif(
     mut section: Section<'_>,
     control: &SocketPath,
-    switch: Option<&SwitchConfig>,
+    in_file: bool,
     problems: &mut Vec<Problem>,
 ) -> Option<Placed<VifConfig>> {
     let name = port_name(&section, "vif.", problems);
     let socket = vif_socket(&mut section, name.as_ref(), control, problems);
     let mut port = VifConfig::template();
     port.read_keys(&mut section, |key| key.name != "socket", problems);
-    if switch.is_some()
-        && let Some(span) = section.refuse("by")
-    {
+    if in_file && let Some(span) = section.refuse("by") {
         problems.push(
             Problem::new(format!("`{}` has `by`", section.title))
                 .label(span, "says who keeps an interface that no file names")
@@ -267,16 +255,10 @@ fn vif(
                 ),
         );
     }
-    // The budget of a running switch is not known here, and is checked when the interface is added.
-    let budget = switch.map_or(LatencyBudget::MAX, |switch| switch.latency_budget);
-    let budget = port.latency_budget.unwrap_or(budget);
-    section.report(port.faults(budget, switch.map(|switch| switch.schedule)), problems);
-    let (mac, agent) = (section.place("mac"), section.place("agent"));
-    let (header, said) = (section.span.clone(), Said::by(&mut section));
+    let places = section.places();
     section.finish(problems);
-    let socket = socket?;
-    (port.name, port.socket) = (name?, socket.value);
-    Some(Placed { port, header, resource: socket.span, mac, agent, said })
+    (port.name, port.socket) = (name?, socket?);
+    Some(Placed { port, places })
 }
 
 /// The configured socket, or `NAME.sock` beside the control socket.
@@ -285,14 +267,13 @@ fn vif_socket(
     name: Option<&PortName>,
     control: &SocketPath,
     problems: &mut Vec<Problem>,
-) -> Option<Located<SocketPath>> {
-    let configured = section.take("socket", problems);
-    if configured.is_some() || section.has("socket") {
-        return configured;
+) -> Option<SocketPath> {
+    if section.has("socket") {
+        return section.value("socket", problems);
     }
     let header = section.span.clone();
     match Defaults::vif_socket(control, name?) {
-        Ok(socket) => Some(Located { value: socket, span: header }),
+        Ok(socket) => Some(socket),
         Err(error) => {
             problems.push(
                 Problem::new(format!("`{}` has no socket", section.title))
@@ -330,6 +311,7 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
                 continue;
             }
             if let Some(span) = section.refuse(key) {
+                section.is_refused("mirror");
                 problems.push(
                     Problem::new(format!("`{}` has `mirror` and `{key}`", section.title))
                         .label(mirror.span.clone(), "gets copies only")
@@ -398,137 +380,48 @@ pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
         .help(help)
 }
 
-/// What must differ from port to port.
-fn check_across(
-    switch: &SwitchConfig,
-    uplinks: &[Placed<UplinkConfig>],
-    vifs: &[Placed<VifConfig>],
-    problems: &mut Vec<Problem>,
-) {
-    let names = uplinks
-        .iter()
-        .map(|placed| (placed.port.name.to_string(), placed.header.clone()))
-        .chain(vifs.iter().map(|placed| (placed.port.name.to_string(), placed.header.clone())));
-    report_repeated("port name", names, problems);
-
-    let ports = uplinks.iter().map(|it| (&it.port.name, &it.port.vlan, &it.header));
-    let ports: Vec<_> =
-        ports.chain(vifs.iter().map(|it| (&it.port.name, &it.port.vlan, &it.header))).collect();
-    let pairs: Vec<_> = ports.iter().map(|(name, vlan, _)| (*name, *vlan)).collect();
-    if let Err(error) = check_mirrors(&pairs) {
-        let header = ports.iter().find(|(name, ..)| *name == error.port());
-        let header = header.map_or(0..0, |(.., header)| (*header).clone());
-        problems.push(
-            Problem::new(error.to_string())
-                .label(header, "has `mirror`")
-                .help("have it mirror ports that are no mirrors"),
-        );
-    }
-
-    let sockets =
-        vifs.iter().map(|placed| (placed.port.socket.to_string(), placed.resource.clone()));
-    report_repeated("socket", sockets, problems);
-
-    // In another network it is another station's.
-    let mac = |placed: &Placed<VifConfig>| {
-        let mac = placed.port.mac?;
-        let text = match placed.port.vlan.network() {
-            Some(network) => format!("{mac} of network {network}"),
-            None => mac.to_string(),
-        };
-        Some((text, placed.mac.clone()?))
-    };
-    report_repeated("MAC address", vifs.iter().filter_map(mac), problems);
-
-    let interfaces =
-        uplinks.iter().map(|placed| (placed.port.interface.to_string(), placed.resource.clone()));
-    report_repeated("interface", interfaces, problems);
-
-    for placed in vifs.iter().filter(|placed| placed.port.socket == switch.control) {
-        problems.push(
-            Problem::new(format!("`vif.{}` uses the control socket", placed.port.name))
-                .label(placed.resource.clone(), format!("{} is weir's own", switch.control))
-                .help("give the interface another `socket`, or the switch another `control`"),
-        );
-    }
-
-    // Interfaces of one virtual machine share an agent; with anything else it shares no socket.
-    for placed in vifs {
-        let (Some(agent), Some(span)) = (&placed.port.agent, &placed.agent) else {
+/// Reports what the rule-book says, each in its place.
+fn report(faults: &[TableFault], places: &[&Places], problems: &mut Vec<Problem>) {
+    let places: BTreeMap<_, _> =
+        places.iter().map(|places| (places.title.as_str(), *places)).collect();
+    for TableFault { table, fault, shown } in faults {
+        let here = places.get(table.as_str());
+        if here.is_some_and(|places| places.is_bad(fault)) {
             continue;
-        };
-        let owner = if *agent == switch.control {
-            Some("weir's own control socket".into())
-        } else {
-            let vif = vifs.iter().find(|vif| vif.port.socket == *agent);
-            vif.map(|vif| format!("the socket of `vif.{}`", vif.port.name))
-        };
-        if let Some(owner) = owner {
-            problems.push(
-                Problem::new(format!("`vif.{}` has no socket for its agent", placed.port.name))
-                    .label(span.clone(), format!("{agent} is {owner}"))
-                    .help("give the agent another path, such as \"/run/weir/NAME.agent\""),
-            );
         }
-    }
-}
-
-/// Puts interfaces into their networks, which are to be there and to have room for their packets.
-fn check_networks(
-    networks: &Networks,
-    uplinks: &[Placed<UplinkConfig>],
-    vifs: &mut [Placed<VifConfig>],
-    problems: &mut Vec<Problem>,
-) {
-    for Placed { port, header, said, .. } in vifs {
-        if let Err(error) = networks.settle(port) {
-            overlay::report(&format!("vif.{}", port.name), &error, said, problems);
+        match (shown, here) {
+            (None, Some(here)) => here.report(fault, problems),
+            (None, None) => problems.push(Problem::new(&fault.reason).help(&fault.help)),
+            (Some(Shown { message, labels, help }), _) => {
+                let label =
+                    |problem: Problem, (table, key, words): &(String, &str, String)| match places
+                        .get(table.as_str())
+                    {
+                        Some(places) => problem.label(places.of(key), words),
+                        None => problem,
+                    };
+                let problem = labels.iter().fold(Problem::new(message), label);
+                problems.push(match help {
+                    Some(help) => problem.help(*help),
+                    None => problem,
+                });
+            }
         }
-        overlay::check_name(networks, &port.name, header, problems);
-    }
-    for Placed { port, header, said, .. } in uplinks {
-        if let Err(error) = networks.check_uplink(port) {
-            overlay::report(&format!("uplink.{}", port.name), &error, said, problems);
-        }
-        overlay::check_name(networks, &port.name, header, problems);
-    }
-}
-
-/// The keeper is another process, whose socket is nobody else's.
-fn check_keeper(
-    switch: &SwitchConfig,
-    at: Option<Range<usize>>,
-    vifs: &[Placed<VifConfig>],
-    problems: &mut Vec<Problem>,
-) {
-    let (Some(keeper), Some(at)) = (&switch.keeper, at) else { return };
-    let owner = if *keeper == switch.control {
-        Some("weir's own control socket".to_owned())
-    } else {
-        let uses = |vif: &VifConfig| vif.socket == *keeper || vif.agent.as_ref() == Some(keeper);
-        let vif = vifs.iter().find(|placed| uses(&placed.port));
-        vif.map(|vif| format!("a socket of `vif.{}`", vif.port.name))
-    };
-    if let Some(owner) = owner {
-        problems.push(
-            Problem::new("`switch.keeper` is no socket of a keeper")
-                .label(at, format!("{keeper} is {owner}"))
-                .help("name the socket that weir-keeper listens on, such as \"/run/weir/keeper.sock\""),
-        );
     }
 }
 
 /// Whether there are more ports than there may be, which is then reported.
 fn too_many(
+    networks: &Networks,
     uplinks: &[Placed<UplinkConfig>],
     vifs: &[Placed<VifConfig>],
     problems: &mut Vec<Problem>,
 ) -> bool {
     let ports = uplinks.len() + vifs.len();
-    let mut headers: Vec<_> = uplinks.iter().map(|placed| placed.header.clone()).collect();
-    headers.extend(vifs.iter().map(|placed| placed.header.clone()));
+    let mut headers: Vec<_> = uplinks.iter().map(|it| it.places.header.clone()).collect();
+    headers.extend(vifs.iter().map(|it| it.places.header.clone()));
     headers.sort_by_key(|header| header.start);
-    let one_more = headers.get(limits::PORTS_MAX);
+    let one_more = headers.get(limits::PORTS_MAX - networks.own_ports());
     if let Some(header) = one_more {
         problems.push(
             Problem::new(format!("{} are too many", count(ports, "port")))

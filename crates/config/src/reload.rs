@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use weir_limits::PORTS_MAX;
 
+use super::check::{TableFault, Whole};
 use super::keys::{Key, Rows};
 use super::{
     Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner,
@@ -330,46 +330,40 @@ impl Running<'_> {
     /// # Errors
     /// What does not go together.
     pub fn check(&self, steps: &Steps) -> Result<(), String> {
-        let removed: BTreeSet<_> = steps.vifs_removed.iter().collect();
-        let left = self.vifs.iter().map(|vif| vif.config);
-        let left = left.filter(|vif| !removed.contains(&vif.name));
-        let changed = |vif: &VifConfig| steps.vifs_changed.iter().find(|it| it.name == vif.name);
-        let all: Vec<_> =
-            left.map(|vif| changed(vif).unwrap_or(vif)).chain(&steps.vifs_added).collect();
-        let ports = all.len() + self.uplinks.len() + steps.uplinks_added.len()
-            - steps.uplinks_removed.len();
-        if ports > PORTS_MAX {
-            return Err(format!("{ports} ports are more than {PORTS_MAX}"));
-        }
-        for vif in steps.vifs_changed.iter().chain(&steps.vifs_added) {
-            let others = all.iter().filter(|other| other.name != vif.name);
-            for other in others {
-                if let Some(conflict) = vif.conflict_with(other) {
-                    return Err(format!("vif.{}: {conflict}", vif.name));
-                }
-            }
-            if [Some(&vif.socket), vif.agent.as_ref()].contains(&Some(&self.switch.control)) {
-                return Err(format!(
-                    "vif.{}: {} is the control socket",
-                    vif.name, self.switch.control
-                ));
-            }
-        }
-        let default = steps.latency_budget.unwrap_or(self.switch.latency_budget);
-        let groups = steps.groups.as_ref().unwrap_or(self.groups);
-        for vif in all {
-            let of_vif = |error: String| format!("vif.{}: {error}", vif.name);
-            let budget = vif.latency_budget.unwrap_or(default);
-            let faults = vif.faults(budget, Some(self.switch.schedule));
-            if let Some(fault) = faults.first() {
-                return Err(of_vif(fault.to_string()));
-            }
-            groups.check(&vif.groups).map_err(|error| of_vif(error.to_string()))?;
+        let networks = self.networks;
+        let before = Whole {
+            control: &self.switch.control,
+            keeper: self.switch.keeper.as_ref(),
+            latency_budget: self.switch.latency_budget,
+            schedule: self.switch.schedule,
+            groups: self.groups,
+            networks,
+            uplinks: self.uplinks.clone(),
+            vifs: self.vifs.iter().map(|vif| vif.config).collect(),
+            xen: self.xen,
+        };
+        let mut vifs: Vec<_> =
+            steps.vifs_changed.iter().chain(&steps.vifs_added).cloned().collect();
+        vifs.iter_mut().for_each(|vif| networks.settle(vif));
+        let mut after = before.clone();
+        let gone: BTreeSet<_> =
+            steps.vifs_removed.iter().chain(vifs.iter().map(|vif| &vif.name)).collect();
+        after.vifs.retain(|vif| !gone.contains(&vif.name));
+        after.vifs.extend(&vifs);
+        let uplinks = || steps.uplinks_changed.iter().chain(&steps.uplinks_added);
+        let gone: BTreeSet<_> =
+            steps.uplinks_removed.iter().chain(uplinks().map(|it| &it.name)).collect();
+        after.uplinks.retain(|uplink| !gone.contains(&uplink.name));
+        after.uplinks.extend(uplinks());
+        after.groups = steps.groups.as_ref().unwrap_or(self.groups);
+        after.latency_budget = steps.latency_budget.unwrap_or(after.latency_budget);
+        let reason = |it: &TableFault| match it.fault.keys {
             // The networks of the file come with a restart.
-            let settled = self.networks.settle(&mut vif.clone());
-            settled.map_err(|error| of_vif(format!("{error} before a restart")))?;
-        }
-        Ok(())
+            ["network", ..] => format!("{} before a restart", it.reason("")),
+            _ => it.reason(""),
+        };
+        let faults: Vec<_> = after.faults_since(&before).iter().map(reason).collect();
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }
 }
 

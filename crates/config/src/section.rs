@@ -1,6 +1,6 @@
 //! Reading one TOML table key by key, with a place in the text for every complaint.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::Range;
 
@@ -42,6 +42,34 @@ pub(super) struct Section<'t> {
     asked: Vec<&'static str>,
     /// Keys whose values were refused.
     bad: Vec<&'static str>,
+}
+
+/// Where the keys of a table are in the text.
+pub(super) struct Places {
+    pub title: String,
+    pub header: Range<usize>,
+    keys: BTreeMap<String, Range<usize>>,
+    bad: Vec<&'static str>,
+}
+
+impl Places {
+    /// The value of a key; the header where the table does not say it.
+    pub fn of(&self, key: &str) -> Range<usize> {
+        self.keys.get(key).unwrap_or(&self.header).clone()
+    }
+
+    /// Reports settings that do not go together. Of a key whose value was refused nothing else is said.
+    pub fn report(&self, fault: &check::Fault, problems: &mut Vec<Problem>) {
+        if !self.is_bad(fault) {
+            let problem = Problem::new(format!("`{}`: {}", self.title, fault.reason));
+            problems.push(problem.label(self.of(fault.keys[0]), "does not fit").help(&fault.help));
+        }
+    }
+
+    /// Whether it is about a value that was refused.
+    pub fn is_bad(&self, fault: &check::Fault) -> bool {
+        fault.keys.iter().any(|key| self.bad.contains(key))
+    }
 }
 
 impl<'t> Section<'t> {
@@ -120,14 +148,20 @@ impl<'t> Section<'t> {
         self.has(key) && !self.bad.contains(&key)
     }
 
-    /// Reports settings that do not go together. Of a key whose value was refused nothing else is said.
-    pub fn report(&mut self, faults: Vec<check::Fault>, problems: &mut Vec<Problem>) {
-        for check::Fault { keys, reason, help } in faults {
-            if keys.iter().any(|key| self.bad.contains(key)) {
-                continue;
-            }
-            let span = self.place(keys[0]).unwrap_or(self.span.clone());
-            problems.push(self.does_not_fit(span, reason, help));
+    /// Another fault of `key` would not be the first one.
+    pub fn is_refused(&mut self, key: &'static str) {
+        self.bad.push(key);
+    }
+
+    /// Where its keys are, before it is finished.
+    pub fn places(&self) -> Places {
+        let keys =
+            self.table.iter().map(|(name, value)| (name.get_ref().to_string(), value.span()));
+        Places {
+            title: self.title.clone(),
+            header: self.span.clone(),
+            keys: keys.collect(),
+            bad: self.bad.clone(),
         }
     }
 

@@ -1001,30 +1001,39 @@ fn queue_pairs_out_of_bounds_are_refused_with_the_bounds() {
 
 #[test]
 fn conflicts_with_an_interface_in_use_are_named() {
+    let config = parse("").unwrap();
     let name = |text: &str| text.parse::<PortName>().unwrap();
     let mut a = VifConfig::new(name("a"), "/run/a.sock".parse().unwrap());
     let mut b = VifConfig::new(name("b"), "/run/b.sock".parse().unwrap());
-    assert_eq!(a.conflict_with(&b), None);
+    let said = |a: &VifConfig, b: &VifConfig| {
+        let whole = Whole { vifs: vec![a], ..config.whole() };
+        let faults: Vec<_> = whole.faults_with(b).iter().map(|it| it.reason("vif.b")).collect();
+        assert_eq!(b.shares_with(a), !faults.is_empty());
+        faults.join("; ")
+    };
+    assert_eq!(said(&a, &b), "");
     let mac = "52:54:00:12:34:56".parse().unwrap();
     (a.mac, b.mac) = (Some(mac), Some(mac));
-    assert_eq!(b.conflict_with(&a), Some(Conflict::Mac(mac, name("a"))));
+    let taken = "the MAC address 52:54:00:12:34:56 is already used by a";
+    assert_eq!(said(&a, &b), taken);
     b.socket = a.socket.clone();
-    assert_eq!(b.conflict_with(&a), Some(Conflict::Socket(a.socket.clone(), name("a"))));
+    let socket = "the socket /run/a.sock is already used by a";
+    assert_eq!(said(&a, &b), format!("{socket}; {taken}"), "all faults");
     b.name = name("a");
-    assert_eq!(b.conflict_with(&a), Some(Conflict::Name(name("a"))));
+    assert!(said(&a, &b).contains("a port called a exists already"));
 }
 
 #[test]
 fn interfaces_of_one_guest_share_an_agent_and_nobody_elses_socket() {
     let vifs = |text: &str| parse(text).unwrap().vifs;
     let shared = vifs("[vif.a]\nagent=\"/run/m.agent\"\n[vif.b]\nagent=\"/run/m.agent\"\n");
-    assert_eq!(shared[0].conflict_with(&shared[1]), None);
+    assert!(!shared[0].shares_with(&shared[1]));
     let mut thief = shared[0].clone();
     thief.name = "c".parse().unwrap();
     thief.socket = "/run/c.sock".parse().unwrap();
     thief.agent = Some(shared[1].socket.clone());
-    assert!(matches!(thief.conflict_with(&shared[1]), Some(Conflict::Socket(..))));
-    assert!(matches!(shared[1].conflict_with(&thief), Some(Conflict::Socket(..))));
+    assert!(thief.shares_with(&shared[1]));
+    assert!(shared[1].shares_with(&thief));
 }
 
 /// The output of `weir check` for a file, without a terminal.

@@ -144,43 +144,6 @@ impl VifConfig {
     pub fn mac_or_derived(&self) -> MacAddress {
         self.mac.unwrap_or_else(|| MacAddress::derived_from(&self.name))
     }
-
-    /// What prevents this interface and `other` from sharing one switch, if anything. The parser checks the
-    /// interfaces of one file; check again before adding one to a running switch.
-    pub fn conflict_with(&self, other: &VifConfig) -> Option<Conflict> {
-        if self.name == other.name {
-            return Some(Conflict::Name(self.name.clone()));
-        }
-        if self.socket == other.socket {
-            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
-        }
-        if self.agent.as_ref() == Some(&other.socket) {
-            return Some(Conflict::Socket(other.socket.clone(), other.name.clone()));
-        }
-        if other.agent.as_ref() == Some(&self.socket) {
-            return Some(Conflict::Socket(self.socket.clone(), other.name.clone()));
-        }
-        match self.mac {
-            Some(mac) if other.mac == Some(mac) && self.vlan.network() == other.vlan.network() => {
-                Some(Conflict::Mac(mac, other.name.clone()))
-            }
-            _ => None,
-        }
-    }
-}
-
-/// Something two interfaces cannot share.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Conflict {
-    /// The name.
-    #[error("a port called {0} exists already")]
-    Name(PortName),
-    /// The socket.
-    #[error("the socket {0} is already used by {1}")]
-    Socket(SocketPath, PortName),
-    /// The MAC address.
-    #[error("the MAC address {0} is already used by {1}")]
-    Mac(MacAddress, PortName),
 }
 
 impl VifChanges {

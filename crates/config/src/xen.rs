@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use toml::Spanned;
 use toml::de::DeValue;
 
+use super::VifConfig;
 use super::error::Problem;
-use super::section::{Fault, FromToml, Section};
+use super::section::{Fault, FromToml, Places, Section};
 use super::values::{ChannelName, InterfaceName, MacAddress, PortName, SocketPath, ValueError};
-use super::{SwitchConfig, VifConfig};
 
 /// `[xen]`: the vifs of this domain, which the toolstack attaches and detaches.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,20 @@ pub struct XenConfig {
     pub split_event_channels: bool,
     /// The settings of each vif; its name, its socket and its MAC address come with the guest.
     pub vif: VifConfig,
+}
+
+/// A word of `vlan` that no Xen guest's interface has.
+const MIRROR: (&str, &str) = ("mirror", "mirror to an uplink, such as a TAP of dom0");
+
+impl VifConfig {
+    /// Keys of which it and `wanted` differ, and that no Xen guest's interface has, with what there is in their place.
+    pub fn keys_not_of_xen(&self, wanted: &Self) -> Vec<(&'static str, &'static str)> {
+        let rows = self.rows().into_iter().zip(wanted.rows());
+        let differs = rows.filter(|((key, now), (_, then))| !key.of_one_xen && now != then);
+        let keys = differs.filter_map(|((key, _), _)| Some((key.name, key.xen?)));
+        let mirrors = self.vlan != wanted.vlan && !wanted.vlan.mirrored().is_empty();
+        keys.chain(mirrors.then_some(MIRROR)).collect()
+    }
 }
 
 impl Default for XenConfig {
@@ -46,9 +60,8 @@ impl XenConfig {
     /// Reads the table.
     pub(super) fn from_section(
         mut section: Section<'_>,
-        switch: &SwitchConfig,
         problems: &mut Vec<Problem>,
-    ) -> Self {
+    ) -> (Self, Places) {
         let mut xen = Self {
             bridges: section.value("bridges", problems).map(|Bridges(bridges)| bridges),
             agent_channel: section.value("agent_channel", problems),
@@ -56,12 +69,8 @@ impl XenConfig {
             ..Self::default()
         };
         xen.vif.read_keys(&mut section, |key| key.xen.is_none(), problems);
-        let budget = xen.vif.latency_budget.unwrap_or(switch.latency_budget);
-        section.report(xen.vif.faults(budget, Some(switch.schedule)), problems);
         let instead = xen.vif.rows().into_iter().filter_map(|(key, _)| Some((key.name, key.xen?)));
-        for (key, instead) in
-            instead.chain([("mirror", "mirror to an uplink, such as a TAP of dom0")])
-        {
+        for (key, instead) in instead.chain([MIRROR]) {
             if let Some(span) = section.refuse(key) {
                 problems.push(
                     Problem::new(format!("`{key}` cannot be said of Xen guests' interfaces"))
@@ -70,8 +79,9 @@ impl XenConfig {
                 );
             }
         }
+        let places = section.places();
         section.finish(problems);
-        xen
+        (xen, places)
     }
 }
 

@@ -7,9 +7,8 @@ use std::time::Instant;
 
 use miette::Diagnostic;
 use weir_config::{
-    self as config, Change, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode,
-    SocketPath, SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, VlanMode, Workers,
-    filter,
+    self as config, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
+    SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Whole, Workers, filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -17,7 +16,6 @@ use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Rea
 use weir_fabric::{Capacity, MacCheck, PortId, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
-use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Share;
 use weir_port_tap::{FramePort, UplinkPort};
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
@@ -536,47 +534,40 @@ impl Switch {
         vif.latency_budget.unwrap_or(*default)
     }
 
-    /// A refusal if the settings conflict; `None` if they do not.
-    fn refusal(&self, config: &VifConfig) -> Option<Response> {
-        let groups = || self.groups().check(&config.groups).err();
-        let faults = config.faults(self.budget(config), Some(self.schedule));
-        let fault = faults.into_iter().next().map(|fault| refused(&fault, &fault.help));
-        fault.or_else(|| groups().map(|error| refused(&error, error.help())))
+    /// Refuses an interface that would not go together with the ports there are, but for the one `in_place_of` which it
+    /// comes.
+    fn refusal(
+        &self,
+        ports: &Ports,
+        keeper: Option<&SocketPath>,
+        in_place_of: Option<usize>,
+        config: &VifConfig,
+    ) -> Option<Response> {
+        let others = ports.vifs.iter().enumerate().filter(|(index, _)| Some(*index) != in_place_of);
+        let groups = self.groups();
+        let whole = Whole {
+            control: &self.control,
+            keeper,
+            latency_budget: *self.latency_budget.lock().unwrap_or_else(|e| e.into_inner()),
+            schedule: self.schedule,
+            groups: &groups,
+            networks: &self.networks,
+            uplinks: ports.uplinks.iter().map(|uplink| &uplink.config).collect(),
+            vifs: others.map(|(_, vif)| &vif.config).collect(),
+            xen: None,
+        };
+        let (table, faults) = (format!("vif.{}", config.name), whole.faults_with(config));
+        let reasons: Vec<_> = faults.iter().map(|it| it.reason(&table)).collect();
+        let helps: Vec<_> = faults.iter().map(|it| it.fault.help.as_str()).collect();
+        (!faults.is_empty()).then(|| Response::refused(reasons.join("; "), helps.join("; ")))
     }
 
     /// Adds an interface while the switch runs, if it does not conflict with the others.
     fn vif_add(&self, mut config: VifConfig) -> Response {
-        if let Some(refusal) = self.settle(&mut config) {
-            return refusal;
-        }
-        {
-            let ports = self.ports();
-            if ports.len() >= PORTS_MAX {
-                return Response::error(format!(
-                    "the switch already has {PORTS_MAX} ports, the maximum"
-                ));
-            }
-            if ports.is_uplink(&config.name) {
-                return Response::error(format!("a port called {} exists already", config.name));
-            }
-            let sockets = [Some(&config.socket), config.agent.as_ref()];
-            if sockets.contains(&Some(&self.control)) {
-                return Response::error(format!("{} is the control socket", self.control));
-            }
-            if config.agent.as_ref() == Some(&config.socket) {
-                let problem = "cannot be both the interface's socket and its agent's";
-                return Response::error(format!("{} {problem}", config.socket));
-            }
-            if let Some(conflict) =
-                ports.vifs.iter().find_map(|vif| config.conflict_with(&vif.config))
-            {
-                return Response::error(conflict.to_string());
-            }
-            if let Some(refusal) = ports.mirror_refusal(&config) {
-                return refusal;
-            }
-        }
-        if let Some(refusal) = self.refusal(&config) {
+        self.networks.settle(&mut config);
+        let keeper = self.keeper_socket();
+        let refusal = self.refusal(&self.ports(), keeper.as_ref(), None, &config);
+        if let Some(refusal) = refusal {
             return refusal;
         }
         match self.add_vif(config, Meeting::Configured) {
@@ -586,26 +577,18 @@ impl Switch {
     }
 
     fn vif_set(&self, name: &PortName, changes: VifChanges) -> Response {
+        let keeper = self.keeper_socket();
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
             return no_such_vif(name, ports.is_uplink(name));
         };
-        let is_xen = matches!(ports.vifs[index].link, Link::Xen);
-        if is_xen && changes.mac != Change::Keep {
-            return xen::not_ours_to_address(name);
-        }
-        if is_xen && matches!(changes.vlan, Some(VlanMode::Mirror(_))) {
-            return xen::no_mirror(name);
-        }
         let mut config = ports.vifs[index].config.clone();
-        let sizes = changes.queues.is_some();
+        self.networks.unsettle(&mut config);
         changes.apply(&mut config);
-        if let Some(refusal) = self.becomes(&mut ports, index, config) {
-            return refusal;
-        }
-        match ports.vifs[index].queue_pairs().note().filter(|_| sizes) {
-            Some(note) => Response::Noted { note },
-            None => Response::Ok,
+        match self.becomes(&mut ports, keeper.as_ref(), index, config) {
+            Err(refusal) => *refusal,
+            Ok(put::Changed { note: Some(note), .. }) => Response::Noted { note },
+            Ok(put::Changed { note: None, .. }) => Response::Ok,
         }
     }
 

@@ -272,18 +272,20 @@ fn an_interface_is_put_into_a_network_on_the_command_line_too() {
     let settings: [Setting; 1] = ["network=blue".parse().unwrap()];
     let mut vif = VifConfig::from_settings(&name, &settings, &control).unwrap();
     let networks = parse(&with_blue("")).unwrap().networks;
-    networks.settle(&mut vif).unwrap();
+    networks.settle(&mut vif);
     assert_eq!(vif.mtu.map(Mtu::get), Some(1450));
     let json = serde_json::to_string(&vif).unwrap();
     assert_eq!(serde_json::from_str::<VifConfig>(&json).unwrap(), vif);
     assert_eq!(vif.vlan.to_string(), "network blue");
 
     let settings: [Setting; 1] = ["network=none".parse().unwrap()];
+    networks.unsettle(&mut vif);
+    assert_eq!(vif.mtu, None, "it was the network's");
     VifChanges::from_settings(&name, &settings).unwrap().apply(&mut vif);
     assert_eq!(vif.vlan, VlanMode::Unset);
     let settings: [Setting; 1] = ["network=nosuch".parse().unwrap()];
     VifChanges::from_settings(&name, &settings).unwrap().apply(&mut vif);
-    let error = networks.settle(&mut vif).unwrap_err();
+    let error = networks.check_vif(&vif).unwrap_err();
     assert_eq!(
         (error.to_string(), error.help()),
         ("there is no network `nosuch`".into(), "there are: blue".into())
@@ -301,7 +303,7 @@ fn an_address_is_used_once_in_each_network() {
     let red = "[network.red]\nvni = 200\npeers = [\"192.0.2.2\"]\n";
     let both = with_blue(&format!("{red}{}{}", vif("a", "blue"), vif("b", "red")));
     let vifs = parse(&both).unwrap().vifs;
-    assert_eq!(vifs[0].conflict_with(&vifs[1]), None);
+    assert!(!vifs[0].shares_with(&vifs[1]));
     let twice = with_blue(&format!("{}{}", vif("a", "blue"), vif("b", "blue")));
     let message = "the MAC address 52:54:00:00:00:01 of network blue is used 2 times";
     assert_eq!(messages(&twice), [message]);

@@ -1,3 +1,5 @@
+use weir_limits::PORTS_MAX;
+
 use super::super::tests::parse;
 use super::*;
 

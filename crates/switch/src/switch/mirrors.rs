@@ -6,12 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use weir_config::{PortName, VifConfig, VlanMode, check_mirrors};
+use weir_config::{PortName, VlanMode};
 use weir_engine::capture::mirror::Mirror;
 use weir_fabric::PortId;
 
 use super::{Link, Ports, Switch};
-use crate::control::Response;
 
 /// The running mirrors, by the name of the port that receives copies.
 pub(super) type Mirrors = BTreeMap<PortName, Running>;
@@ -30,17 +29,7 @@ struct Ends {
 }
 
 impl Ports {
-    /// The refusal of an interface's mirror, if it is not allowed.
-    pub(super) fn mirror_refusal(&self, config: &VifConfig) -> Option<Response> {
-        let others = self.vifs.iter().map(|vif| (&vif.config.name, &vif.config.vlan));
-        let uplinks = self.uplinks.iter().map(|it| (&it.config.name, &it.config.vlan));
-        let others = others.chain(uplinks).filter(|(name, _)| **name != config.name);
-        let ports: Vec<_> = others.chain([(&config.name, &config.vlan)]).collect();
-        let error = check_mirrors(&ports).and_then(|()| config.check_mirror()).err()?;
-        Some(Response::refused(error.to_string(), error.help()))
-    }
-
-    /// The ports of each possible mirror. A mirror that the checks would refuse is left out.
+    /// What each mirror that can be is to copy. Those that the checks would refuse are left out.
     fn mirrors(&self) -> BTreeMap<PortName, Ends> {
         let vifs = self.vifs.iter().filter(|vif| !matches!(vif.link, Link::Xen));
         let vifs = vifs.map(|vif| (&vif.config.name, &vif.config.vlan, vif.port.id()));

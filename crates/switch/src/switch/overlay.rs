@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use weir_config::{
-    Config, NetworkError, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName, VifConfig,
-};
+use weir_config::{Config, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName};
 use weir_engine::PortCounters;
 use weir_fabric::{PortConfig, PortId, Vid};
 use weir_limits::EVPN_CLAIMS_MAX;
@@ -17,8 +15,7 @@ use weir_wire::Mac;
 use super::evpn::{Evpn, EvpnDevices};
 use super::gateways::{self, HostTaps, LeaseFiles};
 use super::keeping::Kept;
-use super::{Keeping, Switch, SwitchError, UplinkDevice, refused};
-use crate::control::Response;
+use super::{Keeping, Switch, SwitchError, UplinkDevice};
 use crate::stats::{Limit, Limits, limits};
 
 /// Devices that a switch opens before it gives up its privileges.
@@ -180,11 +177,5 @@ impl Switch {
         overlay.port.stop(&self.engine, overlay.id);
         self.engine.remove_port(overlay.id);
         drop(overlay.kept);
-    }
-
-    /// Applies the settings of an interface's network, or refuses if the interface does not fit it.
-    pub(super) fn settle(&self, config: &mut VifConfig) -> Option<Response> {
-        let refusal = |error: NetworkError| refused(&error, error.help());
-        self.networks.settle(config).err().map(refusal)
     }
 }

@@ -1,11 +1,19 @@
 //! Requests for an interface to exist with given settings: it is added, changed, or left as it is.
 
 use weir_config::reload::{KeyDifference, shown_vif, vif_difference};
-use weir_config::{PortName, VifConfig};
+use weir_config::{PortName, SocketPath, VifConfig};
 use weir_engine::guest::{PortInfo, State};
 
 use super::{Link, Ports, Switch, Vif, failed, no_such_vif, port_state, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
+
+/// What has changed of an interface.
+#[derive(Default)]
+pub(super) struct Changed {
+    pub(super) keys: Vec<String>,
+    /// What its owner should know about it.
+    pub(super) note: Option<String>,
+}
 
 impl Vif {
     /// The origin of the interface.
@@ -50,34 +58,40 @@ impl Switch {
     pub(super) fn becomes(
         &self,
         ports: &mut Ports,
+        keeper: Option<&SocketPath>,
         index: usize,
         mut config: VifConfig,
-    ) -> Option<Response> {
-        if let Some(refusal) = self.settle(&mut config).or_else(|| self.refusal(&config)) {
-            return Some(refusal);
+    ) -> Result<Changed, Box<Response>> {
+        self.networks.settle(&mut config);
+        let vif = &ports.vifs[index];
+        let differs = vif_difference(&vif.config, &config);
+        if differs.is_empty() {
+            return Ok(Changed::default());
         }
-        let resized = config.queues != ports.vifs[index].config.queues;
-        if let (true, Vif { config, link: Link::Xen, .. }) = (resized, &ports.vifs[index]) {
-            return Some(xen::queues_are_in_xenstore(config));
+        if differs.iter().any(|key| !key.alive) {
+            return Err(cannot_become(&config.name, &differs).into());
         }
-        let conflict = ports
-            .vifs
-            .iter()
-            .filter(|vif| vif.config.name != config.name)
-            .find_map(|vif| config.conflict_with(&vif.config));
-        if let Some(conflict) = conflict {
-            return Some(Response::error(conflict.to_string()));
+        if matches!(vif.link, Link::Xen) {
+            xen::may_become(&vif.config, &config)?;
         }
-        if let Some(refusal) = ports.mirror_refusal(&config) {
-            return Some(refusal);
+        if let Some(refusal) = self.refusal(ports, keeper, Some(index), &config) {
+            return Err(refusal.into());
         }
         let vif = &mut ports.vifs[index];
         let before = vif.config.call_policy(self.budget(&vif.config));
-        self.change(vif, config, &before).err().map(|error| failed(&error))
+        self.change(vif, config, &before).map_err(|error| failed(&error))?;
+        let notes = differs.iter().filter_map(|it| match it.key.as_str() {
+            "queues" => vif.queue_pairs().note(),
+            key => Some(format!("{key}: {}", it.note.as_ref()?)),
+        });
+        let notes: Vec<_> = notes.collect();
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
+        Ok(Changed { keys: differs.into_iter().map(|it| it.key).collect(), note })
     }
 
-    /// Adds an interface, or changes the one of the same name.
-    pub(super) fn vif_put(&self, mut config: VifConfig) -> Response {
+    /// Adds an interface, or makes the one of its name what it is to be.
+    pub(super) fn vif_put(&self, config: VifConfig) -> Response {
+        let keeper = self.keeper_socket();
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == config.name) else {
             drop(ports);
@@ -89,23 +103,11 @@ impl Switch {
         if let Vif { config, link: Link::Xen, .. } = &ports.vifs[index] {
             return xen::not_ours_to_put(config);
         }
-        if let Some(refusal) = self.settle(&mut config) {
-            return refusal;
+        match self.becomes(&mut ports, keeper.as_ref(), index, config) {
+            Err(refusal) => *refusal,
+            Ok(Changed { keys, .. }) if keys.is_empty() => put(PutOutcome::Unchanged, keys, None),
+            Ok(Changed { keys, note }) => put(PutOutcome::Changed, keys, note),
         }
-        let differs = vif_difference(&ports.vifs[index].config, &config);
-        if differs.is_empty() {
-            return put(PutOutcome::Unchanged, Vec::new(), None);
-        }
-        if differs.iter().any(|key| !key.alive) {
-            return cannot_become(&config.name, &differs);
-        }
-        if let Some(refusal) = self.becomes(&mut ports, index, config) {
-            return refusal;
-        }
-        let changed: Vec<_> = differs.into_iter().map(|it| it.key).collect();
-        let sizes = changed.iter().any(|key| key == "queues");
-        let note = ports.vifs[index].queue_pairs().note().filter(|_| sizes);
-        put(PutOutcome::Changed, changed, note)
     }
 }
 

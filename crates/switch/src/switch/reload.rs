@@ -9,8 +9,8 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 
 use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
 use weir_config::{
-    Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SwitchConfig,
-    UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
+    Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
+    SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
 };
 use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
@@ -142,7 +142,12 @@ impl Switch {
         self.source().as_ref()?.file.clone()
     }
 
-    /// Reads the file with which weir was started again, and reloads it. The outcome is logged.
+    /// The keeper's socket, if there is one. Who looks at ports asks before.
+    pub(super) fn keeper_socket(&self) -> Option<SocketPath> {
+        self.source().as_ref()?.switch.keeper.clone()
+    }
+
+    /// Reads the file that it was started with anew, and changes to what that says. Whatever comes of it is logged.
     pub fn reload_file(&self) {
         let Some(file) = self.config_file() else {
             tracing::warn!("nothing to reload: weir was started without a file");
@@ -478,7 +483,7 @@ impl Switch {
         let is_free = |vif: &VifConfig| {
             gone.iter().all(|gone| {
                 let shares_agent = vif.agent.is_some() && vif.agent == gone.config.agent;
-                vif.conflict_with(&gone.config).is_none() && !shares_agent
+                !vif.shares_with(&gone.config) && !shares_agent
             })
         };
         match added.len() > room {

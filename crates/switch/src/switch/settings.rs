@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_config::{Config, FilterRule, PortName, UplinkConfig, VifConfig, VlanMode, filter};
+use weir_config::{Config, FilterRule, PortName, UplinkConfig, VifConfig, VlanMode, Whole, filter};
 
 use super::Noted;
 
@@ -143,11 +143,18 @@ impl Wanted {
             }
         }
         wanted.held.extend(unreadable.into_iter().map(|(port, why)| Held { port, why }));
+        let all = wanted.vifs.iter_mut().chain(&mut wanted.added);
+        all.for_each(|vif| config.networks.settle(vif));
         for name in set {
             wanted.check_set(config, &name);
         }
         wanted.check_added(config);
         wanted
+    }
+
+    /// The switch with these interfaces.
+    fn whole<'a>(&'a self, config: &'a Config, vifs: Vec<&'a VifConfig>) -> Whole<'a> {
+        Whole { uplinks: self.uplinks.iter().collect(), vifs, ..config.whole() }
     }
 
     fn hold(&mut self, port: &str, why: impl ToString) {
@@ -173,12 +180,8 @@ impl Wanted {
     /// Checks that a port of the file does not conflict with the others after its run-time settings are applied.
     fn check_set(&mut self, config: &Config, name: &PortName) {
         let Some(at) = self.vifs.iter().position(|vif| vif.name == *name) else { return };
-        let result = goes_together(config, &mut self.vifs[at]).and_then(|()| {
-            let vif = &self.vifs[at];
-            let mut others = self.vifs.iter().filter(|it| it.name != *name);
-            let conflict = others.find_map(|other| vif.conflict_with(other));
-            conflict.map_or(Ok(()), |conflict| Err(conflict.to_string()))
-        });
+        let others = self.vifs.iter().filter(|it| it.name != *name);
+        let result = goes_together(&self.whole(config, others.collect()), &self.vifs[at]);
         if let Err(why) = result {
             let file = config.vifs.iter().find(|vif| vif.name == *name);
             self.vifs[at] = closed(file.unwrap_or(&self.vifs[at]));
@@ -190,13 +193,15 @@ impl Wanted {
 
     /// Checks the interfaces that were added at run time. An interface that conflicts with the file's is left out.
     fn check_added(&mut self, config: &Config) {
-        for mut vif in std::mem::take(&mut self.added) {
-            let others = self.vifs.iter().chain(&self.added);
-            let conflict = others.filter_map(|other| vif.conflict_with(other)).next();
-            let result = match conflict {
-                Some(conflict) => Err(conflict.to_string()),
-                None => goes_together(config, &mut vif),
-            };
+        let all = self.whole(config, self.vifs.iter().chain(&self.added).collect());
+        if all.faults().is_empty()
+            && self.added.iter().all(|vif| filter::port_rules(&vif.filter).is_ok())
+        {
+            return;
+        }
+        for vif in std::mem::take(&mut self.added) {
+            let others = self.vifs.iter().chain(&self.added).collect();
+            let result = goes_together(&self.whole(config, others), &vif);
             match result {
                 Ok(()) => self.added.push(vif),
                 Err(why) => self.hold(vif.name.as_str(), why),
@@ -205,17 +210,12 @@ impl Wanted {
     }
 }
 
-fn goes_together(config: &Config, vif: &mut VifConfig) -> Result<(), String> {
-    fn text(error: impl ToString) -> String {
-        error.to_string()
-    }
-    config.networks.settle(vif).map_err(text)?;
-    let faults = vif.faults(config.latency_budget(vif), Some(config.switch.schedule));
-    faults.into_iter().next().map_or(Ok(()), Err).map_err(text)?;
-    vif.check_mirror().map_err(text)?;
-    config.groups.check(&vif.groups).map_err(text)?;
-    filter::port_rules(&vif.filter).map_err(text)?;
-    Ok(())
+/// Whether an interface goes together with the others.
+fn goes_together(others: &Whole<'_>, vif: &VifConfig) -> Result<(), String> {
+    filter::port_rules(&vif.filter).map_err(|error| error.to_string())?;
+    let faults = others.faults_with(vif);
+    let table = format!("vif.{}", vif.name);
+    faults.first().map_or(Ok(()), |fault| Err(fault.reason(&table)))
 }
 
 /// Logs that a port is [closed].

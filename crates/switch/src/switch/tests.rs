@@ -21,6 +21,7 @@ mod mirrors;
 mod oracle;
 mod put;
 mod tenants;
+mod ways;
 
 /// A switch with interfaces, which are `a`, `b` and `c` by default.
 struct Bench {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 use weir_engine::guest::GuestPort;
 
-use weir_config::{PortName, SocketPath, ValueError, VifConfig, XenConfig};
+use weir_config::{SocketPath, ValueError, VifConfig, XenConfig};
 use weir_limits::PORTS_MAX;
 use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
 use weir_wire::Mac;
@@ -167,8 +167,7 @@ impl Switch {
         let frontend: SocketPath = keys.frontend.parse()?;
         let mac = Mac(keys.mac).to_string().parse()?;
         let mut config = xen.vif(vif.to_string().parse()?, frontend, mac);
-        // The configuration was refused if the network did not exist.
-        let _ = self.settle(&mut config);
+        self.networks.settle(&mut config);
         {
             let ports = self.ports();
             if ports.len() >= PORTS_MAX {
@@ -194,10 +193,15 @@ impl Switch {
         let Some(settings) = left else { return config };
         let refused = match settings.onto(&config) {
             Err(error) => error.to_string(),
-            Ok(mut set) => match self.settle(&mut set).or_else(|| self.refusal(&set)) {
-                Some(Response::Error { message, .. }) => message,
-                _ => return set,
-            },
+            Ok(mut set) => {
+                self.networks.settle(&mut set);
+                let keeper = self.keeper_socket();
+                let refusal = self.refusal(&self.ports(), keeper.as_ref(), None, &set);
+                match refusal {
+                    Some(Response::Error { message, .. }) => message,
+                    _ => return set,
+                }
+            }
         };
         passes_nothing(config.name.as_str(), &refused);
         closed(&config)
@@ -266,26 +270,24 @@ pub(super) fn not_ours_to_put(vif: &VifConfig) -> Response {
     Response::refused(message, format!("`weir vif set {} KEY=VALUE` changes it", vif.name))
 }
 
-/// The refusal of `weir vif set NAME queues=N` for a vif that the toolstack has attached.
-pub(super) fn queues_are_in_xenstore(vif: &VifConfig) -> Response {
-    let message = format!(
-        "{} is a Xen guest's interface: its queues were offered when it was attached",
-        vif.name
-    );
-    Response::refused(message, "set `queues` in [xen] for those that are attached later".to_owned())
-}
-
-/// The refusal of `weir vif set NAME mac=...` for such a vif.
-pub(super) fn not_ours_to_address(name: &PortName) -> Response {
-    let message = format!("{name} has the address that the guest's configuration gives it");
-    let help = "`mac=` in its `vif=[...]`, and `xl network-detach` and `network-attach`";
-    Response::refused(message, help.to_owned())
-}
-
-/// The refusal of `weir vif set NAME mirror=...` for such a vif.
-pub(super) fn no_mirror(name: &PortName) -> Response {
-    let message = format!("{name} is a Xen guest's interface, which cannot be a mirror");
-    Response::refused(message, "mirror to an uplink, such as a TAP of dom0".to_owned())
+/// Whether a vif that the toolstack has attached can be changed so.
+pub(super) fn may_become(now: &VifConfig, wanted: &VifConfig) -> Result<(), Box<Response>> {
+    let name = &now.name;
+    if now.queues != wanted.queues {
+        let message = format!(
+            "{name} is a Xen guest's interface: its queues were offered when it was attached"
+        );
+        let help = "set `queues` in [xen] for those that are attached later".to_owned();
+        return Err(Response::refused(message, help).into());
+    }
+    match now.keys_not_of_xen(wanted).as_slice() {
+        [] => Ok(()),
+        [(key, instead), ..] => {
+            let message =
+                format!("{name} is a Xen guest's interface, which has no `{key}` of weir's");
+            Err(Response::refused(message, (*instead).to_owned()).into())
+        }
+    }
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use super::*;
 use crate::control::{Put, PutOutcome, VifOrigin};
 
 impl Bench {
-    fn config(&self, vif: &str, settings: &str) -> VifConfig {
+    pub(super) fn config(&self, vif: &str, settings: &str) -> VifConfig {
         let settings: Vec<Setting> =
             settings.split_whitespace().map(|it| it.parse().unwrap()).collect();
         let control = SocketPath::try_from(self.dir.path().join("control.sock").as_path()).unwrap();
         VifConfig::from_settings(&name(vif), &settings, &control).unwrap()
     }
 
-    fn put(&self, config: VifConfig) -> Response {
+    pub(super) fn put(&self, config: VifConfig) -> Response {
         self.switch.handle(Request::VifPut { config: config.into() })
     }
 
@@ -30,7 +30,7 @@ impl Bench {
     }
 }
 
-fn refusal(response: Response) -> String {
+pub(super) fn refusal(response: Response) -> String {
     match response {
         Response::Error { message, .. } => message,
         other => panic!("{other:?}"),

@@ -1,0 +1,109 @@
+use super::*;
+use crate::tests::{messages, refused};
+use crate::{UplinkConfig, VifConfig};
+
+const GUIDE: &str = include_str!("../../../../docs/guide/configuration.md");
+
+/// Keys of the guide's section on a table, each with its values and its default.
+fn guide(table: &str) -> Vec<(String, String, String)> {
+    let (_, section) = GUIDE.split_once(&format!("\n## `[{table}.NAME]`\n")).unwrap();
+    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));
+    let cells = rows.map(|row| row.split(" | ").collect::<Vec<_>>());
+    let keys = cells.filter(|cells| cells.len() >= 3).flat_map(|cells| {
+        let names = cells[0].split(',').map(|name| name.trim().trim_matches('`').to_owned());
+        let (values, default) = (cells[1].to_owned(), cells[2].to_owned());
+        names.map(move |name| (name, values.clone(), default.clone()))
+    });
+    keys.collect()
+}
+
+/// What a value has to be, as its refusal says.
+fn bounds(table: &str, key: &str) -> Vec<String> {
+    let mut bounds = Vec::new();
+    for value in ["99999999999999", "\"99999999TiB\"", "\"99999999Gbit\"", "\"none of these\""] {
+        let text = refused(&format!("[{table}.x]\n{key} = {value}\n"));
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let within =
+            [" must be ", " is not within "].iter().find_map(|words| text.split_once(words));
+        if let Some((_, rest)) = within {
+            let mut words = rest.split(' ');
+            let (min, to, max) = (words.next(), words.next(), words.next());
+            if let (Some(min), Some("to"), Some(max)) = (min, to, max) {
+                bounds.extend([min.to_owned(), max.trim_end_matches([',', ';']).to_owned()]);
+            }
+        }
+        if let Some((_, choices)) = text.split_once(" is not one of ") {
+            bounds.extend(choices.split('`').skip(1).step_by(2).map(|word| format!("\"{word}\"")));
+        }
+    }
+    bounds
+}
+
+fn the_guide_is_right(table: &str, rows: Rows) {
+    let guide = guide(table);
+    // Words of `vlan`, and of a filter's own page.
+    let beside = ["trunk", "native", "network", "mirror", "filter"];
+    for (name, ..) in &guide {
+        let is_key = rows.iter().any(|(key, _)| key.name == name);
+        assert!(is_key || beside.contains(&name.as_str()), "no key of [{table}]: {name}");
+    }
+    let mut bounded = 0;
+    for (key, default) in rows {
+        // Nobody writes the owner into a file; `filter` of uplinks is told of with that of interfaces.
+        if matches!(key.name, "by" | "filter") {
+            continue;
+        }
+        let row = guide.iter().find(|(name, ..)| name == key.name);
+        let (_, values, written) = row.unwrap_or_else(|| panic!("[{table}] lacks {}", key.name));
+        assert!(!key.says.is_empty() && !key.says.contains('\n'), "{}", key.name);
+        let default = default.filter(|_| !matches!(key.name, "socket" | "name" | "kind"));
+        if let Some(default) = default {
+            assert!(
+                written.trim_matches(['`', '"']) == default,
+                "{}: {written}, not {default}",
+                key.name
+            );
+        }
+        if values.starts_with("as ") || values.starts_with('[') || values.starts_with("a policy") {
+            continue;
+        }
+        for bound in bounds(table, key.name) {
+            bounded += 1;
+            assert!(values.contains(&bound), "{}: {values} without {bound}", key.name);
+        }
+    }
+    assert!(bounded > 6, "[{table}]: {bounded}");
+}
+
+#[test]
+fn the_guide_has_each_key_with_its_default_and_its_bounds() {
+    the_guide_is_right("vif", VifConfig::template().rows());
+    the_guide_is_right("uplink", UplinkConfig::template().rows());
+}
+
+#[test]
+fn each_key_that_can_change_is_one_of_vif_set_and_no_other_is() {
+    let name = "web0".parse().unwrap();
+    for (key, _) in VifConfig::template().rows() {
+        let setting = format!("{}=[[]]", key.name).parse().unwrap();
+        let error = crate::VifChanges::from_settings(&name, &[setting]).unwrap_err();
+        let message = &error.problems()[0].message;
+        let cannot = format!("`{}` cannot change while the interface exists", key.name);
+        match key.name {
+            "filter" => assert!(message.contains("a command of their own"), "{message}"),
+            _ if key.alive => assert!(message.contains("bad value for"), "{message}"),
+            _ => assert_eq!(*message, cannot),
+        }
+    }
+}
+
+#[test]
+fn each_key_is_one_of_xen_or_says_what_there_is_instead() {
+    for (key, _) in VifConfig::template().rows() {
+        let message = messages(&format!("[xen]\n{} = [[]]\n", key.name)).remove(0);
+        let cannot = format!("`{}` cannot be said of Xen guests' interfaces", key.name);
+        assert_eq!(message == cannot, key.xen.is_some(), "{message}");
+        assert!(!message.contains("unknown key"), "{message}");
+    }
+}

@@ -1,0 +1,139 @@
+//! A change by `weir reload`, and the same by single commands.
+
+use proptest::prelude::*;
+
+use super::put::refusal;
+use super::*;
+use crate::control::ReloadOutcome;
+
+/// Settings that are good by themselves, in each combination.
+const SETTINGS: &[&str] = &[
+    "queues = 2",
+    "mtu = 1400",
+    "memory_max = \"1GiB\"",
+    "access_platform = true",
+    "isolated = true",
+    "tag_protocol = \"802.1ad\"",
+    "latency_budget = \"1ms\"",
+    "moderation = \"backend\"\nrx_usecs = 20",
+    "rate = \"1Gbit\"\nburst = \"1MiB\"",
+    "rx_packets_per_second = 1000",
+    "broadcasts_per_second = 100",
+    "source_guard = \"configured\"\naddresses = [\"10.0.0.5\"]",
+    "filter = [{ direction = \"tx\", action = \"drop\", match = \"ip6\" }]",
+    "socket_mode = \"0660\"",
+    "mode = \"client\"",
+];
+/// How it takes part in VLANs: one of them, or none.
+const VLANS: &[&str] =
+    &["", "vlan = 7", "trunk = \"all\"\nnative = 7", "network = \"blue\"", "mirror = [\"a\"]"];
+/// Another interface, which no file names, may have this address as well.
+const MAC: &str = "mac = \"52:54:00:00:00:07\"";
+
+/// A file with some interfaces of `a`, `b` and `c`.
+fn file() -> impl Strategy<Value = String> {
+    let settings = prop::sample::subsequence(SETTINGS, 0..4);
+    let vif = (prop::sample::select(VLANS), prop::bool::weighted(0.2), settings);
+    prop::array::uniform3(prop::option::weighted(0.8, vif)).prop_map(|vifs| {
+        let mut text = "[switch]\nworkers = 2\n[network.blue]\nvlan = 20\n".to_owned();
+        for (name, vif) in ["a", "b", "c"].into_iter().zip(vifs) {
+            let Some((vlan, has_mac, settings)) = vif else { continue };
+            let mac = if has_mac { MAC } else { "" };
+            text += &format!("[vif.{name}]\n{vlan}\n{mac}\n{}\n", settings.join("\n"));
+        }
+        text
+    })
+}
+
+impl Bench {
+    /// A switch with this file, and an interface that no file names.
+    fn of_file(text: &str, by_hand: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Self::read(&dir, text)?;
+        let bench = Self { switch: Switch::start(&config).unwrap(), dir };
+        let added = bench.put(bench.config("late", by_hand));
+        matches!(added, Response::Put { .. }).then_some(bench)
+    }
+
+    fn read(dir: &TempDir, text: &str) -> Option<Config> {
+        let control = SocketPath::try_from(dir.path().join("control.sock").as_path()).unwrap();
+        let defaults = Defaults { control, control_named: true, keeper: None };
+        Config::from_toml("weir.toml", text, &defaults).ok()
+    }
+
+    /// Each interface, without the directory of this switch.
+    fn vifs(&self) -> Vec<String> {
+        let Response::Vifs { vifs } = self.switch.handle(Request::VifList) else {
+            panic!("a list")
+        };
+        let here = self.dir.path().to_str().unwrap();
+        let mut vifs: Vec<_> =
+            vifs.iter().map(|it| format!("{:?}", it.config).replace(here, "")).collect();
+        vifs.sort();
+        vifs
+    }
+
+    /// Removes and puts interfaces one by one, as long as that leads on; each that is refused, with why.
+    fn by_commands(&self, wanted: &Config) -> Vec<(PortName, String)> {
+        for vif in ["a", "b", "c"].map(name) {
+            if !wanted.vifs.iter().any(|it| it.name == vif) {
+                self.switch.handle(Request::VifDel { name: vif });
+            }
+        }
+        let mut left = wanted.vifs.clone();
+        loop {
+            let before = left.len();
+            let mut refused = Vec::new();
+            left.retain(|vif| match self.put(vif.clone()) {
+                Response::Put { .. } => false,
+                other => {
+                    refused.push((vif.name.clone(), refusal(other)));
+                    true
+                }
+            });
+            if left.is_empty() || left.len() == before {
+                return refused;
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, max_global_rejects: 4096, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_reload_and_single_commands_end_in_the_same_state_or_the_same_refusal(
+        before in file(),
+        after in file(),
+        by_hand in prop::sample::select(&["queues=1", "mac=52:54:00:00:00:07", "mirror=b"][..]),
+    ) {
+        let benches = [Bench::of_file(&before, by_hand), Bench::of_file(&before, by_hand)];
+        let [Some(at_once), Some(one_by_one)] = benches else { return Err(TestCaseError::reject("not good")) };
+        let Some(wanted) = Bench::read(&one_by_one.dir, &after) else {
+            return Err(TestCaseError::reject("not good"));
+        };
+        let refused = one_by_one.by_commands(&wanted);
+        match at_once.switch.handle(Request::Reload { text: after, partly: false }) {
+            Response::Reloaded { outcome: ReloadOutcome::Applied { .. }, .. } => {
+                prop_assert!(refused.is_empty(), "by commands: {refused:?}");
+                prop_assert_eq!(at_once.vifs(), one_by_one.vifs());
+            }
+            Response::Reloaded { outcome: ReloadOutcome::Refused, difference } => {
+                for table in difference.tables {
+                    let fixed = table.keys.iter().filter(|key| !key.alive);
+                    for key in fixed {
+                        let says = format!("{} is ", key.key);
+                        let by_commands = refused.iter().find(|(vif, _)| format!("vif.{vif}") == table.table);
+                        prop_assert!(by_commands.is_some_and(|(_, why)| why.contains(&says)), "{key:?}: {refused:?}");
+                    }
+                }
+            }
+            Response::Error { message, .. } => {
+                prop_assert!(!refused.is_empty(), "by commands nothing is refused: {message}");
+                let said = |why: &String| why.split("; ").all(|why| message.contains(why));
+                prop_assert!(refused.iter().all(|(_, why)| said(why)), "{message}\n{refused:?}");
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+}
