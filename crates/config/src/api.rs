@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::str::FromStr;
 
 use toml::Spanned;
@@ -10,20 +9,23 @@ use toml::de::DeValue;
 use weir_limits::ADMINS_MAX;
 
 use super::error::Problem;
+use super::keys::{NEEDS_A_RESTART, keys};
 use super::section::{Fault, FromToml, Section};
 use super::values::{FilePath, GroupName, UserName, ValueError};
 
-/// The keys of `[switch]` about the API.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ApiConfig {
-    /// The group whose members may open the control socket, and read.
-    pub group: Option<GroupName>,
-    /// Members of the group who may write.
-    pub admins: Admins,
-    /// The address at which the API also listens for TCP, for readers.
-    pub listen: Option<ListenAddress>,
-    /// The file with the token that clients over TCP have to know.
-    pub token_file: Option<FilePath>,
+keys! {
+    /// The keys of `[switch]` about the API.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ApiConfig {
+        /// The group whose members may open the control socket, and read.
+        group: Option<GroupName> = None, [fixed(NEEDS_A_RESTART)];
+        /// Who of them may write.
+        admins: Admins = Admins::default(), [named("admin"), fixed(NEEDS_A_RESTART)];
+        /// Where the API listens for TCP as well, for readers.
+        listen: Option<ListenAddress> = None, [named("api_listen"), fixed(NEEDS_A_RESTART)];
+        /// The file with the token that those over TCP have to know.
+        token_file: Option<FilePath> = None, [named("api_token_file"), fixed(NEEDS_A_RESTART)];
+    }
 }
 
 /// Users who may write, beside root and the user who started weir.
@@ -34,6 +36,12 @@ impl Admins {
     /// The names of the users.
     pub fn as_slice(&self) -> &[UserName] {
         &self.0
+    }
+}
+
+impl fmt::Display for Admins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(UserName::as_str).collect::<Vec<_>>().join(", "))
     }
 }
 
@@ -78,38 +86,29 @@ impl FromToml for Admins {
     }
 }
 
-impl ApiConfig {
-    /// Reads the keys of `[switch]` about the API.
-    pub(super) fn read(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        let group_at = section.place("group");
-        let group = section.value("group", problems);
-        let admins = section.take("admin", problems);
-        let listen_at = section.place("api_listen");
-        let listen = section.value("api_listen", problems);
-        let token_file = section.take("api_token_file", problems);
-        let mut needs = |what: &str, at: Range<usize>, other: &str, help: &str| {
-            let problem = Problem::new(format!("`switch.{what}` needs `{other}`"));
-            problems.push(problem.label(at, format!("means nothing without `{other}`")).help(help));
-        };
-        if let Some(admins) = admins.as_ref().filter(|_| group_at.is_none()) {
-            let help = "`group` names those who can open the control socket: only its members can be admins";
-            needs("admin", admins.span.clone(), "group", help);
+/// Reports keys about the API that mean nothing without another.
+pub(super) fn check(section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+    let needs = [
+        (
+            "admin",
+            "group",
+            "`group` names those who can open the control socket: only its members can be admins",
+        ),
+        (
+            "api_listen",
+            "api_token_file",
+            "TCP does not say who connects: a client over TCP sends the token of this file",
+        ),
+        ("api_token_file", "api_listen", "name an address as well, for example \"127.0.0.1:9101\""),
+    ];
+    for (key, other, help) in needs {
+        if let Some(at) = section.place(key).filter(|_| !section.has(other)) {
+            problems.push(
+                Problem::new(format!("`switch.{key}` needs `{other}`"))
+                    .label(at, format!("means nothing without `{other}`"))
+                    .help(help),
+            );
         }
-        match (&token_file, listen_at) {
-            (None, Some(at)) if !section.has("api_token_file") => {
-                let help =
-                    "TCP does not say who connects: a client over TCP sends the token of this file";
-                needs("api_listen", at, "api_token_file", help);
-            }
-            (Some(file), None) => {
-                let help = "name an address as well, for example \"127.0.0.1:9101\"";
-                needs("api_token_file", file.span.clone(), "api_listen", help);
-            }
-            _ => {}
-        }
-        let admins = admins.map(|located| located.value).unwrap_or_default();
-        let token_file = token_file.map(|located| located.value);
-        Self { group, admins, listen, token_file }
     }
 }
 

@@ -10,6 +10,9 @@ use super::section::{FromToml, Section};
 use super::settings::{Change, NONE};
 use super::values::VlanMode;
 
+/// Why most keys of `[switch]` are fixed.
+pub(crate) const NEEDS_A_RESTART: &str = "needs a restart";
+
 /// One key of a table of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {

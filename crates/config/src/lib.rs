@@ -32,6 +32,7 @@
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * `keys`: tables of keys; each key is declared once.
 //! * `check`: the rule-book.
+//! * `switch`: the keys of the whole switch.
 //! * `uplink`: the keys of a port to the host or the outside.
 //! * `vif`: the keys of a guest's interface.
 //! * `xen`: which vifs of Xen guests are served, and their settings.
@@ -71,6 +72,7 @@ pub mod settings;
 mod sharing;
 mod storm;
 mod suggest;
+mod switch;
 mod uplink;
 pub mod values;
 mod vif;
@@ -102,6 +104,7 @@ pub use placement::PlacementConfig;
 pub use settings::{Change, Setting};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
 pub use storm::{StormChanges, StormControl};
+pub use switch::SwitchConfig;
 pub use uplink::UplinkConfig;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
@@ -131,55 +134,6 @@ pub struct Config {
     pub vifs: Vec<VifConfig>,
     /// `[xen]`, if weir is to serve Xen guests.
     pub xen: Option<XenConfig>,
-}
-
-/// `[switch]`: what holds for the whole switch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SwitchConfig {
-    /// Which threads do the work.
-    pub execution: Execution,
-    /// How they wait for it.
-    pub realization: Realization,
-    /// How many worker threads there are.
-    pub workers: Workers,
-    /// The budget of every interface that has none of its own.
-    pub latency_budget: LatencyBudget,
-    /// By which rule workers give turns to those who send.
-    pub schedule: Schedule,
-    /// Addresses that the forwarding table has room for.
-    pub fdb_entries: FdbEntries,
-    /// The control socket.
-    pub control: SocketPath,
-    /// Where workers run.
-    pub placement: PlacementConfig,
-    /// Who weir becomes when it was started with privileges.
-    pub user: Option<UserName>,
-    /// The socket of the keeper, which holds what the next weir needs to go on with this one's front ends.
-    pub keeper: Option<SocketPath>,
-    /// Whether the way to a front end that listens may lead by links that somebody else can make.
-    pub allow_symlinks: bool,
-    /// Who may use the API, and over what.
-    pub api: ApiConfig,
-}
-
-impl SwitchConfig {
-    /// A switch with every default, with this control socket.
-    pub fn new(control: SocketPath) -> Self {
-        Self {
-            execution: Execution::default(),
-            realization: Realization::default(),
-            workers: Workers::Auto,
-            latency_budget: LatencyBudget::DEFAULT,
-            schedule: Schedule::default(),
-            fdb_entries: FdbEntries::default(),
-            control,
-            placement: PlacementConfig::default(),
-            user: None,
-            keeper: None,
-            allow_symlinks: false,
-            api: ApiConfig::default(),
-        }
-    }
 }
 
 /// What holds where a file says nothing, as it depends on the user and on the command line.

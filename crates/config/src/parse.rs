@@ -11,13 +11,14 @@ use toml::de::DeTable;
 use weir_limits as limits;
 use weir_text::count;
 
-use super::api::ApiConfig;
+use super::api;
 use super::check::{Shown, TableFault, Whole};
 use super::cost;
 use super::error::Problem;
 use super::group;
+use super::keys::{Key, Value};
 use super::overlay::{self, Networks};
-use super::section::{Located, Places, Section};
+use super::section::{Places, Section};
 use super::settings::NONE;
 use super::values::{
     Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
@@ -153,46 +154,36 @@ fn switch_table(
     let mut switch = SwitchConfig::new(defaults.control.clone());
     let mut places = None;
     if let Some(mut section) = section {
-        switch.execution = section.take_or("execution", switch.execution, problems);
-        if switch.execution == Execution::Tasklet {
-            switch.realization = section.take_or("realization", switch.realization, problems);
-            switch.workers = section.take_or("workers", switch.workers, problems);
-        } else {
-            for key in ["realization", "workers"] {
-                if let Some(span) = section.refuse(key) {
-                    let execution = switch.execution;
-                    let what = format!("`{key}` means nothing to execution \"{execution}\"");
-                    problems.push(
-                        Problem::new(what)
-                            .label(span, "has no effect")
-                            .help("each pair of queues has one thread, which sleeps without work"),
-                    );
-                }
-            }
-        }
-        switch.latency_budget = section.take_or("latency_budget", switch.latency_budget, problems);
-        switch.schedule = section.take_or("schedule", switch.schedule, problems);
-        switch.fdb_entries = section.take_or("fdb_entries", switch.fdb_entries, problems);
-        let control = section.take_or("control", switch.control.clone(), problems);
-        if !defaults.control_named {
+        let control = switch.control.clone();
+        Value::read(&mut switch, &Key::TABLE, &mut section, |_| true, problems);
+        if defaults.control_named {
             switch.control = control;
         }
-        switch.keeper = section.value("keeper", problems);
-        switch.allow_symlinks = section.take_or("allow_symlinks", false, problems);
-        switch.placement = placement(&mut section, problems);
-        if let Some(Located { value, span }) = section.take("user", problems) {
-            if has_xen {
+        for key in ["realization", "workers"] {
+            if switch.execution == Execution::Tasklet {
+                break;
+            }
+            if let Some(span) = section.refuse(key) {
+                let execution = switch.execution;
+                let what = format!("`{key}` means nothing to execution \"{execution}\"");
                 problems.push(
-                    Problem::new("`switch.user` means nothing with `[xen]`")
+                    Problem::new(what)
                         .label(span, "has no effect")
-                        .help(
-                            "with [xen], weir stays root without capabilities, because Xen's devices belong to root",
-                        ),
+                        .help("each pair of queues has one thread, which sleeps without work"),
                 );
             }
-            switch.user = Some(value);
         }
-        switch.api = ApiConfig::read(&mut section, problems);
+        check_placement(&mut section, switch.placement, problems);
+        if has_xen && section.has_good("user") {
+            problems.push(
+                Problem::new("`switch.user` means nothing with `[xen]`")
+                    .label(section.place("user").unwrap_or_default(), "has no effect")
+                    .help(
+                        "with [xen], weir stays root without capabilities, because Xen's devices belong to root",
+                    ),
+            );
+        }
+        api::check(&mut section, problems);
         places = Some(section.places());
         section.finish(problems);
     }
@@ -202,22 +193,23 @@ fn switch_table(
     (switch, places)
 }
 
-fn placement(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> PlacementConfig {
-    let mode = section.value::<PlacementMode>("placement", problems);
-    let pin_vcpus = section.take::<bool>("pin_vcpus", problems);
-    let bad_mode = mode.is_none() && section.has("placement");
-    let mode = mode.unwrap_or_default();
-    if let Some(Located { value: true, span }) = &pin_vcpus
-        && mode == PlacementMode::Off
-        && !bad_mode
-    {
+fn check_placement(
+    section: &mut Section<'_>,
+    placement: PlacementConfig,
+    problems: &mut Vec<Problem>,
+) {
+    let is_off = placement.mode == PlacementMode::Off;
+    let bad_mode = section.has("placement") && !section.has_good("placement");
+    if placement.pin_vcpus && is_off && !bad_mode {
         problems.push(
             Problem::new("`switch.pin_vcpus` does nothing without `placement`")
-                .label(span.clone(), "nobody places virtual processors")
+                .label(
+                    section.place("pin_vcpus").unwrap_or_default(),
+                    "nobody places virtual processors",
+                )
                 .help("add `placement = \"dynamic\"` or `placement = \"static\"`"),
         );
     }
-    PlacementConfig { mode, pin_vcpus: pin_vcpus.is_some_and(|pin| pin.value) }
 }
 
 fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {

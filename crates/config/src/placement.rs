@@ -1,12 +1,15 @@
 //! Placement of workers and guests' virtual processors.
 
+use super::keys::keys;
 use super::values::PlacementMode;
 
-/// `placement` and `pin_vcpus` of `[switch]`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct PlacementConfig {
-    /// The placement of workers.
-    pub mode: PlacementMode,
-    /// True if weir may also place guests' virtual processors.
-    pub pin_vcpus: bool,
+keys! {
+    /// `placement` and `pin_vcpus` of `[switch]`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct PlacementConfig {
+        /// How workers are placed.
+        mode: PlacementMode = PlacementMode::Off, [named("placement")];
+        /// Whether guests' virtual processors may be placed as well.
+        pin_vcpus: bool = false, [];
+    }
 }

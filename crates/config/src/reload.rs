@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::check::{TableFault, Whole};
-use super::keys::{Key, Rows};
+use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
     Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner,
     PlacementConfig, PortName, SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
@@ -192,7 +192,7 @@ impl Running<'_> {
     fn compare_switch(&self, file: &SwitchConfig, steps: &mut Steps) -> Option<TableDifference> {
         let now = self.switch;
         let pins = file.placement.pin_vcpus && !self.able.pin_vcpus;
-        let mut keys = differing("switch", keys::switch(now), keys::switch(file));
+        let mut keys = differing("switch", now.rows(), file.rows());
         for key in keys.iter_mut().filter(|key| pins && key.key == "pin_vcpus") {
             let why = "a confined weir pins only if it was started to; needs a restart";
             (key.alive, key.note) = (false, Some(why.into()));
@@ -412,7 +412,6 @@ fn with_a_restart(
     table: String,
     (now, file): (Option<Rows>, Option<Rows>),
 ) -> Option<TableDifference> {
-    let why = "needs a restart";
     let (kind, keys) = match (now, file) {
         (None, None) => return None,
         (Some(now), Some(file)) => {
@@ -422,7 +421,7 @@ fn with_a_restart(
         (None, Some(file)) => (DifferenceKind::Added, given(file, &Rows::new())),
         (Some(_), None) => (DifferenceKind::Removed, Vec::new()),
     };
-    Some(TableDifference { table, kind, alive: false, note: Some(why.into()), keys })
+    Some(TableDifference { table, kind, alive: false, note: Some(NEEDS_A_RESTART.into()), keys })
 }
 
 fn whole(table: String, kind: DifferenceKind, note: Option<String>) -> TableDifference {

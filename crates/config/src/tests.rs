@@ -329,7 +329,7 @@ fn diagnostic_unknown_key_without_suggestion() {
        ·    ╰── unknown key
        ╰────
       help: `switch` can have: execution, realization, workers, latency_budget, schedule, fdb_entries,
-            control, keeper, allow_symlinks, placement, pin_vcpus, user, group, admin, api_listen,
+            control, placement, pin_vcpus, user, keeper, allow_symlinks, group, admin, api_listen,
             api_token_file
     "#);
 }

@@ -1,19 +1,11 @@
 //! The keys of each table with their values as text, as the file would say them.
 
-use crate::keys::{Key, Rows};
-use crate::{
-    ApiConfig, GroupConfig, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork,
-    PlacementConfig, SwitchConfig, Workers, XenConfig,
-};
+use crate::keys::{Key, NEEDS_A_RESTART, Rows};
+use crate::{GroupConfig, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork, XenConfig};
 
 /// A key that is the same until weir starts anew.
 fn fixed(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
-    (Key::new(name, "").fixed("needs a restart"), value)
-}
-
-/// A key that can change.
-fn alive(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
-    (Key::new(name, ""), value)
+    (Key::new(name, "").fixed(NEEDS_A_RESTART), value)
 }
 
 fn is(value: impl ToString) -> Option<String> {
@@ -27,46 +19,6 @@ fn may<T: ToString>(value: &Option<T>) -> Option<String> {
 fn list<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> Option<String> {
     let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     (!texts.is_empty()).then(|| texts.join(between))
-}
-
-/// Those of `[switch]`.
-pub(super) fn switch(switch: &SwitchConfig) -> Rows {
-    let SwitchConfig {
-        execution,
-        realization,
-        workers,
-        latency_budget,
-        schedule,
-        fdb_entries,
-        control,
-        placement: PlacementConfig { mode, pin_vcpus },
-        user,
-        keeper,
-        allow_symlinks,
-        api: ApiConfig { group, admins, listen, token_file },
-    } = switch;
-    let workers = match workers {
-        Workers::Auto => "auto".to_owned(),
-        Workers::Count(number) => number.to_string(),
-    };
-    vec![
-        fixed("execution", is(execution)),
-        fixed("realization", is(realization)),
-        fixed("workers", is(workers)),
-        alive("latency_budget", is(latency_budget)),
-        fixed("schedule", is(schedule)),
-        fixed("fdb_entries", is(fdb_entries)),
-        fixed("control", is(control)),
-        alive("placement", is(mode)),
-        alive("pin_vcpus", is(pin_vcpus)),
-        fixed("user", may(user)),
-        fixed("keeper", may(keeper)),
-        fixed("allow_symlinks", is(allow_symlinks)),
-        fixed("group", may(group)),
-        fixed("admin", list(admins.as_slice(), ", ")),
-        fixed("api_listen", may(listen)),
-        fixed("api_token_file", may(token_file)),
-    ]
 }
 
 /// Those of `[overlay]`.

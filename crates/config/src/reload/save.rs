@@ -7,7 +7,6 @@ use super::super::{
     VifChanges, VifConfig, VlanMode,
 };
 use super::Running;
-use super::keys;
 use crate::Setting;
 use crate::keys::{Key, Rows};
 use crate::settings::from_text;
@@ -174,11 +173,11 @@ impl Running<'_> {
     }
 
     fn save_switch(&self, document: &mut DocumentMut, file: &SwitchConfig) {
-        let (before, now) = (keys::switch(file), keys::switch(self.switch));
+        let (before, now) = (file.rows(), self.switch.rows());
         let differs =
             before.iter().zip(&now).any(|(before, now)| before.0.alive && before.1 != now.1);
         if differs {
-            let defaults = keys::switch(&SwitchConfig::new(file.control.clone()));
+            let defaults = SwitchConfig::new(file.control.clone()).rows();
             let table = table(document, "switch", None);
             save_keys(table, &before, &now, &defaults, |key| key.alive);
         }

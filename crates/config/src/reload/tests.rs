@@ -218,7 +218,7 @@ fn each_key_of_each_table_is_compared() {
         }
     };
     let config = parse("[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n").unwrap();
-    all(keys::switch(&config.switch), SWITCH_KEYS);
+    all(config.switch.rows(), SWITCH_KEYS);
     all(config.uplinks[0].rows(), UPLINK_KEYS);
     all(vif("web0").rows(), VIF_KEYS);
     let groups = parse("[group.web]\n").unwrap().groups;

@@ -200,3 +200,12 @@ pub enum Workers {
     /// A configured number.
     Count(WorkerCount),
 }
+
+impl fmt::Display for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Count(number) => number.fmt(f),
+        }
+    }
+}
