@@ -8,6 +8,11 @@ fn fixed(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
     (Key::new(name, "").fixed(NEEDS_A_RESTART), value)
 }
 
+/// A key that can change.
+fn alive(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
+    (Key::new(name, ""), value)
+}
+
 fn is(value: impl ToString) -> Option<String> {
     Some(value.to_string())
 }
