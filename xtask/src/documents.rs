@@ -153,10 +153,10 @@ fn sources_below(dir: &Path, sources: &mut String) {
 }
 
 #[test]
-fn how_to_add_a_kind_of_port_names_what_exists() {
+fn how_to_add_a_kind_of_port_and_a_key_names_what_exists() {
     let document = fs::read_to_string(root().join("CONTRIBUTING.md")).expect("CONTRIBUTING.md");
     let section = document.split_once("\n## How to add a kind of port").expect("the section").1;
-    let section = section.split_once("\n## ").map_or(section, |(section, _)| section);
+    let section = section.split_once("\n## How to measure").expect("the next section").0;
     let mut sources = String::new();
     sources_below(&root().join("crates"), &mut sources);
     let mut missing = Vec::new();

@@ -100,7 +100,7 @@ impl Whole<'_> {
         faults
     }
 
-    /// Each rule that does not hold, and held `before`.
+    /// Each rule that does not hold, and that held `before`.
     pub fn faults_since(&self, before: &Self) -> Vec<TableFault> {
         let mut faults = self.faults();
         if !faults.is_empty() {
@@ -143,17 +143,11 @@ impl Whole<'_> {
         repeated("port name", HEADER, names, faults);
         for (name, _, table) in &ports {
             if let Some(whose) = self.networks.owner_of(name) {
+                let reason = format!("a port called {name} exists already");
                 let message = format!("no other port is called `{name}`");
                 let labels = vec![(table.clone(), HEADER, whose)];
                 let help = "choose another name";
-                faults.push(TableFault::shown(
-                    table,
-                    HEADER,
-                    message.clone(),
-                    help,
-                    message,
-                    labels,
-                ));
+                faults.push(TableFault::shown(table, HEADER, reason, help, message, labels));
             }
         }
         let pairs: Vec<_> = ports.iter().map(|(name, vlan, _)| (*name, *vlan)).collect();

@@ -55,13 +55,14 @@ impl VifConfig {
     /// # Errors
     /// [`MirrorError::Ignores`].
     pub fn check_mirror(&self) -> Result<(), MirrorError> {
+        if self.vlan.mirrored().is_empty() {
+            return Ok(());
+        }
         let ignored =
             self.rows().into_iter().find(|(key, value)| !key.of_copies && value.is_some());
         match ignored {
-            Some((key, _)) if !self.vlan.mirrored().is_empty() => {
-                Err(MirrorError::Ignores(self.name.clone(), key.name))
-            }
-            _ => Ok(()),
+            Some((key, _)) => Err(MirrorError::Ignores(self.name.clone(), key.name)),
+            None => Ok(()),
         }
     }
 }

@@ -584,11 +584,15 @@ impl Switch {
         };
         let mut config = ports.vifs[index].config.clone();
         self.networks.unsettle(&mut config);
+        let sizes = changes.queues.is_some();
         changes.apply(&mut config);
         match self.becomes(&mut ports, keeper.as_ref(), index, config) {
             Err(refusal) => *refusal,
-            Ok(put::Changed { note: Some(note), .. }) => Response::Noted { note },
-            Ok(put::Changed { note: None, .. }) => Response::Ok,
+            // Of a number that waits for the front end is told again.
+            Ok(put::Changed { note, .. }) => {
+                let waits = || ports.vifs[index].queue_pairs().note().filter(|_| sizes);
+                note.or_else(waits).map_or(Response::Ok, |note| Response::Noted { note })
+            }
         }
     }
 
