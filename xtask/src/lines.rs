@@ -18,8 +18,8 @@ use weir_bed::{
     workspace::Workspace,
 };
 
-/// Most lines of code, the largest share of one crate in percent, and most lines of code of the command `weir`.
-const CODE_MAX: usize = 100_000;
+/// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
+const CODE_MAX: usize = 105_000;
 const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_000;
 /// The crate of the command.
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(of([5_000, 7_000]), [""; 0]);
         assert!(of([5_001, 7_000])[0].starts_with("cli: 5001 lines"));
         assert!(of([2_000, 1_000])[0].starts_with("cli: more than 15 %"));
-        assert!(of([5_000, 9_501])[0].starts_with("100010 lines"));
+        assert!(of([5_000, 10_001])[0].starts_with("105010 lines"));
     }
 
     #[test]
