@@ -24,6 +24,7 @@ const NO_TABLE: &[&str] = &[
     "vif del",
     "filter set",
     "filter clear",
+    "group show",
     "capture",
     "lab report",
     "lab calibrate",
