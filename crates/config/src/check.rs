@@ -359,6 +359,7 @@ impl Config {
             keeper: self.switch.keeper.as_ref(),
             latency_budget: self.switch.latency_budget,
             schedule: self.switch.schedule,
+            groups: &self.groups,
             networks: &self.networks,
             uplinks: self.uplinks.iter().collect(),
             vifs: self.vifs.iter().collect(),
