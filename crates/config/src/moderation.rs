@@ -77,7 +77,8 @@ impl VifConfig {
     /// Settings of the calls that do not fit the policy or the latency budget `budget`.
     pub(super) fn call_faults(&self, budget: LatencyBudget) -> Vec<Fault> {
         let moderation = self.moderation;
-        let keys: [(_, _, fn(Moderation) -> bool); 3] = [
+        type Takes = fn(Moderation) -> bool;
+        let keys: [(_, _, Takes); 3] = [
             ("rx_usecs", self.rx_usecs.is_some(), Moderation::takes_rx_usecs),
             ("rx_frames", self.rx_frames.is_some(), Moderation::takes_rx_frames),
             ("container_bytes", self.container_bytes.is_some(), Moderation::takes_container_bytes),
