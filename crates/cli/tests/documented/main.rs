@@ -29,6 +29,7 @@ const RUN: &[&[&str]] = &[
     &["diff"],
     &["explain"],
     &["filter"],
+    &["group"],
     &["qemu-args"],
     &["reload"],
     &["stats"],
@@ -201,8 +202,8 @@ impl Desk {
         let mut desk = Self { dir: tempfile::tempdir().unwrap(), running: Vec::new() };
         let here = desk.dir.path().to_owned();
         let config = format!(
-            "[switch]\ncontrol = \"{0}/control.sock\"\n[vif.web0]\nsocket = \"{0}/web0.sock\"\n[vif.db0]\nsocket = \
-             \"{0}/db0.sock\"\n",
+            "[switch]\ncontrol = \"{0}/control.sock\"\n[group.web]\n[group.ssh]\n\
+             [vif.web0]\nsocket = \"{0}/web0.sock\"\n[vif.db0]\nsocket = \"{0}/db0.sock\"\n",
             here.display()
         );
         fs::write(here.join("weir.toml"), config).unwrap();

@@ -402,6 +402,7 @@ fn an_interface_with_no_other_settings_is_the_same_whatever_it_has() {
     for (key, needs, line, _) in VIF_KEYS {
         let switch = match *key {
             "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
+            "groups" => "[group.web]\n",
             _ => "",
         };
         let text = format!("{switch}[vif.b]\n[vif.web0]\n{needs}\n{line}\n");
