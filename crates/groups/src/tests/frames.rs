@@ -107,7 +107,7 @@ impl Packet {
         let mut payload = self.0[header_len..].to_vec();
         payload.resize(payload.len().max(to), 0);
         if header_len == 34 {
-            let field = (from as u16 / 8 | u16::from(more) << 13).to_be_bytes();
+            let field = ((from as u16 / 8) | (u16::from(more) << 13)).to_be_bytes();
             frame[18..22].copy_from_slice(&[0, id, field[0], field[1]]);
         } else {
             let field = (from as u16 | u16::from(more)).to_be_bytes();
