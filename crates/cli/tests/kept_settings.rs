@@ -399,8 +399,7 @@ fn a_weir_that_does_not_come_up_forgets_nothing() {
 #[test]
 fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
-        let ports =
-            "# Tenants\n[vif.b] # the first\n[vif.gone]\n[vif.a]\nqueues = 4 # many\n[vif.c]\n";
+        let ports = "# Tenants\n[vif.b] # the first\n[vif.gone]\n[vif.a]\nqueues = 4 # many\n[vif.c]\n[group.web]\n";
         let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
         for (name, settings) in SET {
             weir.does(&[&["vif", "set", name], settings].concat());

@@ -202,7 +202,7 @@ fn what_holds_from_later_on_is_told_to_who_sets_it() {
     for (setting, problem) in [
         ("queues=0", "must be 1 to 8, not 0"),
         ("rx_rate=1bit", "is not within 64kbit to 1000Gbit"),
-        ("mtu=1400", "cannot change while the interface exists"),
+        ("socket=/run/a.sock", "cannot change while the interface exists"),
     ] {
         let output = weir(&["vif", "set", "a", setting, "--control", control]);
         assert!(stderr(&output).contains(problem), "{}", stderr(&output));

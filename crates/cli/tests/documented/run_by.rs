@@ -33,6 +33,11 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "qemu-system-x86_64 ...",
         "guest_moves_to_another_weir_and_back does it",
     ),
+    (
+        "docs/guide/libvirt.md",
+        "",
+        "it takes a libvirtd; cli/tests/libvirt.rs installs this hook and does as the page says",
+    ),
     ("docs/guide/migration.md", "migrate -d", "the same, by QEMU's other monitor"),
     ("docs/guide/xen.md", "", "they are for dom0; tests/system/src/xen does as they do"),
     ("docs/install.md", "apt-get install -y make", "the job `package` of the workflow does it"),
