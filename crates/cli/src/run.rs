@@ -2,7 +2,7 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use miette::Diagnostic;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,6 +28,8 @@ use crate::args::RunArgs;
 use crate::ending::{self, Asked, Asks, Left};
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
 
+/// Longest time for which a weir that was killed holds its sockets, on a busy machine.
+const LAST_MOMENTS: Duration = Duration::from_secs(2);
 /// The time for which a replaced weir stays, so that the answer to `weir upgrade` is sent.
 const ANSWER_GOES_OUT: Duration = Duration::from_millis(100);
 
@@ -238,20 +240,25 @@ fn run_beside(
 }
 
 /// Refuses to start if a weir serves the control socket, before this process opens anything that belongs to that
-/// weir.
+/// weir. A weir that is being killed may hold its socket a moment longer than it answers.
 ///
 /// # Errors
 /// [`RunError::Runs`], or [`RunError::Control`] if another program serves the socket.
 fn runs_alone(control: &SocketPath) -> Result<(), RunError> {
     let path = control.as_path();
+    let end = Instant::now() + LAST_MOMENTS;
     // An error here appears again when the socket is made.
-    if !unix_socket::is_served(path).unwrap_or(false) {
-        return Ok(());
+    while unix_socket::is_served(path).unwrap_or(false) {
+        match Client::connect(path).and_then(|mut client| client.stats()) {
+            Ok(stats) => {
+                let control = control.clone();
+                return Err(RunError::Runs { version: stats.version, control });
+            }
+            Err(_) if Instant::now() < end => std::thread::sleep(LAST_MOMENTS / 100),
+            Err(_) => return Err(ListenError::InUse { path: path.into() }.into()),
+        }
     }
-    match Client::connect(path).and_then(|mut client| client.stats()) {
-        Ok(stats) => Err(RunError::Runs { version: stats.version, control: control.clone() }),
-        Err(_) => Err(ListenError::InUse { path: path.into() }.into()),
-    }
+    Ok(())
 }
 
 /// Has the state noted for the next weir, if there was traffic.

@@ -231,6 +231,24 @@ impl Drop for Running {
 }
 
 #[test]
+fn a_weir_starts_although_the_one_before_it_holds_its_socket_a_moment_longer_than_it_answers() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_with(dir.path(), "[vif.a]\n");
+    let control = dir.path().join("c.sock");
+    let killed = std::os::unix::net::UnixListener::bind(&control).unwrap();
+    let control = control.to_str().unwrap();
+    let mut run = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let run = run.args(["--control", control, "run", &file]).stderr(Stdio::null());
+    let _running = Running(run.spawn().unwrap());
+    // Its question is never answered.
+    let (asked, _) = killed.accept().unwrap();
+    drop((asked, killed));
+    weir_testing::eventually("weir answers", || {
+        weir(&["--control", control, "stats"]).status.success().then_some(())
+    });
+}
+
+#[test]
 fn filters_are_set_listed_and_cleared_while_weir_runs() {
     let dir = tempfile::tempdir().unwrap();
     let file = file_with(

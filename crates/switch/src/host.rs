@@ -89,20 +89,20 @@ fn set_by(root: &Path, key: &str) -> Option<(PathBuf, String)> {
         }
     }
     let all = files.into_values().chain([PathBuf::from(LAST)]);
-    let set = all.filter_map(|path| {
+    let mut set = all.filter_map(|path| {
         let text = fs::read_to_string(root.join(&path)).ok()?;
         Some((path, value_in(&text, key)?))
     });
-    set.last()
+    set.next_back()
 }
 
 /// What a file sets a key to.
 fn value_in(text: &str, key: &str) -> Option<String> {
-    let set = text.lines().filter_map(|line| {
+    let mut set = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
         // Slashes stand for dots, and what may fail begins with a dash.
         let name = name.trim().trim_start_matches('-').replace('/', ".");
         (name == key).then(|| value.trim().to_owned())
     });
-    set.last()
+    set.next_back()
 }
