@@ -352,25 +352,29 @@ fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
     }
 }
 
-/// True if a program listens on the socket at `path`.
+/// True if a program listens on the socket at `path`. For a process that serves nobody yet: it closes what that program
+/// may already have sent by itself, and starts no thread for it.
 ///
 /// # Errors
 /// The errors of [`Place::of`] and of the system, except for those that mean no listener.
 pub fn is_served(path: &Path) -> io::Result<bool> {
-    is_served_at(&Place::of(path)?)
+    look_for_listener(&Place::of(path)?).map(|found| found.is_some())
 }
 
 fn is_served_at(place: &Place) -> io::Result<bool> {
+    let found = look_for_listener(place)?;
+    // The server may already have sent descriptors, whose close this thread must not wait for.
+    Ok(found.map(|stream| drop(stream.map(Foreign::from))).is_some())
+}
+
+/// A connection to a listener; `Some(None)` if the listener has no room for one.
+fn look_for_listener(place: &Place) -> io::Result<Option<Option<UnixStream>>> {
     // Connecting must not block: a listener that never accepts would block the caller.
     match reach::look_for_listener_as(SocketType::STREAM, place) {
-        Ok(stream) => {
-            // The server may already have sent descriptors.
-            drop(Foreign::from(UnixStream::from(stream)));
-            Ok(true)
-        }
+        Ok(stream) => Ok(Some(Some(stream.into()))),
         Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock => Ok(true),
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(false),
+            io::ErrorKind::WouldBlock => Ok(Some(None)),
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(None),
             _ => Err(error),
         },
     }
