@@ -277,13 +277,13 @@ impl Judge<'_> {
         self.policy.allows(self.direction.reverse(), &flow.reversed(), self.peer.groups)
     }
 
-    /// Whether the present rules still allow a connection.
+    /// True if the present rules still allow a connection. They are read only after a change.
     fn is_allowed_still(&self, known: &Known, flow: &Flow) -> bool {
-        let allowed = match known.opener == self.direction {
+        let allows = || match known.opener == self.direction {
             true => self.allowed(flow),
             false => self.allowed_reversed(flow),
         };
-        known.generation == self.policy.generation || allowed.is_some()
+        known.generation == self.policy.generation || allows().is_some()
     }
 
     /// A packet that no connection is known for, and that makes none.
