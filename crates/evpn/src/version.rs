@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// The first FRR that notes stations behind hosts with IPv6 addresses.
 pub const FRR_OVER_IPV6: FrrVersion = FrrVersion { major: 10, minor: 6 };
@@ -37,9 +38,12 @@ impl FrrVersion {
         let timeout = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
         while len < answer.len() {
             let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-            let ready = poll(&mut fds, Some(&timeout)).ok()?;
-            if ready == 0 {
-                break;
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => break,
+                Ok(_) => {}
+                // A signal is no silence.
+                Err(Errno::INTR) => continue,
+                Err(_) => return None,
             }
             match rustix::io::read(&socket, &mut answer[len..]).map_err(io::Error::from) {
                 Ok(0) | Err(_) => break,

@@ -2,11 +2,14 @@
 //! used.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::place::{Links, Place, is_ours, is_safe};
@@ -110,6 +113,24 @@ fn find(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
         return Err(Unreachable::Foreign { path: place.shown(), socket, dir }.into());
     }
     Ok((socket, found))
+}
+
+/// Waits at most `patience` until the other end has said something or has ended, however many signals come meanwhile.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`], and the errors of poll(2).
+pub fn await_readable(socket: impl AsFd, patience: Duration) -> io::Result<()> {
+    let end = Instant::now() + patience;
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -305,9 +305,10 @@ fn ask(link: OwnedFd, word: &Word, patience: Duration) -> io::Result<(OwnedFd, T
     send(&link, word, None)?;
     let mut taken = Taken::new();
     loop {
-        if !has_words(&link, patience) {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "the keeper does not answer"));
-        }
+        reach::await_readable(&link, patience).map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut => io::Error::new(error.kind(), "the keeper does not answer"),
+            _ => error,
+        })?;
         match receive(&link)? {
             Received::Word(Word::Given(name), Some(descriptor)) => {
                 taken.insert(name, descriptor);
@@ -315,22 +316,6 @@ fn ask(link: OwnedFd, word: &Word, patience: Duration) -> io::Result<(OwnedFd, T
             Received::Word(Word::Ready, _) => return Ok((link, taken)),
             Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
             Received::Word(..) | Received::Unknown | Received::Nothing => {}
-        }
-    }
-}
-
-/// True once the keeper has said something or has ended, however many signals come meanwhile.
-fn has_words(link: &OwnedFd, patience: Duration) -> bool {
-    let end = std::time::Instant::now() + patience;
-    loop {
-        let mut fds = [PollFd::new(link, PollFlags::IN)];
-        let left = end.saturating_duration_since(std::time::Instant::now());
-        wait(&mut fds, Some(left));
-        if !fds[0].revents().is_empty() {
-            return true;
-        }
-        if left.is_zero() {
-            return false;
         }
     }
 }

@@ -13,19 +13,18 @@
 //! | `serve.rs` | both processes |
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
 use serde::{Deserialize, Serialize};
 use weir_filter::{CompileError, Instruction};
+use weir_foreign::reach;
 use weir_limits::{FILTER_ANSWER_LEN_MAX, FILTER_COMPILE_SECS, FILTER_COMPILER_MIB};
 
 use crate::helper::wire;
@@ -225,7 +224,7 @@ impl Processes {
 
     fn ask(&self, request: &Request) -> Result<Option<OwnedFd>, String> {
         let asked = wire::send(self.starter.as_fd(), request, None).and_then(|()| {
-            await_readable(self.starter.as_fd(), START_PATIENCE)?;
+            reach::await_readable(self.starter.as_fd(), START_PATIENCE)?;
             wire::receive(self.starter.as_fd())
         });
         match asked {
@@ -250,23 +249,9 @@ fn tell(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 
 /// Receives one packet, which is empty if the other end is closed.
 fn hear(socket: &OwnedFd, patience: Duration) -> io::Result<Vec<u8>> {
-    await_readable(socket.as_fd(), patience)?;
+    reach::await_readable(socket.as_fd(), patience)?;
     let mut bytes = vec![0; FILTER_ANSWER_LEN_MAX];
     let (len, _) = rustix::io::retry_on_intr(|| recv(socket, &mut bytes[..], RecvFlags::empty()))?;
     bytes.truncate(len);
     Ok(bytes)
-}
-
-fn await_readable(socket: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
-    let end = Instant::now() + patience;
-    loop {
-        let left = end.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-        match poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&left)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
 }

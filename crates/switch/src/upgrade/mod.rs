@@ -19,9 +19,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weir_foreign::reach;
 
 use crate::helper::wire;
 
@@ -63,18 +63,6 @@ pub(crate) fn receive_within<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
     patience: Duration,
 ) -> io::Result<Option<T>> {
-    let end = std::time::Instant::now() + patience;
-    loop {
-        let left = end.saturating_duration_since(std::time::Instant::now());
-        let timeout =
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
-        let mut fds = [PollFd::new(&socket, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => break,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-    }
+    reach::await_readable(socket, patience)?;
     Ok(wire::receive(socket.as_fd())?.map(|(message, _)| message))
 }
