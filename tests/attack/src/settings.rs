@@ -16,7 +16,10 @@ use crate::{
     attack::{Attack, Field},
     control::{ask, request},
     front::{Strike, harm},
-    measure::switch::{CONTROL, keeper},
+    measure::{
+        attacker::OWN,
+        switch::{CONTROL, keeper},
+    },
 };
 
 /// The class.
@@ -34,9 +37,12 @@ struct Own {
     dir: PathBuf,
     keeper: Child,
     running: Child,
+    /// Another process than `running` answers.
+    upgraded: bool,
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time until a weir answers: shorter than the wait for a first strike, so that its log is shown.
+const PATIENCE: Duration = Duration::from_secs(15);
 const LOG: &str = "weir.log";
 const FILTER: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
 
@@ -44,7 +50,7 @@ impl Own {
     fn start(field: &Field) -> Strike<Self> {
         let weir = PathBuf::from(field.weir().get_program());
         // The path of a socket must be short.
-        let dir = field.dir().join("own");
+        let dir = field.dir().join(OWN);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir)?;
         let text = format!(
@@ -58,7 +64,7 @@ impl Own {
             Err(error) => return harm(error),
         };
         let running = Self::run(&weir, &dir)?;
-        let own = Self { weir, dir, keeper, running };
+        let mut own = Self { weir, dir, keeper, running, upgraded: false };
         own.answers()?;
         Ok(own)
     }
@@ -76,10 +82,11 @@ impl Own {
         ask(&socket, &request(line, body))
     }
 
-    fn answers(&self) -> Strike {
+    fn answers(&mut self) -> Strike {
         let end = Instant::now() + PATIENCE;
         while self.ask("GET /v1/switch", "").is_err() {
-            if Instant::now() > end {
+            let ended = !matches!(self.running.try_wait(), Ok(None));
+            if ended && !self.upgraded || Instant::now() > end {
                 let log = std::fs::read_to_string(self.dir.join(LOG)).unwrap_or_default();
                 return harm(format!("a weir of the attacker's own does not start:\n{log}"));
             }
@@ -103,6 +110,7 @@ impl Own {
 
     fn upgrade(&mut self) -> Strike {
         self.done("POST /v1/upgrade", "")?;
+        self.upgraded = true;
         self.answers()
     }
 
@@ -110,6 +118,7 @@ impl Own {
         self.running.kill()?;
         self.running.wait()?;
         self.running = Self::run(&self.weir, &self.dir)?;
+        self.upgraded = false;
         self.answers()
     }
 }

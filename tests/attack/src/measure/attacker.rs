@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, Stdio},
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
@@ -16,8 +16,8 @@ use procfs::{
 use rustix::{
     param::clock_ticks_per_second,
     process::{
-        Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process_group,
-        set_parent_process_death_signal, setrlimit,
+        Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process,
+        kill_process_group, set_parent_process_death_signal, setrlimit,
     },
     thread::ClockId,
     time::clock_gettime,
@@ -30,10 +30,15 @@ use crate::attack::{self, Attack, Field, User};
 /// The user ID of other users' attacks: neither root nor `nobody`, which weir becomes if root starts it.
 pub const SOMEBODY: u32 = 65_533;
 
+/// The subdirectory of weirs of the attacker's own.
+pub const OWN: &str = "own";
+
 /// A running attacker.
 #[derive(Debug)]
 pub struct Attacker {
     child: Child,
+    /// The directory of weirs of the attacker's own.
+    own: PathBuf,
     end: Option<ChildStdin>,
     lines: Receiver<String>,
     began: Instant,
@@ -73,10 +78,11 @@ impl Outcome {
 impl Attacker {
     /// Starts an attacker whose interfaces begin with number `first`.
     pub fn start(attack: &Attack, dir: &Path, weir: &Path, first: usize) -> Result<Self, String> {
+        let own = dir.join(OWN);
         let (dir, weir) = (dir.to_string_lossy(), weir.to_string_lossy());
         let first = first.to_string();
         let args = ["strike", attack.name, "--dir", &dir, "--weir", &weir, "--first", &first];
-        Self::spawn(&args, attack.user)
+        Self::spawn(&args, attack.user, own)
     }
 
     /// Starts a stand-in: it does as much work, but does nothing to weir.
@@ -87,10 +93,10 @@ impl Attacker {
         let program = program.map(|program| program.to_string_lossy().into_owned());
         args.extend(program.iter().flat_map(|program| ["--program", program]));
         args.extend((turn == Turn::Burst).then_some("--turn=burst"));
-        Self::spawn(&args, User::Own)
+        Self::spawn(&args, User::Own, PathBuf::new())
     }
 
-    fn spawn(args: &[&str], user: User) -> Result<Self, String> {
+    fn spawn(args: &[&str], user: User, own: PathBuf) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
         // The attacker's child processes, such as a weir of its own, end with its process group.
@@ -112,7 +118,7 @@ impl Attacker {
                 let _ = sender.send(line);
             }
         });
-        Ok(Self { child, end, lines, began: Instant::now(), known: Outcome::default() })
+        Ok(Self { child, own, end, lines, began: Instant::now(), known: Outcome::default() })
     }
 
     /// Waits for the first attempt or the first harm.
@@ -157,6 +163,9 @@ impl Attacker {
 
     fn end_group(&self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
+        if self.own.is_dir() {
+            end_weirs_of(&self.own);
+        }
     }
 
     fn note(&mut self, line: &str) {
@@ -170,6 +179,26 @@ impl Attacker {
             Some(("never_waits", "true")) => self.known.never_waits = true,
             _ => {}
         }
+    }
+}
+
+/// Ends the weirs whose configuration lies in `dir`. A weir that was upgraded is in a process group of its own, and would
+/// take the next weir's keeper.
+fn end_weirs_of(dir: &Path) {
+    let dir = dir.to_string_lossy();
+    let is_of_dir = |process: &Process| {
+        process.cmdline().is_ok_and(|line| line.iter().any(|word| word.starts_with(&*dir)))
+    };
+    loop {
+        let all = procfs::process::all_processes().into_iter().flatten().flatten();
+        let left: Vec<_> = all.filter(|it| it.is_alive() && is_of_dir(it)).collect();
+        if left.is_empty() {
+            return;
+        }
+        for pid in left.iter().filter_map(|process| Pid::from_raw(process.pid)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
