@@ -72,18 +72,21 @@ enum Way {
     WeirImmediate,
     /// weir that busy-polls like Open vSwitch.
     WeirDedicated,
+    /// The same, with calls that are never held.
+    WeirDedicatedImmediate,
     Ovs,
     /// A thread that is woken and wakes others, without a switch.
     Relay,
 }
 
 /// All paths, with the suffixes of their figures' names. The first path is the one with which the others are compared.
-const WAYS: [(Way, &str); 6] = [
+const WAYS: [(Way, &str); 7] = [
     (Way::Ovs, "ovs"),
     (Way::Weir, ""),
     (Way::WeirWithBudget("50us"), "_50us"),
     (Way::WeirImmediate, "_immediate"),
     (Way::WeirDedicated, "_dedicated"),
+    (Way::WeirDedicatedImmediate, "_dedicated_immediate"),
     (Way::Relay, "_limit"),
 ];
 
@@ -159,6 +162,9 @@ impl Way {
             Self::WeirWithBudget(budget) => format!("weir with budgets of {budget}"),
             Self::WeirImmediate => "weir under `immediate`".into(),
             Self::WeirDedicated => "weir with a worker that polls".into(),
+            Self::WeirDedicatedImmediate => {
+                "weir with a worker that polls, under `immediate`".into()
+            }
             Self::Ovs => "OVS-DPDK".into(),
             Self::Relay => "a thread that passes wake-ups on and does nothing else".into(),
         }
@@ -176,6 +182,9 @@ fn run(bench: &Bench<'_>, way: Way) -> Result<Run> {
         }
         Way::WeirImmediate => Box::new(weir(&Vif { moderation: Some("immediate"), ..vif }, false)?),
         Way::WeirDedicated => Box::new(weir(&vif, true)?),
+        Way::WeirDedicatedImmediate => {
+            Box::new(weir(&Vif { moderation: Some("immediate"), ..vif }, true)?)
+        }
         Way::Ovs => {
             bench.note_other_load()?;
             Contender::OvsDpdk.start(bench.lab, Some(SWITCH_CPU))?

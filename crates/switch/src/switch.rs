@@ -309,7 +309,7 @@ impl Switch {
         let options = VhostOptions {
             name: name.to_string(),
             queue_pairs: config.queues.get().into(),
-            calls: config.call_policy(self.budget(&config)),
+            calls: self.calls(&config),
             device: config.device(),
         };
         let (id, port) = self
@@ -446,7 +446,7 @@ impl Switch {
     }
 
     fn vif_settings(&self, config: &VifConfig) -> VifSettings {
-        let calls = config.call_policy(self.budget(config));
+        let calls = self.calls(config);
         let network = self.networks.number_of(&config.vlan);
         VifSettings {
             kind: config.moderation.0,
@@ -534,6 +534,12 @@ impl Switch {
         vif.latency_budget.unwrap_or(*default)
     }
 
+    /// The call policy of an interface's guest on this engine.
+    fn calls(&self, vif: &VifConfig) -> CallPolicy {
+        let polled = self.engine.options().realization == Realization::Dedicated;
+        CallPolicy { polled, ..vif.call_policy(self.budget(vif)) }
+    }
+
     /// Refuses an interface that would not go together with the ports there are, but for the one `in_place_of` which it
     /// comes.
     fn refusal(
@@ -612,7 +618,7 @@ impl Switch {
         if port_config != old.port_config(&self.networks) {
             self.engine.fabric().update_port(id, port_config).map_err(failed)?;
         }
-        let calls = config.call_policy(self.budget(&config));
+        let calls = self.calls(&config);
         // An unchanged policy keeps its state.
         if calls != *before {
             vif.port.interface().set_moderation(&calls);

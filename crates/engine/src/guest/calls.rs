@@ -17,12 +17,15 @@ pub struct CallPolicy {
     pub rx_frames: Option<u32>,
     /// Bytes of frames with which a container is full, see [`Settings::container_bytes`].
     pub container_bytes: Option<u32>,
+    /// The engine's workers poll, see [`Settings::polled`].
+    pub polled: bool,
 }
 
 impl CallPolicy {
     /// A policy without settings other than the budget.
     pub const fn within(kind: Kind, latency_budget_ns: u64) -> Self {
-        Self { kind, latency_budget_ns, rx_ns: None, rx_frames: None, container_bytes: None }
+        let (rx_ns, rx_frames, container_bytes) = (None, None, None);
+        Self { kind, latency_budget_ns, rx_ns, rx_frames, container_bytes, polled: false }
     }
 
     /// Longest time to hold a call (ns): the budget without the part for other waits.
@@ -46,9 +49,9 @@ impl CallPolicy {
 
     /// The policy for received frames.
     pub fn build(&self) -> Box<dyn Moderation> {
-        let Self { rx_ns, rx_frames, container_bytes, .. } = *self;
+        let Self { rx_ns, rx_frames, container_bytes, polled, .. } = *self;
         let settings = Settings::within(self.hold_ns_max());
-        self.kind.build(Settings { rx_ns, rx_frames, container_bytes, ..settings })
+        self.kind.build(Settings { rx_ns, rx_frames, container_bytes, polled, ..settings })
     }
 }
 

@@ -106,6 +106,8 @@ pub struct Settings {
     pub rx_frames: Option<u32>,
     /// Bytes of frames that fill a container, for the policies that aggregate; `None`: a page.
     pub container_bytes: Option<u32>,
+    /// The queue's worker polls on a core of its own, and never sleeps.
+    pub polled: bool,
     /// The constants of `auto`.
     pub law: &'static Law,
 }
@@ -113,7 +115,8 @@ pub struct Settings {
 impl Settings {
     /// Returns settings with only a hold limit.
     pub const fn within(hold_ns_max: u64) -> Self {
-        Self { hold_ns_max, rx_ns: None, rx_frames: None, container_bytes: None, law: &LAW }
+        let (rx_ns, rx_frames, container_bytes) = (None, None, None);
+        Self { hold_ns_max, rx_ns, rx_frames, container_bytes, polled: false, law: &LAW }
     }
 }
 

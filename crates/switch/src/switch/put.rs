@@ -78,7 +78,7 @@ impl Switch {
             return Err(refusal.into());
         }
         let vif = &mut ports.vifs[index];
-        let before = vif.config.call_policy(self.budget(&vif.config));
+        let before = self.calls(&vif.config);
         self.change(vif, config, &before).map_err(|error| failed(&error))?;
         let notes = differs.iter().filter_map(|it| match it.key.as_str() {
             "queues" => vif.queue_pairs().note(),

@@ -522,7 +522,7 @@ impl Switch {
             return Ok(());
         }
         let mut ports = self.ports();
-        let calls = |vif: &Vif| vif.config.call_policy(self.budget(&vif.config));
+        let calls = |vif: &Vif| self.calls(&vif.config);
         let before: Vec<_> = ports.vifs.iter().map(calls).collect();
         let old_budget = {
             let mut now = self.latency_budget.lock().unwrap_or_else(PoisonError::into_inner);

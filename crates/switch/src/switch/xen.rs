@@ -216,11 +216,8 @@ impl Switch {
     ) -> Result<Arc<XenPort>, SwitchError> {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
-        let options = XenOptions {
-            vif,
-            queue_pairs: config.queues.get().into(),
-            calls: config.call_policy(self.budget(&config)),
-        };
+        let options =
+            XenOptions { vif, queue_pairs: config.queues.get().into(), calls: self.calls(&config) };
         let (id, port) = self
             .engine
             .add_port(config.port_config(&self.networks), |id, counters| {

@@ -16,8 +16,8 @@ use procfs::{
 use rustix::{
     param::clock_ticks_per_second,
     process::{
-        Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process,
-        kill_process_group, set_parent_process_death_signal, setrlimit,
+        Pid, Resource, Rlimit, Signal, geteuid, getrlimit, kill_process, kill_process_group,
+        set_parent_process_death_signal, setrlimit,
     },
     thread::ClockId,
     time::clock_gettime,

@@ -16,7 +16,8 @@ use crate::trial::Passed;
 /// Finds the best hold for this queue's calls from the latency budget alone. A hold must meet three
 /// conditions:
 ///
-/// 1. *It pays*: the usual gap between batches promises a few more of them within the hold.
+/// 1. *It pays*: the usual gap between batches promises a few more of them within the hold. Under a worker that polls,
+///    the calls that are saved must also be worth [`Law::earn_percent`] of its core.
 /// 2. *Nobody waits for the held frames*: one timer checks a hold up to four times, and ends it
 ///    once nothing has come for several usual gaps. A sender that waits for answers stops during a
 ///    hold; other senders continue.
@@ -158,8 +159,21 @@ impl Auto {
         self.arrivals.gap_ns().saturating_mul(self.law().quiet_gaps)
     }
 
+    /// True if holds of `hold_ns` save enough CPU time. A worker that sleeps is saved wake-ups as well, so that a hold that
+    /// is worth its timer is worth its delay.
+    fn earns(&self, hold_ns: u64) -> bool {
+        let gap_ns = self.arrivals.gap_ns();
+        // The calls that one hold saves, times the gap.
+        let saved_ns = self.law().event_ns.saturating_mul(hold_ns.saturating_sub(gap_ns));
+        let least_ns = hold_ns.saturating_mul(gap_ns).saturating_mul(self.law().earn_percent);
+        !self.settings.polled || saved_ns.saturating_mul(100) >= least_ns
+    }
+
     /// Returns the hold for a batch that comes with nothing pending (ns).
     fn hold_ns(&self) -> u64 {
+        if !self.earns(self.limit_ns()) {
+            return 0;
+        }
         if self.together {
             return self.limit_ns();
         }
@@ -242,7 +256,8 @@ impl Auto {
             };
             let arrivals = self.arrivals;
             let (batches, _) = self.pays();
-            let pays = |hold_ns| arrivals.promise(batches, hold_ns);
+            let earns = self.earns(self.limit_ns());
+            let pays = |hold_ns| earns && arrivals.promise(batches, hold_ns);
             self.ladder.stretch(stretch, self.limit_ns(), pays);
             self.begin(now_ns, gap_ns);
         }
@@ -410,6 +425,12 @@ impl Moderation for Auto {
                 false => "light traffic",
             };
             return Decision { hold_ns: 0, reason };
+        }
+        if !self.earns(limit_ns) {
+            return Decision {
+                hold_ns: 0,
+                reason: "the worker polls, and holds would save little",
+            };
         }
         let reason = match self.ladder.why() {
             Why::Lonely => "requests and answers: holds gather nothing",
