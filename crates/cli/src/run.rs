@@ -2,12 +2,14 @@
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use miette::Diagnostic;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
@@ -134,6 +136,7 @@ fn run_beside(
     if let Some(note) = descriptors::Carried::of(&config).note() {
         tracing::warn!("{note}");
     }
+    let waits = EndsAtOnce::begin()?;
     let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
     let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
     let serving = Serving::of(&config.switch.api)?;
@@ -147,6 +150,7 @@ fn run_beside(
         Some(_) => Keeping::look(&config, &hands)?,
         None => Keeping::take(&config, &hands)?,
     };
+    drop(waits);
     let devices = Devices::open(&config, &keeping)?;
     sandbox::confine(mode, &needs)?;
     let control = Some(config.switch.control.clone());
@@ -339,6 +343,26 @@ fn raise_descriptor_limit() {
         if let Err(error) = setrlimit(Resource::Nofile, raised) {
             tracing::warn!(%error, "cannot raise the limit of descriptors");
         }
+    }
+}
+
+/// As long as this exists, a signal ends this process at once. It serves nobody yet, and may wait for a keeper.
+struct EndsAtOnce(Arc<AtomicBool>);
+
+impl EndsAtOnce {
+    fn begin() -> Result<Self, RunError> {
+        let waits = Arc::new(AtomicBool::new(true));
+        for signal in [SIGINT, SIGTERM] {
+            let ends = flag::register_conditional_shutdown(signal, 0, Arc::clone(&waits));
+            ends.map_err(RunError::Signals)?;
+        }
+        Ok(Self(waits))
+    }
+}
+
+impl Drop for EndsAtOnce {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, listen, socket_with,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use weir_limits::{BURST_MAX, KEPT_STATE_BYTES_MAX};
 use weir_testing::eventually;
@@ -524,6 +527,68 @@ fn a_keeper_that_is_killed_is_missed_by_nobody_and_the_next_one_is_filled() {
             (weir.log().matches("a keeper is there").count() == filled).then_some(())
         });
     });
+}
+
+#[test]
+fn a_weir_whose_directory_has_become_another_ones_leaves_the_keeper_to_that_one() {
+    let root = tempfile::tempdir().unwrap();
+    let (dir, gone) = (root.path().join("weir"), root.path().join("gone"));
+    let start = || {
+        fs::create_dir(&dir).unwrap();
+        let weir = Weir::start(&dir);
+        eventually("it serves", || weir.log().contains("ready").then_some(()));
+        weir
+    };
+    let mut first = start();
+    first.keeper.kill();
+    fs::rename(&dir, &gone).unwrap();
+    first.dir = gone;
+    fs::create_dir(&dir).unwrap();
+    let keeper = Weir::keeper(&dir);
+    eventually("it finds no way to itself", || {
+        first.log().contains("it takes no other keeper").then_some(())
+    });
+    drop(keeper);
+    fs::remove_dir_all(&dir).unwrap();
+    let second = start();
+    assert!(!second.log().contains("nothing is kept"), "{}", second.log());
+
+    // Nobody takes the keeper of a weir that runs, and whoever tries is told its process.
+    let (control, other) = (dir.join("other.sock"), dir.join("other.toml"));
+    fs::write(
+        &other,
+        format!("[switch]\ncontrol = {control:?}\nkeeper = {:?}\n", dir.join("keeper.sock")),
+    )
+    .unwrap();
+    let refused =
+        quiet(dir.join("weir")).arg("run").arg(other).env("COLUMNS", "500").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let named = format!("another weir (process {}) uses this keeper", second.process.0.id());
+    assert!(!refused.status.success() && said.contains(&named), "{said}");
+}
+
+#[test]
+fn a_signal_ends_a_weir_that_waits_for_its_keeper() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let dir = tempfile::tempdir().unwrap();
+        let (control, keeper) = (dir.path().join("control.sock"), dir.path().join("keeper.sock"));
+        let file = dir.path().join("weir.toml");
+        fs::write(&file, format!("[switch]\ncontrol = {control:?}\nkeeper = {keeper:?}\n"))
+            .unwrap();
+        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+        let mute = socket_with(AddressFamily::UNIX, kind, flags, None).unwrap();
+        bind(&mute, &SocketAddrUnix::new(&keeper).unwrap()).unwrap();
+        listen(&mute, 1).unwrap();
+        let mut weir =
+            Running(quiet(env!("CARGO_BIN_EXE_weir")).arg("run").arg(&file).spawn().unwrap());
+        let asks = accept(&mute).unwrap();
+        let mut word = [0; 64];
+        assert!(rustix::io::read(&asks, &mut word).unwrap() > 0);
+        kill_process(Pid::from_child(&weir.0), signal).unwrap();
+        // A weir that does not hear the signal ends too, after its patience, and with an error.
+        let status = weir.0.wait().unwrap();
+        assert!(status.success(), "{signal:?}: {status}");
+    }
 }
 
 /// A front end repeatedly sets its session up while weir is killed.

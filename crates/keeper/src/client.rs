@@ -11,7 +11,9 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{Shutdown, SocketType, shutdown};
-use weir_limits::{KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS};
+use weir_limits::{
+    KEEPER_BUSY_NS, KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS,
+};
 
 use weir_foreign::place::Links;
 use weir_foreign::{Party, reach};
@@ -21,6 +23,7 @@ use crate::wire::{Received, Word, is_name, receive, send};
 
 const PATIENCE: Duration = Duration::from_nanos(KEEPER_PATIENCE_NS);
 const START: Duration = Duration::from_nanos(KEEPER_START_NS);
+const BUSY: Duration = Duration::from_nanos(KEEPER_BUSY_NS);
 const PAUSE_MIN: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MIN);
 const PAUSE_MAX: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MAX);
 
@@ -81,13 +84,13 @@ impl Keeper {
     /// one.
     ///
     /// # Errors
-    /// A keeper exists but cannot be reached, or does not list its descriptors in time: they may belong to rules
-    /// without which weir must not run. Or no descriptor is left.
+    /// [`io::ErrorKind::ResourceBusy`]: the keeper serves another weir. A keeper exists but cannot be reached, or does not
+    /// list its descriptors in time: they may belong to rules without which weir must not run. Or no descriptor is left.
     pub fn take(dial: Dial) -> io::Result<(Self, Taken)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (link, taken) = match dial() {
             Ok(link) => {
-                let (link, taken) = ask(link, &Word::Take, START)?;
+                let (link, taken) = ask(link, &[Word::Take], START)?;
                 (Some(Arc::new(link)), taken)
             }
             Err(error) if is_nobody(&error) => {
@@ -108,7 +111,7 @@ impl Keeper {
     /// There is no keeper, it does not answer, or no descriptor is left.
     pub fn look(dial: Dial) -> io::Result<(Self, Taken)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (_, seen) = ask(dial()?, &Word::Look, START)?;
+        let (_, seen) = ask(dial()?, &[Word::Look], START)?;
         let state = Mutex::default();
         let shared = Shared { dial, state, stop: AtomicBool::new(false), bell };
         Ok((Self { shared: Arc::new(shared), thread: Mutex::default() }, seen))
@@ -119,7 +122,7 @@ impl Keeper {
     /// # Errors
     /// The keeper does not run, or the other weir still does.
     pub fn take_over(&self) -> io::Result<Taken> {
-        let (link, taken) = ask((self.shared.dial)()?, &Word::Take, START)?;
+        let (link, taken) = ask((self.shared.dial)()?, &[Word::Take], START)?;
         lock(&self.shared.state).link = Some(Arc::new(link));
         Ok(taken)
     }
@@ -211,18 +214,24 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut said) = (PAUSE_MIN, false);
         while !self.stop.load(Ordering::SeqCst) {
             let link = lock(&self.state).link.clone();
             match link {
                 Some(link) => {
                     self.watch(&link);
-                    pause = PAUSE_MIN;
+                    (pause, said) = (PAUSE_MIN, false);
                 }
                 None => {
                     wait(&mut [PollFd::new(&self.bell, PollFlags::IN)], Some(pause));
                     pause = (2 * pause).min(PAUSE_MAX);
-                    self.look_for_one();
+                    if let Err(error) = self.look_for_one() {
+                        match said || is_nobody(&error) {
+                            true => tracing::debug!(%error, "no keeper yet"),
+                            false => tracing::warn!(%error, "no keeper for this weir"),
+                        }
+                        said |= !is_nobody(&error);
+                    }
                 }
             }
             let _ = rustix::io::read(&self.bell, &mut [0; 8]);
@@ -245,14 +254,12 @@ impl Shared {
     }
 
     /// Tries once to reach a keeper. Descriptors of a keeper that did not run at the start are no longer weir's.
-    fn look_for_one(&self) {
+    fn look_for_one(&self) -> io::Result<()> {
         if self.stop.load(Ordering::SeqCst) {
-            return;
+            return Ok(());
         }
-        let (link, stale) = match (self.dial)().and_then(|link| ask(link, &Word::Take, PATIENCE)) {
-            Ok((link, taken)) => (Arc::new(link), taken),
-            Err(error) => return tracing::debug!(%error, "no keeper yet"),
-        };
+        let (link, stale) = ask((self.dial)()?, &[Word::Return, Word::Take], PATIENCE)?;
+        let link = Arc::new(link);
         let mut state = lock(&self.state);
         state.link = Some(Arc::clone(&link));
         for name in stale.keys().filter(|name| !state.held.contains_key(*name)) {
@@ -272,6 +279,7 @@ impl Shared {
         }
         drop(state);
         drop(stale);
+        Ok(())
     }
 }
 
@@ -300,13 +308,19 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
     }
 }
 
-/// Asks for all there is. A keeper that says nothing for `patience` does not answer.
-fn ask(link: OwnedFd, word: &Word, patience: Duration) -> io::Result<(OwnedFd, Taken)> {
-    send(&link, word, None)?;
-    let mut taken = Taken::new();
+/// Asks for all there is. A keeper that says nothing for `patience` does not answer. One that serves another weir gets
+/// less time: that weir may have been killed, and end in this moment.
+fn ask(link: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(OwnedFd, Taken)> {
+    send(&link, &Word::Process(std::process::id()), None)?;
+    words.iter().try_for_each(|word| send(&link, word, None))?;
+    let (mut taken, mut other) = (Taken::new(), None);
     loop {
-        reach::await_readable(&link, patience).map_err(|error| match error.kind() {
-            io::ErrorKind::TimedOut => io::Error::new(error.kind(), "the keeper does not answer"),
+        let patience = other.map_or(patience, |_| patience.min(BUSY));
+        reach::await_readable(&link, patience).map_err(|error| match (error.kind(), other) {
+            (io::ErrorKind::TimedOut, Some(process)) => used_by(process),
+            (kind @ io::ErrorKind::TimedOut, None) => {
+                io::Error::new(kind, "the keeper does not answer")
+            }
             _ => error,
         })?;
         match receive(&link)? {
@@ -314,10 +328,18 @@ fn ask(link: OwnedFd, word: &Word, patience: Duration) -> io::Result<(OwnedFd, T
                 taken.insert(name, descriptor);
             }
             Received::Word(Word::Ready, _) => return Ok((link, taken)),
-            Received::End => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Received::Word(Word::Busy(process), _) => other = Some(process),
+            Received::End => {
+                return Err(other.map_or_else(|| io::ErrorKind::UnexpectedEof.into(), used_by));
+            }
             Received::Word(..) | Received::Unknown | Received::Nothing => {}
         }
     }
+}
+
+fn used_by(process: u32) -> io::Error {
+    let message = format!("another weir (process {process}) uses this keeper");
+    io::Error::new(io::ErrorKind::ResourceBusy, message)
 }
 
 fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {

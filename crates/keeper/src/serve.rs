@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -74,6 +74,10 @@ pub struct Server {
 #[derive(Debug)]
 struct Weir {
     socket: OwnedFd,
+    /// The number of weir's process, as it says, or that of the process which has connected.
+    process: u32,
+    /// The weir has lost another keeper: it waits for nobody's end.
+    returns: bool,
     /// The words that the weir is still to get, which may end with [`Word::Ready`].
     giving: VecDeque<Word>,
     /// The weir wants all descriptors, and waits for the end of the one before it.
@@ -81,6 +85,13 @@ struct Weir {
 }
 
 impl Weir {
+    /// True if the weir says no more than what is to be read.
+    fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let found = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        found.is_ok() && !fds[0].revents().is_empty()
+    }
+
     /// Sends as many words as the socket takes.
     fn give(&mut self, shelf: &Shelf) {
         while let Some(word) = self.giving.front() {
@@ -195,18 +206,21 @@ impl Server {
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let Ok(socket) = accept_with(&self.listener, flags) else { return };
-        let peer = socket_peercred(&socket).map(|peer| peer.uid);
-        if !peer.is_ok_and(|user| user == geteuid() || user == Uid::ROOT) {
+        let Ok(peer) = socket_peercred(&socket) else { return };
+        if peer.uid != geteuid() && peer.uid != Uid::ROOT {
             return;
         }
+        let process = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let place = if self.weir.is_none() { &mut self.weir } else { &mut self.next };
-        *place = Some(Weir { socket, giving: VecDeque::new(), waits: false });
+        let giving = VecDeque::new();
+        *place = Some(Weir { socket, process, returns: false, giving, waits: false });
     }
 
     /// Reads one packet of the present weir; `false` if it has ended.
     fn listen_to_weir(&mut self) -> bool {
         let Some(weir) = &mut self.weir else { return true };
         match receive(&weir.socket) {
+            Ok(Received::Word(Word::Process(process), _)) => weir.process = process,
             Ok(Received::Word(Word::Take | Word::Look, _)) => weir.is_given_all(&self.shelf),
             Ok(Received::Word(Word::Store(name), Some(descriptor))) => {
                 if let Err(full) = self.shelf.store(name.clone(), descriptor) {
@@ -225,7 +239,19 @@ impl Server {
         let Some(next) = &mut self.next else { return true };
         match receive(&next.socket) {
             Ok(Received::Word(Word::Look, _)) => next.is_given_all(&self.shelf),
-            Ok(Received::Word(Word::Take, _)) => next.waits = true,
+            Ok(Received::Word(Word::Process(process), _)) => next.process = process,
+            Ok(Received::Word(Word::Return, _)) => next.returns = true,
+            Ok(Received::Word(Word::Take, _)) => {
+                // One that has just left, or was killed, is not named: its end is handled next.
+                if let Some(first) = self.weir.as_ref().filter(|weir| !weir.has_ended()) {
+                    let _ = send(next.socket.as_fd(), &Word::Busy(first.process), None);
+                    // A weir that starts after the first one's end must not find one that was not started for that.
+                    if next.returns {
+                        return false;
+                    }
+                }
+                next.waits = true;
+            }
             Ok(Received::Word(..) | Received::Unknown | Received::Nothing) => {}
             Ok(Received::End) | Err(_) => return false,
         }

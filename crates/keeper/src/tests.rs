@@ -252,6 +252,63 @@ fn the_next_weir_looks_before_the_last_one_is_gone_and_takes_after() {
 }
 
 #[test]
+fn a_second_weir_is_told_at_once_who_uses_the_keeper_and_gets_all_if_that_one_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    keeper(&path);
+    let (first, _) = weir(&path);
+    first.store("web0/1", Arc::new(event()));
+    let take = || {
+        let path = path.clone();
+        Keeper::take(Box::new(move || connect(&path)))
+    };
+    let refused = take().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
+    let named = format!("another weir (process {}) uses this keeper", std::process::id());
+    assert_eq!(refused.to_string(), named);
+    // A weir of an earlier release does not say its number and does not know that answer: it waits for the end.
+    let older = connect(&path).unwrap();
+    send(&older, &Word::Take, None).unwrap();
+    let next = || {
+        eventually("it answers", || match receive(&older).unwrap() {
+            Received::Nothing => None,
+            said => Some(said),
+        })
+    };
+    assert!(
+        matches!(next(), Received::Word(Word::Busy(process), None) if process == std::process::id())
+    );
+    assert!(matches!(receive(&older).unwrap(), Received::Nothing));
+    drop(first);
+    assert!(matches!(next(), Received::Word(Word::Given(name), Some(_)) if name == "web0/1"));
+    assert!(matches!(next(), Received::Word(Word::Ready, None)));
+}
+
+#[test]
+fn a_weir_that_has_lost_its_keeper_waits_for_no_other_ones_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    keeper(&path);
+    let (first, _) = weir(&path);
+    first.store("web0/1", Arc::new(event()));
+    let lost = connect(&path).unwrap();
+    for word in [Word::Process(7), Word::Return, Word::Take] {
+        send(&lost, &word, None).unwrap();
+    }
+    let next = || {
+        eventually("it answers", || match receive(&lost).unwrap() {
+            Received::Nothing => None,
+            said => Some(said),
+        })
+    };
+    assert!(matches!(next(), Received::Word(Word::Busy(_), None)));
+    assert!(matches!(next(), Received::End), "it has no place in front of a weir that starts");
+    drop(first);
+    let (_second, taken) = weir(&path);
+    assert_eq!(taken.keys().collect::<Vec<_>>(), ["web0/1"]);
+}
+
+#[test]
 fn a_keeper_that_is_there_and_does_not_answer_is_an_error_and_none_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keeper.sock");

@@ -19,6 +19,11 @@ const PACKET_LEN_MAX: usize = KEPT_NAME_LEN_MAX + 64;
 /// One packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Word {
+    /// The number of weir's process. It comes before the other words, and an old keeper knows no such word.
+    Process(u32),
+    /// weir runs already and has lost its keeper: a weir that starts has precedence. The word comes before [`Self::Take`],
+    /// and an old keeper knows no such word.
+    Return,
     /// weir has started: it wants all descriptors once no other weir runs.
     Take,
     /// weir wants to see all descriptors, even if another weir runs.
@@ -31,17 +36,22 @@ pub(crate) enum Word {
     Given(String),
     /// The keeper has given all descriptors.
     Ready,
+    /// The keeper serves another weir, whose process has this number.
+    Busy(u32),
 }
 
 impl Word {
     fn to_text(&self) -> String {
         match self {
+            Self::Process(process) => format!("MAINPID={process}"),
+            Self::Return => "RETURN=1".into(),
             Self::Take => "TAKE=1".into(),
             Self::Look => "LOOK=1".into(),
             Self::Store(name) => format!("FDSTORE=1\nFDNAME={name}"),
             Self::Remove(name) => format!("FDSTOREREMOVE=1\nFDNAME={name}"),
             Self::Given(name) => format!("FDNAME={name}"),
             Self::Ready => "READY=1".into(),
+            Self::Busy(process) => format!("BUSY=1\nMAINPID={process}"),
         }
     }
 
@@ -53,7 +63,14 @@ impl Word {
         if let Some(rest) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
             return name(rest).map(Self::Remove);
         }
+        if let Some(process) = text.strip_prefix("MAINPID=") {
+            return process.parse().ok().map(Self::Process);
+        }
+        if let Some(process) = text.strip_prefix("BUSY=1\nMAINPID=") {
+            return process.parse().ok().map(Self::Busy);
+        }
         match text {
+            "RETURN=1" => Some(Self::Return),
             "TAKE=1" => Some(Self::Take),
             "LOOK=1" => Some(Self::Look),
             "READY=1" => Some(Self::Ready),

@@ -149,6 +149,8 @@ pub const KEEPER_PATIENCE_NS: u64 = 200_000_000;
 /// Time (ns) for which weir waits at its start for each answer of a keeper that exists. The keeper may be handling the end
 /// of a weir that was killed, on a busy machine, and weir serves nobody yet.
 pub const KEEPER_START_NS: u64 = 5_000_000_000;
+/// Time (ns) for which a weir that starts waits for the end of the weir that the keeper serves.
+pub const KEEPER_BUSY_NS: u64 = 500_000_000;
 /// Pause between two attempts to reach the keeper (ns): the first pause, and the longest.
 pub const KEEPER_PAUSE_NS_MIN: u64 = 100_000_000;
 /// See [`KEEPER_PAUSE_NS_MIN`].

@@ -219,6 +219,14 @@ pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
     })
 }
 
+/// False if this process has listened on `path` and the file there is another one, or none: nobody reaches this weir
+/// there, and another weir may have been started in its place.
+pub(crate) fn is_own_yet(path: &Path) -> bool {
+    let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some((_, own)) = files.iter().find(|(made, _)| made == path) else { return true };
+    Place::of(path).and_then(|place| file_id(&place.path())).is_ok_and(|found| found == *own)
+}
+
 impl BoundFile {
     fn new(path: &Path, file: FileId) -> Self {
         let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);

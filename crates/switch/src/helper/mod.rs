@@ -61,6 +61,19 @@ fn remove_records(socket: &SocketPath) {
     let _ = Place::of(&records_path(socket)).and_then(|place| std::fs::remove_file(place.path()));
 }
 
+/// Connects to the keeper. A weir whose control socket is gone has lost its directory, perhaps to another weir, and takes
+/// no keeper from it.
+fn connect_keeper(path: &SocketPath, control: Option<&SocketPath>) -> io::Result<OwnedFd> {
+    match control.filter(|control| !unix_socket::is_own_yet(control.as_path())) {
+        None => weir_keeper::connect(path.as_path()),
+        Some(control) => {
+            let message =
+                format!("nobody reaches this weir by {control}: it takes no other keeper");
+            Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+        }
+    }
+}
+
 fn take_place(control: &SocketPath) {
     manager::restore_left_over(control);
     // The next program that binds the socket answers clients from now on.
@@ -266,11 +279,11 @@ impl Hands {
         }
     }
 
-    /// How weir connects to its keeper.
-    pub(crate) fn dial_keeper(&self, path: &SocketPath) -> weir_keeper::Dial {
-        let path = path.clone();
+    /// How the weir with this control socket connects to its keeper. A helper knows the control socket from its start.
+    pub(crate) fn dial_keeper(&self, path: &SocketPath, control: &SocketPath) -> weir_keeper::Dial {
+        let (path, control) = (path.clone(), control.clone());
         match self {
-            Self::Own => Box::new(move || weir_keeper::connect(path.as_path())),
+            Self::Own => Box::new(move || connect_keeper(&path, Some(&control))),
             Self::Helper(helper) => {
                 let helper = Arc::clone(helper);
                 Box::new(move || {

@@ -14,7 +14,7 @@ use weir_port_vhost::Records;
 
 use super::fabric::Fabric;
 use super::wire::{self, Answer, Request, Tasks};
-use super::{may_use, records_path, take_place};
+use super::{connect_keeper, may_use, records_path, take_place};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::nat::Nat;
 use crate::resolver;
@@ -162,7 +162,7 @@ impl Serving {
                 self.connect(&path, || unix_socket::dial(path.as_path()).map(Into::into))
             }
             Request::ConnectKeeper { path } => {
-                self.connect(&path, || weir_keeper::connect(path.as_path()))
+                self.connect(&path, || connect_keeper(&path, self.tasks.control.as_ref()))
             }
             Request::ConnectResolver { turn } => match &self.tasks.resolver {
                 Some(own) => made(resolver::connect(turn, own)),

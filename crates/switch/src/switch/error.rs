@@ -30,11 +30,17 @@ pub enum SwitchError {
     #[error("the configuration names no keeper")]
     #[diagnostic(help("set `keeper` in [switch]"))]
     NoKeeper,
+    /// The keeper serves another weir.
+    #[error("{0}")]
+    #[diagnostic(help(
+        "end that weir, or give this one a keeper of its own: `weir-keeper SOCKET`, and `keeper` in [switch]"
+    ))]
+    Busy(io::Error),
     /// The keeper may hold the state of the last weir, but does not hand it over.
     #[error("the keeper is there and does not say what it has")]
     #[diagnostic(help(
-        "weir does not start without rules that were set while the last one ran: end another weir that uses this keeper, or \
-         start the keeper anew, which forgets them and disconnects all front ends"
+        "weir does not start without rules that were set while the last one ran: start the keeper anew, which forgets them \
+         and disconnects all front ends"
     ))]
     Silent(#[source] io::Error),
     /// The keeper does not hand over the state of the other weir.

@@ -1,5 +1,6 @@
 //! The switch's use of the keeper, which holds state of its interfaces across a restart of weir.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -64,8 +65,11 @@ impl Keeping {
     /// Takes the descriptors of another weir from the configured keeper, if there is one.
     pub fn take(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Ok(Self::default()) };
-        let taken = Keeper::take(hands.dial_keeper(path)).map_err(SwitchError::Silent)?;
-        let (keeper, taken) = taken;
+        let taken = Keeper::take(hands.dial_keeper(path, &config.switch.control));
+        let (keeper, taken) = taken.map_err(|error| match error.kind() {
+            io::ErrorKind::ResourceBusy => SwitchError::Busy(error),
+            _ => SwitchError::Silent(error),
+        })?;
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken), ..Self::default() })
     }
 
@@ -73,7 +77,8 @@ impl Keeping {
     /// it ends.
     pub fn look(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Err(SwitchError::NoKeeper) };
-        let (keeper, seen) = Keeper::look(hands.dial_keeper(path)).map_err(SwitchError::Look)?;
+        let seen = Keeper::look(hands.dial_keeper(path, &config.switch.control));
+        let (keeper, seen) = seen.map_err(SwitchError::Look)?;
         for (name, file) in &seen {
             let (vif, what) = name.split_once('/').unwrap_or_default();
             match Keep::version(file).filter(|_| what == Keep::STATE) {
