@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 
 use weir_fabric::EgressTag;
-use weir_groups::{Decision, Direction, Frame, Judged, Memo, Peer, Policy, Table};
+use weir_groups::{Decision, Direction, Frame, Peer, Policy, Table, is_like};
 
 use crate::burst::Burst;
 use crate::lock::lock;
@@ -54,28 +54,24 @@ impl PortGroups {
         now_ns: u64,
     ) -> u64 {
         let mut table = lock(&self.table);
-        let (mut refused, mut last) = (0, None::<(Memo, u16)>);
+        let (mut refused, mut before) = (0, None);
         for outgoing in list {
             let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
             let vid = vid(direction, outgoing, burst);
-            let head = &frame.head;
-            if let Some((memo, of)) = &last
-                && *of == vid
-                && memo.is_of(head.front(), head.len())
-            {
+            let (head, bytes) = (frame.head.front(), frame.head.as_slice());
+            if before.is_some_and(|(like, of)| of == vid && is_like(head, bytes.len(), like)) {
                 continue;
             }
-            let bytes = head.as_slice();
+            let goes_on = table.goes_on(&self.policy, direction, (bytes, vid), now_ns);
+            before = goes_on.then_some((head, vid));
+            if goes_on {
+                continue;
+            }
             let frame = Frame { bytes, len: frame.len, vid, again: burst.waited };
             let judged = table.judge(&self.policy, direction, frame, peer, now_ns);
-            last = None;
-            match judged {
-                Some(Judged { decision: Decision::Passes(_), steady }) => {
-                    let memo = steady.then(|| Memo::of(head.front(), head.len())).flatten();
-                    last = memo.map(|memo| (memo, vid));
-                }
-                // Headers behind the copied front its sender could still change.
-                Some(_) | None => refused |= 1 << outgoing.frame,
+            // Headers behind the copied front its sender could still change.
+            if !matches!(judged, Some(Decision::Passes(_))) {
+                refused |= 1 << outgoing.frame;
             }
         }
         refused

@@ -1,11 +1,12 @@
 //! Judges frames of known connections in bursts of 32, as a worker does, so that callgrind can count instructions:
-//! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. The difference of two runs is what their further frames cost.
+//! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. The difference of two runs is the
+//! cost of the further frames.
 
-use weir_groups::{Decision, Direction, Frame, Judged, Memo, Other, Peer, Policy, Rule, Table};
+use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rule, Table, is_like};
 use weir_limits::HEAD_LEN;
 
 /// Frames of a burst.
-const BURST: u32 = 32;
+const BURST: usize = 32;
 /// Shortest frame of Ethernet, without its checksum.
 const LEN: usize = 60;
 
@@ -24,7 +25,7 @@ fn main() {
     let mut numbers =
         std::env::args().skip(1).map(|it| it.parse().expect("cost FLOWS FRAMES RULES"));
     let mut number = || numbers.next().expect("cost FLOWS FRAMES RULES");
-    let (flows, frames, rules): (u16, u32, usize) = (number() as u16, number(), number() as usize);
+    let (flows, frames, rules) = (number() as u16, number(), number());
     let heads: Vec<_> = (0..flows).map(head).collect();
     let rule = Rule {
         direction: Direction::Out,
@@ -40,18 +41,24 @@ fn main() {
         generation: 0,
     };
     let mut table = Table::new(1, 0);
-    let mut last: Option<Memo> = None;
-    for (nth, head) in (0..frames).zip(heads.iter().cycle()) {
+    // As many bursts as it takes until all flows have had their turn in whole bursts.
+    let turns: Vec<_> = heads.iter().cycle().take(heads.len() * BURST).collect();
+    for burst in turns.chunks_exact(BURST).cycle().take(frames / BURST) {
         // Nothing is remembered from one burst to the next.
-        last = last.filter(|_| !nth.is_multiple_of(BURST));
-        if last.as_ref().is_some_and(|memo| memo.is_of(head, LEN)) {
-            continue;
+        let mut before = None;
+        for &head in burst {
+            if before.is_some_and(|before| is_like(head, LEN, before)) {
+                continue;
+            }
+            let bytes = &head[..LEN];
+            let goes_on = table.goes_on(&policy, Direction::Out, (bytes, 0), 0);
+            before = goes_on.then_some(head);
+            if goes_on {
+                continue;
+            }
+            let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
+            let judged = table.judge(&policy, Direction::Out, frame, Peer::default(), 0);
+            assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
         }
-        let frame = Frame { bytes: &head[..LEN], len: LEN as u32, vid: 0, again: false };
-        let judged = table.judge(&policy, Direction::Out, frame, Peer::default(), 0);
-        let Some(Judged { decision: Decision::Passes(_), steady }) = judged else {
-            panic!("refused: {judged:?}");
-        };
-        last = steady.then(|| Memo::of(head, LEN)).flatten();
     }
 }

@@ -7,6 +7,7 @@ use weir_wire::layers::protocol;
 
 use crate::fragments::DatagramKey;
 use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unread, read};
+use crate::plain;
 use crate::rules::{Allowed, Direction, GroupId, Policy};
 use crate::table::{Known, Place, State, Table, ticks};
 use crate::tcp::{Step, step};
@@ -65,15 +66,6 @@ pub enum Why {
     Full,
 }
 
-/// A frame that was judged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judged {
-    /// What becomes of it.
-    pub decision: Decision,
-    /// The same becomes of the next frame of the same flow, and it changes nothing.
-    pub steady: bool,
-}
-
 /// What passing a frame changes.
 #[derive(Clone, Copy, Debug)]
 enum Change {
@@ -91,14 +83,14 @@ enum PartChange {
 
 /// A decision with what it changes.
 struct Thought {
-    judged: Judged,
+    decision: Decision,
     change: Change,
     part: Option<(DatagramKey, Part, PartChange)>,
 }
 
 impl Thought {
     fn new(decision: Decision) -> Self {
-        Self { judged: Judged { decision, steady: false }, change: Change::None, part: None }
+        Self { decision, change: Change::None, part: None }
     }
 
     fn refused(why: Why) -> Self {
@@ -107,11 +99,6 @@ impl Thought {
 
     fn with(self, change: Change) -> Self {
         Self { change, ..self }
-    }
-
-    fn steady(mut self, steady: bool) -> Self {
-        self.judged.steady = steady;
-        self
     }
 }
 
@@ -123,6 +110,20 @@ fn passes(allowed: Allowed) -> Thought {
 }
 
 impl Table {
+    /// True if a frame passes since it belongs to a connection, and changes nothing but when that was seen. So do all
+    /// frames that are [like it](crate::is_like). Of any other frame nothing is said, and it has to be judged.
+    #[inline]
+    pub fn goes_on(
+        &mut self,
+        policy: &Policy,
+        direction: Direction,
+        (bytes, vid): (&[u8], u16),
+        now_ns: u64,
+    ) -> bool {
+        plain::key(bytes, direction, vid)
+            .is_some_and(|key| self.go_on(&key, direction, policy.generation, ticks(now_ns)))
+    }
+
     /// Judges a frame that goes `direction`. `None`: its headers go on behind the bytes at hand.
     pub fn judge(
         &mut self,
@@ -131,9 +132,9 @@ impl Table {
         frame: Frame<'_>,
         peer: Peer<'_>,
         now_ns: u64,
-    ) -> Option<Judged> {
+    ) -> Option<Decision> {
         let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
-        let Thought { mut judged, change, part } = judge.think()?;
+        let Thought { mut decision, change, part } = judge.think()?;
         let noted = match change {
             Change::None => true,
             Change::Note(place, key, known) => self.note(place, &key, known),
@@ -142,15 +143,15 @@ impl Table {
                 true
             }
         };
-        if !noted && matches!(judged.decision, Decision::Passes(_)) {
-            judged = Judged { decision: Decision::Refused(Why::Full), steady: false };
+        if !noted && matches!(decision, Decision::Passes(_)) {
+            decision = Decision::Refused(Why::Full);
         } else if let Some((key, part, change)) = part {
             match change {
                 PartChange::Begin(ports) => self.fragments.begin(&key, part, ports, now_ns),
                 PartChange::Follow => self.fragments.follow(&key, part, now_ns),
             }
         }
-        Some(judged)
+        Some(decision)
     }
 
     /// What would become of a frame; nothing changes.
@@ -163,7 +164,7 @@ impl Table {
         now_ns: u64,
     ) -> Option<Decision> {
         let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
-        judge.think().map(|thought| thought.judged.decision)
+        judge.think().map(|thought| thought.decision)
     }
 }
 
@@ -205,8 +206,8 @@ impl Judge<'_> {
                 }
             }
             (_, Some(part)) => {
-                let thought = self.whole(packet).steady(false);
-                if let Decision::Refused(_) = thought.judged.decision {
+                let thought = self.whole(packet);
+                if let Decision::Refused(_) = thought.decision {
                     return thought;
                 }
                 let (key, again) = (datagram(part), self.frame.again);
@@ -316,14 +317,14 @@ impl Judge<'_> {
         if let Some(known) = known.filter(|known| self.is_allowed_still(known, flow)) {
             let state = if known.opener == self.direction { known.state } else { State::Answered };
             let change = self.changed(place, key, known, state);
-            return Thought::new(Decision::Passes(Why::Established)).with(change).steady(true);
+            return Thought::new(Decision::Passes(Why::Established)).with(change);
         }
         let is_answer = query == Some(self.direction.reverse());
         match self.allowed(flow) {
             Some(allowed) if is_answer => passes(allowed),
             Some(allowed) => {
                 let known = self.known(State::Unanswered, self.direction);
-                passes(allowed).with(Change::Note(place, key, known)).steady(true)
+                passes(allowed).with(Change::Note(place, key, known))
             }
             None if known.is_some() => Thought::refused(Why::NoRule).with(Change::Remove(place)),
             None => Thought::refused(Why::NoRule),
@@ -364,13 +365,10 @@ impl Judge<'_> {
                 }
             }
         }
-        let first = if known.state == State::TakenUp { known.heard } else { known.opener };
-        match step(known.state, flags, first == self.direction) {
+        match step(known.state, flags, known.first() == self.direction) {
             Step::To(state) => {
-                let steady =
-                    state == known.state && flags.0 & (Flags::SYN | Flags::FIN | Flags::RST) == 0;
                 let change = self.changed(place, key, known, state);
-                Thought::new(Decision::Passes(Why::Established)).with(change).steady(steady)
+                Thought::new(Decision::Passes(Why::Established)).with(change)
             }
             Step::Opens => self.open(place, key, flow),
             Step::Asks => self.alone(flow),

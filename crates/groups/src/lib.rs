@@ -9,21 +9,21 @@
 //! | `table.rs` | the connections of one interface, in fixed memory |
 //! | `fragments.rs` | datagrams that come in fragments |
 //! | `judge.rs` | the decision about one frame |
-//! | `memo.rs` | frames of one flow in a row |
+//! | `plain.rs` | frames of established connections, in few instructions |
 //!
 //! Nothing here reads a clock or allocates for a frame: time is a parameter, tables are made with the interface.
 #![forbid(unsafe_code)]
 
 mod fragments;
 mod judge;
-mod memo;
 mod packet;
+mod plain;
 mod rules;
 mod table;
 mod tcp;
 
-pub use judge::{Decision, Frame, Judged, Peer, Why};
-pub use memo::Memo;
+pub use judge::{Decision, Frame, Peer, Why};
+pub use plain::is_like;
 pub use rules::{Direction, GroupId, Other, Policy, Rule};
 pub use table::Table;
 

@@ -377,21 +377,46 @@ fn icmp(
 pub(crate) struct Key(pub [u64; 5]);
 
 impl Key {
-    /// That of a packet which goes `direction`, in VLAN `vid`. `opener` says which way a query went, where it is one or
-    /// its answer: two ends may ask each other with the same identifier.
+    /// The key of a packet which goes `direction`, in VLAN `vid`. `opener` says which way a query went, where the packet
+    /// is one or its answer: two ends may ask each other with the same identifier.
     pub fn new(flow: &Flow, direction: Direction, vid: u16, opener: Option<Direction>) -> Self {
         let (own, peer) = match direction {
             Direction::Out => ((flow.src, flow.sport), (flow.dst, flow.dport)),
             Direction::In => ((flow.dst, flow.dport), (flow.src, flow.sport)),
         };
-        let opener = match opener {
-            None => 0,
-            Some(Direction::In) => 1,
-            Some(Direction::Out) => 2,
+        let ports = u32::from(own.1) << 16 | u32::from(peer.1);
+        let halves = |address: u128| [(address >> 64) as u64, address as u64];
+        let mut key = match flow.v6 {
+            true => Self::v6(halves(own.0), halves(peer.0), ports, flow.protocol, vid),
+            false => Self::v4((own.0 << 32 | peer.0) as u64, ports, flow.protocol, vid),
         };
-        let ports = u64::from(own.1) << 48 | u64::from(peer.1) << 32;
-        let rest = u64::from(vid & 0xfff) << 16 | u64::from(flow.protocol) << 8;
-        let last = ports | rest | opener << 1 | u64::from(flow.v6);
-        Self([(own.0 >> 64) as u64, own.0 as u64, (peer.0 >> 64) as u64, peer.0 as u64, last])
+        key.0[4] |= match opener {
+            None => 0,
+            Some(Direction::In) => 1 << 1,
+            Some(Direction::Out) => 2 << 1,
+        };
+        key
+    }
+
+    /// The key of a packet of IPv4; addresses and ports have the interface's end first.
+    #[inline(always)]
+    pub fn v4(addresses: u64, ports: u32, protocol: u8, vid: u16) -> Self {
+        Self([addresses, 0, 0, 0, Self::last(ports, protocol, vid)])
+    }
+
+    /// The key of a packet of IPv6.
+    #[inline(always)]
+    pub fn v6(own: [u64; 2], peer: [u64; 2], ports: u32, protocol: u8, vid: u16) -> Self {
+        Self([own[0], own[1], peer[0], peer[1], Self::last(ports, protocol, vid) | 1])
+    }
+
+    #[inline(always)]
+    fn last(ports: u32, protocol: u8, vid: u16) -> u64 {
+        u64::from(ports) << 32 | u64::from(vid & 0xfff) << 16 | u64::from(protocol) << 8
+    }
+
+    #[inline(always)]
+    pub fn is_v6(&self) -> bool {
+        self.0[4] & 1 != 0
     }
 }

@@ -8,8 +8,9 @@ use weir_limits::{GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_
 use weir_wire::layers::protocol;
 
 use crate::fragments::Fragments;
-use crate::packet::Key;
+use crate::packet::{Flags, Key};
 use crate::rules::Direction;
+use crate::tcp::{Step, step};
 
 /// Connections of a bucket.
 const WAYS: usize = 8;
@@ -112,8 +113,14 @@ pub(crate) struct Known {
 impl Known {
     fn pack(self) -> u64 {
         let bit = |direction| u64::from(direction == Direction::Out);
+        let goes_on = |direction| match self.goes_on(direction) {
+            true => going_on(direction),
+            false => 0,
+        };
         u64::from(self.seen) << 32
             | u64::from(self.generation) << 16
+            | goes_on(Direction::In)
+            | goes_on(Direction::Out)
             | bit(self.heard) << 9
             | bit(self.opener) << 8
             | self.state as u64
@@ -135,46 +142,114 @@ impl Known {
         })
     }
 
+    /// Which way the end sends that counts as the opener in TCP's steps.
+    pub fn first(&self) -> Direction {
+        if self.state == State::TakenUp { self.heard } else { self.opener }
+    }
+
+    /// True if a [plain](crate::plain) packet that goes `direction` changes nothing but when the connection was seen.
+    fn goes_on(&self, direction: Direction) -> bool {
+        match self.state {
+            // It is forgotten sooner than others.
+            State::Reset => false,
+            State::Unanswered => self.opener == direction,
+            State::Answered => true,
+            state => step(state, Flags(Flags::ACK), self.first() == direction) == Step::To(state),
+        }
+    }
+
     fn is_over(&self, protocol: u8, now: u32) -> bool {
         let secs = u64::from(self.state.timeout_secs(protocol));
         u64::from(now.wrapping_sub(self.seen)) > (secs * 1_000_000_000) >> GROUP_TIME_SHIFT
     }
 }
 
+/// The bit of a packed [`Known`] that a plain packet looks at.
+#[inline(always)]
+fn going_on(direction: Direction) -> u64 {
+    match direction {
+        Direction::In => 1 << 10,
+        Direction::Out => 1 << 11,
+    }
+}
+
+/// No connection that goes on is forgotten before: 30 s.
+const FRESH_TICKS: u32 = (30_000_000_000_u64 >> GROUP_TIME_SHIFT) as u32;
+
+/// Of each connection of a bucket 15 bits of its hash, never 0 where there is one. Four are compared at once.
+type Tags = [u64; WAYS / 4];
+
+/// The bit of each of a word's four tags that none has.
+const NO_TAGS: u64 = 0x8000_8000_8000_8000;
+
+fn tag_at(tags: &Tags, way: usize) -> u16 {
+    (tags[way / 4 % 2] >> (way % 4 * 16)) as u16
+}
+
+fn set_tag(tags: &mut Tags, way: usize, tag: u16) {
+    let (word, shift) = (&mut tags[way / 4 % 2], way % 4 * 16);
+    *word = *word & !(0xffff << shift) | u64::from(tag) << shift;
+}
+
+/// Ways of a bucket that have `tag`, by bits that [`way_of`] knows.
+#[inline(always)]
+fn with_tag(tags: &Tags, tag: u16) -> u64 {
+    let wanted = u64::from(tag) * 0x0001_0001_0001_0001;
+    // No difference borrows from the tag above, since no tag has the highest bit.
+    let equal = |word: u64| (NO_TAGS - (word ^ wanted)) & NO_TAGS;
+    equal(tags[0]) >> 1 | equal(tags[1])
+}
+
+#[inline(always)]
+fn way_of(bit: usize) -> usize {
+    bit / 16 | bit % 2 * 4
+}
+
 /// A connection: its ends and what is known of it.
 type Entry = [u64; 6];
 const _: () = assert!(size_of::<Entry>() + size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX);
 
+/// Buckets that a key's hash names, and the tag there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Spots {
+    buckets: [usize; 2],
+    tag: u16,
+}
+
 /// Where a connection is, or has been looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    buckets: [u32; 2],
-    tag: u16,
-    /// The bucket's number and the way.
-    at: Option<(u32, u8)>,
+    spots: Spots,
+    at: Option<usize>,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
-    /// Of each connection a part of its hash, never 0 where there is one.
-    tags: Box<[[u16; WAYS]]>,
-    entries: Box<[[Entry; WAYS]]>,
+    tags: Box<[Tags; BUCKETS]>,
+    entries: Box<[Entry; GROUP_CONNECTIONS_MAX]>,
     seed: [u64; 6],
     live: u32,
     /// Connections that found no place.
     full: u64,
-    sweep: u32,
+    sweep: usize,
     /// When it was made.
     pub(crate) since_ns: u64,
     pub(crate) fragments: Fragments,
 }
 
+/// Memory of zeros: pages are taken up when a connection first needs them.
+fn zeros<T, const N: usize>(made: Vec<T>) -> Box<[T; N]> {
+    made.try_into().unwrap_or_else(|_| unreachable!("as long as it was made"))
+}
+
+#[inline(always)]
 pub(crate) fn ticks(now_ns: u64) -> u32 {
     // It wraps after two years, and no connection lives so long.
     (now_ns >> GROUP_TIME_SHIFT) as u32
 }
 
+#[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
@@ -196,9 +271,8 @@ impl Table {
             z ^ z >> 31
         });
         Self {
-            // Memory of zeros: pages are taken up when a connection first needs them.
-            tags: vec![[0; WAYS]; BUCKETS].into_boxed_slice(),
-            entries: vec![[[0; 6]; WAYS]; BUCKETS].into_boxed_slice(),
+            tags: zeros(vec![[0; WAYS / 4]; BUCKETS]),
+            entries: zeros(vec![[0; 6]; GROUP_CONNECTIONS_MAX]),
             seed,
             live: 0,
             full: 0,
@@ -218,38 +292,78 @@ impl Table {
         self.full
     }
 
-    fn hash(&self, Key(key): &Key) -> u64 {
+    /// Two rounds of multiplication with secrets, as in wyhash. Nobody sees a hash or whose bucket is full, so what
+    /// attackers can choose by is only that keys which differ have nothing to do with each other.
+    #[inline(always)]
+    fn spots(&self, key: &Key) -> Spots {
         let [a, b, c, d, e, f] = self.seed;
-        let ends = fold(key[0] ^ key[1] ^ a, key[1].rotate_left(32) ^ b)
-            ^ fold(key[2] ^ key[3] ^ c, key[3].rotate_left(32) ^ d);
-        // The ends' high halves again: those of IPv4 are 0, and those of IPv6 must not cancel out.
-        let ends = ends ^ fold(key[0] ^ d, key[2] ^ b);
-        fold(ends ^ key[4] ^ e, f | 1)
+        let [k0, k1, k2, k3, last] = key.0;
+        let (one, other) = match key.is_v6() {
+            false => (fold(k0 ^ a, last ^ b), 0),
+            true => (fold(k0 ^ a, k1 ^ b), fold(k2 ^ c, k3 ^ d) ^ last),
+        };
+        let hash = fold(one ^ e, other ^ f);
+        let bucket = |bits: u64| bits as usize % BUCKETS;
+        Spots { buckets: [bucket(hash), bucket(hash >> 24)], tag: (hash >> 49) as u16 | 1 }
+    }
+
+    /// The place of a connection that was noted, over or not.
+    #[inline(always)]
+    fn seek(&self, key: &Key, spots: Spots) -> Option<usize> {
+        for bucket in spots.buckets {
+            let mut ways = with_tag(&self.tags[bucket], spots.tag);
+            while ways != 0 {
+                let at = bucket * WAYS | way_of(ways.trailing_zeros() as usize);
+                let entry = &self.entries[at % GROUP_CONNECTIONS_MAX];
+                let [k0, k1, k2, k3, last] = key.0;
+                let is_it = entry[0] == k0
+                    && entry[4] == last
+                    && (!key.is_v6() || entry[1] == k1 && entry[2] == k2 && entry[3] == k3);
+                if is_it {
+                    return Some(at);
+                }
+                ways &= ways - 1;
+            }
+        }
+        None
+    }
+
+    /// Notes the time of a plain packet that leaves its connection as it is otherwise; `false` if there is no such
+    /// connection.
+    #[inline(always)]
+    pub(crate) fn go_on(&mut self, key: &Key, way: Direction, generation: u16, now: u32) -> bool {
+        let Some(at) = self.going_on(key, way, generation, now) else { return false };
+        let known = &mut self.entries[at % GROUP_CONNECTIONS_MAX][5];
+        *known = *known & 0xffff_ffff | u64::from(now) << 32;
+        true
+    }
+
+    /// The place of a connection that a plain packet leaves as it is but for when it was seen.
+    #[inline(always)]
+    pub(crate) fn going_on(
+        &self,
+        key: &Key,
+        direction: Direction,
+        generation: u16,
+        now: u32,
+    ) -> Option<usize> {
+        let at = self.seek(key, self.spots(key))?;
+        let known = self.entries[at % GROUP_CONNECTIONS_MAX][5];
+        let (bit, generation) = (going_on(direction), u64::from(generation) << 16);
+        let is_same = (known ^ (bit | generation)) & (bit | 0xffff << 16) == 0;
+        let is_fresh = now.wrapping_sub((known >> 32) as u32) <= FRESH_TICKS;
+        (is_same && is_fresh).then_some(at)
     }
 
     /// Looks for a connection that is not over.
     pub(crate) fn find(&self, key: &Key, now: u32) -> (Place, Option<Known>) {
-        let hash = self.hash(key);
-        let mask = (BUCKETS - 1) as u32;
-        let buckets = [hash as u32 & mask, (hash >> 24) as u32 & mask];
-        let tag = (hash >> 48) as u16 | 1;
-        let mut place = Place { buckets, tag, at: None };
-        for bucket in buckets {
-            let Some(tags) = self.tags.get(bucket as usize) else { continue };
-            for (way, _) in tags.iter().enumerate().filter(|(_, other)| **other == tag) {
-                let Some(entry) = self.entry(bucket, way) else { continue };
-                if entry[..5] == key.0 {
-                    place.at = Some((bucket, way as u8));
-                    let known = Known::unpack(entry[5]);
-                    return (place, known.filter(|it| !it.is_over(protocol_of(entry), now)));
-                }
-            }
-        }
-        (place, None)
-    }
-
-    fn entry(&self, bucket: u32, way: usize) -> Option<&Entry> {
-        self.entries.get(bucket as usize)?.get(way)
+        let spots = self.spots(key);
+        let at = self.seek(key, spots);
+        let known = at.and_then(|at| {
+            let entry = &self.entries[at];
+            Known::unpack(entry[5]).filter(|it| !it.is_over(protocol_of(entry), now))
+        });
+        (Place { spots, at }, known)
     }
 
     /// Notes what is known of a connection that was [looked for](Self::find). `false` if there is no room for it.
@@ -257,61 +371,47 @@ impl Table {
         if place.at.is_none() {
             self.sweep_one(known.seen);
         }
-        let Some((bucket, way)) = place.at.or_else(|| self.make_room(place, known.seen)) else {
+        let Some(at) = place.at.or_else(|| self.make_room(place.spots, known.seen)) else {
             self.full += 1;
             return false;
         };
-        let (bucket, way) = (bucket as usize, usize::from(way));
-        if let (Some(tag), Some(entry)) = (
-            self.tags.get_mut(bucket).and_then(|tags| tags.get_mut(way)),
-            self.entries.get_mut(bucket).and_then(|entries| entries.get_mut(way)),
-        ) {
-            self.live += u32::from(*tag == 0);
-            *tag = place.tag;
-            let [a, b, c, d, e] = key.0;
-            *entry = [a, b, c, d, e, known.pack()];
-        }
+        let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
+        self.live += u32::from(tag_at(tags, way) == 0);
+        set_tag(tags, way, place.spots.tag);
+        let [a, b, c, d, e] = key.0;
+        self.entries[at] = [a, b, c, d, e, known.pack()];
         true
     }
 
     /// Forgets a connection.
     pub(crate) fn remove(&mut self, place: Place) {
-        if let Some((bucket, way)) = place.at {
-            self.clear(bucket, way.into());
+        if let Some(at) = place.at {
+            self.clear(at);
         }
     }
 
-    fn clear(&mut self, bucket: u32, way: usize) {
-        if let Some(tag) = self.tags.get_mut(bucket as usize).and_then(|tags| tags.get_mut(way)) {
-            self.live -= u32::from(*tag != 0);
-            *tag = 0;
-        }
+    fn clear(&mut self, at: usize) {
+        let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
+        self.live -= u32::from(tag_at(tags, way) != 0);
+        set_tag(tags, way, 0);
     }
 
-    /// The way in one of the two buckets that is free, or whose connection yields first.
-    fn make_room(&mut self, place: Place, now: u32) -> Option<(u32, u8)> {
-        let taken = |bucket: u32| {
-            let tags = self.tags.get(bucket as usize);
-            tags.map_or(WAYS, |tags| tags.iter().filter(|tag| **tag != 0).count())
-        };
-        let [first, second] = place.buckets;
-        let buckets = if taken(second) < taken(first) { [second, first] } else { [first, second] };
-        let mut best: Option<((u32, u32), (u32, u8))> = None;
-        for bucket in buckets {
-            for way in 0..WAYS {
-                let at = (bucket, way as u8);
-                if self.tags.get(bucket as usize)?[way] == 0 {
-                    return Some(at);
-                }
-                let entry = self.entry(bucket, way)?;
-                let Some(known) = Known::unpack(entry[5]) else { return Some(at) };
-                if known.is_over(protocol_of(entry), now) {
-                    return Some(at);
-                }
-                let rank = (known.state.yields(), now.wrapping_sub(known.seen));
-                if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
-                    best = Some((rank, at));
-                }
+    /// The place in one of the two buckets that is free, or whose connection yields first.
+    fn make_room(&self, spots: Spots, now: u32) -> Option<usize> {
+        let is_free = |at: &usize| tag_at(&self.tags[*at / WAYS], *at % WAYS) == 0;
+        let places = |bucket: usize| bucket * WAYS..(bucket + 1) * WAYS;
+        let free = |bucket: usize| places(bucket).filter(is_free).count();
+        let [first, second] = spots.buckets;
+        let [emptier, other] =
+            if free(second) > free(first) { [second, first] } else { [first, second] };
+        let mut best: Option<((u32, u32), usize)> = None;
+        for at in places(emptier).chain(places(other)) {
+            let entry = &self.entries[at];
+            let known = Known::unpack(entry[5]).filter(|it| !it.is_over(protocol_of(entry), now));
+            let Some(known) = known.filter(|_| !is_free(&at)) else { return Some(at) };
+            let rank = (known.state.yields(), now.wrapping_sub(known.seen));
+            if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
+                best = Some((rank, at));
             }
         }
         best.map(|(_, at)| at)
@@ -320,14 +420,46 @@ impl Table {
     /// With each new connection one bucket is rid of what is over.
     fn sweep_one(&mut self, now: u32) {
         let bucket = self.sweep;
-        self.sweep = (self.sweep + 1) % BUCKETS as u32;
-        for way in 0..WAYS {
-            let is_over = self.entry(bucket, way).is_some_and(|entry| {
-                Known::unpack(entry[5]).is_none_or(|it| it.is_over(protocol_of(entry), now))
-            });
-            if is_over {
-                self.clear(bucket, way);
+        self.sweep = (self.sweep + 1) % BUCKETS;
+        for at in bucket * WAYS..(bucket + 1) * WAYS {
+            let entry = &self.entries[at];
+            if Known::unpack(entry[5]).is_none_or(|it| it.is_over(protocol_of(entry), now)) {
+                self.clear(at);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_connection_that_goes_on_is_forgotten_while_it_is_fresh() {
+        for (state, opener) in State::ALL.into_iter().zip([Direction::In, Direction::Out].repeat(6))
+        {
+            let known = Known { state, opener, heard: opener, generation: 0, seen: 0 };
+            for protocol in [protocol::TCP, protocol::UDP] {
+                let goes_on = known.goes_on(Direction::In) || known.goes_on(Direction::Out);
+                assert!(!goes_on || !known.is_over(protocol, FRESH_TICKS), "{known:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_way_of_a_bucket_is_found_by_its_tag_and_no_other_is() {
+        let tag = |way: usize| 0x7ff1 + 2 * way as u16;
+        let mut tags = Tags::default();
+        for way in 0..WAYS {
+            set_tag(&mut tags, way, tag(way));
+        }
+        set_tag(&mut tags, 2, 0);
+        for way in (0..WAYS).filter(|way| *way != 2) {
+            let found = with_tag(&tags, tag(way));
+            assert_eq!(found.count_ones(), 1);
+            assert_eq!(way_of(found.trailing_zeros() as usize), way);
+            assert_eq!(tag_at(&tags, way), tag(way));
+        }
+        assert_eq!(with_tag(&tags, tag(2)), 0);
     }
 }
