@@ -215,14 +215,21 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
     }
 }
 
+/// A worker that polls all the time says that it serves; one without traffic says that it sleeps.
 #[test]
 fn neither_an_upgrade_nor_a_signal_makes_weir_leave_while_a_worker_stands_still() {
+    for realization in ["dedicated", "shared"] {
+        leaves_only_if_all_workers_go_on(realization);
+    }
+}
+
+fn leaves_only_if_all_workers_go_on(realization: &str) {
     let dir = tempfile::tempdir().unwrap();
     let keeper = dir.path().join("keeper.sock");
     let mut kept = Command::new(env!("CARGO_BIN_EXE_weir-keeper")).arg(&keeper).spawn().unwrap();
     eventually("the keeper listens", || weir_keeper::connect(&keeper).ok());
     let config =
-        format!("workers = 1\nrealization = \"dedicated\"\nkeeper = {keeper:?}\n[vif.a]\n");
+        format!("workers = 1\nrealization = {realization:?}\nkeeper = {keeper:?}\n[vif.a]\n");
     let mut weir = Weir::start(dir.path(), &config, &["--no-sandbox"]);
     assert_eq!(weir.other_news(), "READY=1");
     let socket = dir.path().join("a.sock");
@@ -245,6 +252,8 @@ fn neither_an_upgrade_nor_a_signal_makes_weir_leave_while_a_worker_stands_still(
     let refused = upgrade.output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("weir-worker-0"), "{said}");
+    assert!(said.contains("serves a, and does not go on"), "{said}");
+    assert!(weir.stats().is_some());
     let before = weir.log().len();
     weir.signal(Signal::USR2);
     eventually("the signal is refused", || {

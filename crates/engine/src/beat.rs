@@ -217,24 +217,32 @@ pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T
     work()
 }
 
-/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has begun a new turn.
+/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has begun a new turn. That a
+/// thread sleeps is only what it says: those of `woken`, by the kernel's id, get a new turn by `wake`.
 ///
 /// # Errors
-/// The name of a thread that had no new turn in this time, and its activity.
-pub fn all_go_on_within(patience: Duration) -> Result<(), String> {
+/// A thread that had no new turn in this time.
+pub fn all_go_on_within(
+    patience: Duration,
+    woken: &[u32],
+    wake: impl FnOnce(),
+) -> Result<(), Seen> {
     let end = Instant::now() + patience;
     let mut left = seen();
+    wake();
     loop {
         let now = seen();
         left.retain(|before| {
             let is_same = |thread: &&Seen| thread.id == before.id && thread.said == before.said;
             before.role != Role::Own
-                && before.said.place() != Place::Asleep
+                && (before.said.place() != Place::Asleep || woken.contains(&before.id))
                 && now.iter().any(|thread| is_same(&thread))
         });
-        let Some(first) = left.first() else { return Ok(()) };
+        if left.is_empty() {
+            return Ok(());
+        }
         if Instant::now() >= end {
-            return Err(first.to_string());
+            return Err(left.remove(0));
         }
         std::thread::sleep(LOOK_EVERY);
     }
@@ -329,12 +337,41 @@ mod tests {
             std::thread::yield_now();
         }
         // Threads of other tests are also stuck for a moment.
-        let named = Err("stays-here works for web0".to_owned());
-        while all_go_on_within(Duration::from_millis(50)) != named {
+        let still = || all_go_on_within(Duration::from_millis(50), &[], || ());
+        while still().map_err(|it| it.to_string()) != Err("stays-here works for web0".into()) {
             std::thread::yield_now();
         }
         drop(go);
         thread.join().unwrap();
-        assert_eq!(all_go_on_within(Duration::from_secs(60)), Ok(()));
+        assert_eq!(all_go_on_within(Duration::from_secs(60), &[], || ()), Ok(()));
+    }
+
+    #[test]
+    fn who_says_that_it_sleeps_is_believed_unless_it_was_woken() {
+        let (wake, woken) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            watch_this_thread("sleeps-here", Role::Worker);
+            wait(|| {
+                let _ = woken.recv();
+            });
+            asleep();
+            // This wake-up never reaches it.
+            let _ = woken.recv();
+        });
+        let id = loop {
+            match of("sleeps-here") {
+                Some(found) if found.said.place() == Place::Asleep => break found.id,
+                _ => std::thread::yield_now(),
+            }
+        };
+        let minute = Duration::from_secs(60);
+        assert_eq!(all_go_on_within(minute, &[id], || wake.send(()).unwrap()), Ok(()));
+        let still = || all_go_on_within(Duration::from_millis(50), &[id], || ());
+        while still().map_err(|it| it.to_string()) != Err("sleeps-here sleeps".into()) {
+            std::thread::yield_now();
+        }
+        assert_eq!(all_go_on_within(minute, &[], || ()), Ok(()), "nobody has asked it");
+        drop(wake);
+        thread.join().unwrap();
     }
 }

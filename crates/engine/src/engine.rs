@@ -5,6 +5,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use thread_priority::{
     Error as PriorityError, NormalThreadSchedulePolicy, RealtimeThreadSchedulePolicy,
@@ -33,6 +34,9 @@ use crate::stats::{Counter, PortCounters};
 use crate::storm::{Storm, StormLimit};
 use crate::switch::{Ports, Slot, slot};
 use crate::worker::Worker;
+
+/// Interval at which workers that end are looked at, while guests wait for the next weir.
+const HALT_LOOK: Duration = Duration::from_micros(100);
 
 /// A running switch. Dropping it stops the workers.
 pub struct Engine {
@@ -192,9 +196,7 @@ impl Engine {
     pub fn set_share(&self, id: PortId, share: Share, limit: RateLimit) {
         self.shared.shares.set(id, share, limit);
         // A worker that sleeps until a port may send again can now be due earlier.
-        for worker in self.shared.crew.iter() {
-            worker.poller.wake();
-        }
+        self.wake();
     }
 
     /// Limits the traffic that a port receives from now on, starting with full buckets. Excess frames are dropped and
@@ -303,6 +305,23 @@ impl Engine {
         pair.worker().or_else(|| self.shared.crew.first_worker(port, queue))
     }
 
+    /// Wakes all workers: each begins a new turn.
+    pub fn wake(&self) {
+        for worker in self.shared.crew.iter() {
+            worker.poller.wake();
+        }
+    }
+
+    /// The ports of which a worker serves a queue.
+    pub fn served_by(&self, worker: usize) -> Vec<PortId> {
+        let ports = self.shared.ports.load();
+        let all = ports.iter().enumerate().filter_map(|(port, slot)| {
+            slot.as_ref()?.pairs.iter().find(|pair| pair.is_served_by(worker))?;
+            PortId::new(u16::try_from(port).ok()?)
+        });
+        all.collect()
+    }
+
     /// Each worker's thread id, by number; `None` for a worker that does not run yet.
     pub fn worker_threads(&self) -> Vec<Option<u32>> {
         let thread = |worker: &Arc<WorkerHandle>| match worker.thread_id.load(Ordering::Relaxed) {
@@ -363,16 +382,30 @@ impl Engine {
     /// Ends the workers, each after its burst. Rings and devices stay as they are, so that another process can
     /// continue.
     pub fn halt(&self) {
-        self.shared.stopping.store(true, Ordering::Relaxed);
-        self.shared.gate.open();
-        for worker in self.shared.crew.iter() {
-            worker.poller.wake();
-        }
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(|e| e.into_inner()));
-        for thread in threads {
+        for thread in self.stopping() {
             // A worker that panicked has reported it on standard error.
             let _ = thread.join();
         }
+    }
+
+    /// As [`halt`](Self::halt), for at most `patience`. `false` if a worker stands still, and may touch rings later.
+    pub fn halt_within(&self, patience: Duration) -> bool {
+        let (end, threads) = (Instant::now() + patience, self.stopping());
+        while !threads.iter().all(JoinHandle::is_finished) {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(HALT_LOOK);
+        }
+        true
+    }
+
+    /// Asks all workers to end.
+    fn stopping(&self) -> Vec<JoinHandle<()>> {
+        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.gate.open();
+        self.wake();
+        std::mem::take(&mut *self.threads.lock().unwrap_or_else(|e| e.into_inner()))
     }
 }
 

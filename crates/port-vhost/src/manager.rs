@@ -76,6 +76,8 @@ pub(crate) enum Command {
     Remove(PortId, mpsc::Sender<()>),
     /// The thread of a front end is about to end.
     Ended(PortId, u64),
+    /// The thread is to show that it goes on.
+    Answer(mpsc::Sender<()>),
     Stop,
     /// As `Stop`, but sessions are left to another weir. The answer is the number of sessions that do not end.
     Leave(mpsc::Sender<usize>),
@@ -168,6 +170,13 @@ impl Manager {
             Err(mpsc::RecvTimeoutError::Timeout) => Err(StillBusy),
             _ => Ok(()),
         }
+    }
+
+    /// True if the thread goes on within `patience`, or has ended.
+    pub fn goes_on_within(&self, patience: Duration) -> bool {
+        let (to, answer) = mpsc::channel();
+        let asked = lock(&self.commands).send(Command::Answer(to));
+        asked.is_err() || answer.recv_timeout(patience) != Err(mpsc::RecvTimeoutError::Timeout)
     }
 
     /// Stops accepting, and ends all sessions so that another weir can resume those that are kept: as if this
@@ -286,6 +295,9 @@ impl Sessions {
                     Command::Add(port, source, party) => self.add(port, source, party),
                     Command::Remove(port, done) => self.remove(port, done),
                     Command::Ended(port, session) => self.ended(port, session),
+                    Command::Answer(to) => {
+                        let _ = to.send(());
+                    }
                     Command::Stop => {
                         self.stop(End::ask, END_MAX);
                         return;

@@ -11,6 +11,11 @@ use super::Switch;
 use crate::control::{Refusal, Response};
 use crate::upgrade::{Next, Starter, Which};
 
+/// The time in which each thread must show that it goes on.
+const WITHIN: Duration = Duration::from_nanos(LEAVES_WITHIN_NS);
+/// The number of a worker's ports that a message names.
+const NAMED_MAX: usize = 8;
+
 /// The means of an upgrade.
 pub(super) struct Upgrades {
     starter: Starter,
@@ -61,14 +66,18 @@ impl Switch {
         if busy > 0 {
             tracing::warn!(busy, "sessions are left in the middle of a request");
         }
-        self.engine.halt();
+        if !self.engine.halt_within(WITHIN) {
+            // The worker may touch rings later. Without this process the next weir goes on as after a SIGKILL.
+            tracing::error!("a worker stands still while weir leaves: its process ends");
+            std::process::exit(1);
+        }
         self.note();
         self.keeper.leave();
         true
     }
 
     /// Checks that the switch can leave in time. A stalled thread would not end, and the guests would be served by
-    /// neither weir.
+    /// neither weir. A thread that sleeps is woken for this: it may have been stopped in its sleep.
     ///
     /// # Errors
     /// The stalled thread, with advice on how to resolve it.
@@ -76,9 +85,36 @@ impl Switch {
         if !self.keeper.is_there() {
             return Ok(());
         }
-        beat::all_go_on_within(Duration::from_nanos(LEAVES_WITHIN_NS)).map_err(|still| {
-            format!("{still}, and does not go on: ask again when it does; `weir stats` names it")
-        })
+        let workers = self.engine.worker_threads();
+        let woken: Vec<_> = workers.iter().copied().flatten().collect();
+        let all = beat::all_go_on_within(WITHIN, &woken, || self.engine.wake());
+        let still = match all {
+            Err(still) => {
+                let worker = workers.iter().position(|id| *id == Some(still.id));
+                format!(
+                    "{still}{}",
+                    worker.map(|worker| self.whom_it_serves(worker)).unwrap_or_default()
+                )
+            }
+            Ok(()) if !self.sessions.goes_on_within(WITHIN) => "weir-sessions sleeps".into(),
+            Ok(()) => return Ok(()),
+        };
+        Err(format!("{still}, and does not go on: ask again when it does"))
+    }
+
+    /// The ports that a worker serves, for a message.
+    fn whom_it_serves(&self, worker: usize) -> String {
+        // Who changes the ports may wait for this worker.
+        let Ok(ports) = self.ports.try_lock() else { return String::new() };
+        let served = self.engine.served_by(worker);
+        let of_it = ports.named().filter(|(id, _)| served.contains(id));
+        let mut names: Vec<_> = of_it.map(|(_, name)| name.to_string()).collect();
+        let more = names.len().saturating_sub(NAMED_MAX);
+        names.truncate(NAMED_MAX);
+        if more > 0 {
+            names.push(format!("{more} more"));
+        }
+        if names.is_empty() { String::new() } else { format!(", serves {}", names.join(", ")) }
     }
 
     /// [Leaves](Self::leave) and stays in memory, because dropping the switch would end the guests' connections.
@@ -132,6 +168,8 @@ impl Switch {
         let next = upgrades.starter.start_weir(Which::New);
         let next = next.map_err(|message| goes_on((message, None)))?;
         next.await_prepared().map_err(goes_on)?;
+        // The preparation takes seconds, in which a thread may have stopped.
+        self.may_leave().map_err(|why| goes_on((why, None)))?;
         let begun = Instant::now();
         if !self.leave() {
             return Err(goes_on(("the keeper has just ended".into(), None)));
