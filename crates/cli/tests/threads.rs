@@ -44,13 +44,18 @@ fn cut(name: &str) -> String {
 }
 
 /// The names in the first column of the table.
-fn listed() -> BTreeSet<String> {
+fn names() -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../SECURITY.md");
     let text = fs::read_to_string(path).unwrap();
     let (_, table) = text.split_once("\n| thread | close |").expect("the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
     let firsts = rows.map(|row| row.split('|').nth(1).unwrap());
-    firsts.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(cut).collect()
+    firsts.flat_map(|cell| cell.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
+}
+
+/// These names as `/proc` has them.
+fn listed() -> BTreeSet<String> {
+    names().iter().map(|name| cut(name)).collect()
 }
 
 fn name_of(task: &Path) -> Option<String> {
@@ -130,4 +135,40 @@ fn each_thread_that_runs_stands_in_the_table_of_the_security_policy() {
     });
     let unlisted: Vec<_> = seen.difference(&listed).collect();
     assert!(unlisted.is_empty(), "SECURITY.md lacks {unlisted:?}");
+}
+
+/// Files of a package's sources.
+fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
+    for entry in fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path()) {
+        match entry.is_dir() {
+            true if entry.ends_with("tests") || entry.ends_with("bench") => {}
+            true => sources(&entry, found),
+            false => found.push(entry),
+        }
+    }
+}
+
+/// A row of a thread that weir does not have any more would pass for ever.
+#[test]
+fn each_name_in_the_table_is_one_that_weir_gives() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for package in fs::read_dir(crates).unwrap().flatten() {
+        let source = package.path().join("src");
+        if source.is_dir() {
+            sources(&source, &mut files);
+        }
+    }
+    let text: String = files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    let is_given = |name: &str| {
+        let name = name.trim_end_matches('N').trim_end_matches("VIF");
+        // A constant, a name in its place, or the front of a name that a number follows.
+        [format!("\"{name}\""), format!("\"{name}{{")].iter().any(|given| text.contains(given))
+    };
+    let names = names();
+    let missing: Vec<_> = names.iter().filter(|name| !is_given(name)).collect();
+    assert!(missing.is_empty(), "weir gives no thread or process these names: {missing:?}");
+    let unlisted: Vec<_> = ELSEWHERE.iter().filter(|name| !names.contains(**name)).collect();
+    assert!(unlisted.is_empty(), "the table lacks {unlisted:?}");
+    assert!(!is_given("weir-nobody"));
 }
