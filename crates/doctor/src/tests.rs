@@ -112,7 +112,7 @@ fn healthy() -> Facts {
     // A few of these happen to every guest.
     vif.drops = [("rx_not_ready".to_owned(), 3), ("filtered_tx".to_owned(), 5)].into();
     vif.budget_breaches = [("no_cpu".to_owned(), 7)].into();
-    vif.limits = [("memory".to_owned(), Limit { used: 1, max: 256 })].into();
+    vif.limits = [("memory_bytes".to_owned(), Limit { used: 1, max: 256 })].into();
     let mut lan = PortStats::new(name(UPLINK), PortKind::Uplink);
     lan.state = PortState::Running;
     let switch = SwitchStats {
@@ -312,7 +312,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
             _ = limits.insert("descriptors".into(), Limit { used: 20, max: 40 });
         }),
         ("limit-near", |it| {
-            _ = vif(it).limits.insert("memory".into(), Limit { used: 250, max: 256 })
+            _ = vif(it).limits.insert("memory_bytes".into(), Limit { used: 250, max: 256 })
         }),
         ("kernel-old", |it| it.host.kernel = Some((4, 19))),
         ("clocksource", |it| it.host.clocksource = Some("hpet".into())),
@@ -859,4 +859,20 @@ fn uplinks_are_joined_by_a_bridge_that_both_are_ports_of() {
     let bridges =
         [("eth0", "br0"), ("eth1", "br1"), ("eth2", "br0"), ("eth3", "br1"), ("eth4", "br0")];
     assert_eq!(of(&bridges), ["ac", "bd", "ae"]);
+}
+
+#[test]
+fn whoever_uses_most_of_what_all_share_is_named() {
+    let mut facts = healthy();
+    let switch = facts.switch.as_mut().unwrap();
+    let near = |used, max| [("memory_mapped_bytes".to_owned(), Limit { used, max })].into();
+    switch.limits = near(950, 1_000);
+    switch.ports[0].limits = near(900, 2_000);
+    let found = examine(&facts);
+    let found: Vec<_> = found.iter().filter(|it| it.check == "limit-near").collect();
+    let [found] = found[..] else { panic!("{found:?}") };
+    assert_eq!(found.subject, "switch");
+    let known = format!("950 of 1000, most of them by {VIF} 900");
+    assert_eq!(found.known_by, known);
+    assert!(!found.mend.contains("[vif."), "{found:?}");
 }

@@ -37,6 +37,9 @@ pub use rules::RuleStats;
 pub use silent::{Silence, SilentRing};
 pub use stages::StageStats;
 
+/// The number of ports that [`SwitchStats::greatest`] names.
+const GREATEST: usize = 3;
+
 /// The whole switch at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SwitchStats {
@@ -412,6 +415,24 @@ impl From<TimesSummary> for Times {
     fn from(times: TimesSummary) -> Self {
         let TimesSummary { count, sum, p50, p99, max, at_most } = times;
         Self { count, sum, p50, p99, max, at_most }
+    }
+}
+
+impl SwitchStats {
+    /// The ports that use most of a limit of the whole switch, the greatest first. A tenant can have several.
+    pub fn greatest(&self, limit: &str) -> Vec<(&PortName, u64)> {
+        let used = |port: &PortStats| port.limits.get(limit).map_or(0, |limit| limit.used);
+        let mut all: Vec<_> = self.ports.iter().map(|port| (&port.name, used(port))).collect();
+        all.retain(|(_, used)| *used > 0);
+        all.sort_by_key(|(_, used)| std::cmp::Reverse(*used));
+        all.truncate(GREATEST);
+        all
+    }
+
+    /// These ports as words; empty if no port uses any.
+    pub fn greatest_as_words(&self, limit: &str) -> String {
+        let words = self.greatest(limit).into_iter().map(|(name, used)| format!("{name} {used}"));
+        words.collect::<Vec<_>>().join(", ")
     }
 }
 

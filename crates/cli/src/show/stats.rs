@@ -26,7 +26,7 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
         time(cpu),
     )?;
     placement_line(f, &it.placement)?;
-    if let Some(near) = nearly_reached(&it.limits) {
+    if let Some(near) = nearly_reached(&it.limits, |limit| it.greatest_as_words(limit)) {
         writeln!(f, "nearly at their limits: {near}")?;
     }
     for PanickedThread { name, panics, ended } in &it.panicked {
@@ -163,7 +163,7 @@ fn notes(f: &mut String, port: &PortStats) -> fmt::Result {
     if let Some(block) = &port.blocked {
         writeln!(f, "{}: {}", port.name, blocked(block))?;
     }
-    if let Some(near) = nearly_reached(&port.limits) {
+    if let Some(near) = nearly_reached(&port.limits, |_| String::new()) {
         writeln!(f, "{}: nearly at its limits: {near}", port.name)?;
     }
     for ring in &port.silent {
@@ -214,10 +214,14 @@ pub(super) fn by_reason(counts: &BTreeMap<String, u64>) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// The limits that are nearly reached, for people; `None` if there are none.
-fn nearly_reached(limits: &Limits) -> Option<String> {
+/// The limits that are nearly reached, for people, with who uses most; `None` if there are none.
+fn nearly_reached(limits: &Limits, most: impl Fn(&str) -> String) -> Option<String> {
     let near = limits.iter().filter(|(_, limit)| limit.percent() >= LIMIT_SHOWN_PERCENT);
-    let near: Vec<_> = near.map(|(name, it)| format!("{name} {}", limit(it))).collect();
+    let said = near.map(|(name, it)| match most(name) {
+        most if most.is_empty() => format!("{name} {}", limit(it)),
+        most => format!("{name} {}, most of them by {most}", limit(it)),
+    });
+    let near: Vec<_> = said.collect();
     (!near.is_empty()).then(|| near.join(", "))
 }
 

@@ -169,12 +169,15 @@ pub(super) fn access_denied(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
-    let mut look = |subject: &str, limits: &Limits| {
+    let mut look = |subject: &str, limits: &Limits, most: &dyn Fn(&str) -> String| {
         for (name, limit) in limits.iter().filter(|(_, it)| it.percent() >= LIMIT_SHOWN_PERCENT) {
             let mend = match name.as_str() {
                 "descriptors" => "LimitNOFILE= in the unit".into(),
-                "memory" | "memory_mapped" => {
+                "memory_bytes" | "memory_mapped_bytes" if subject != "switch" => {
                     format!("memory_max = \"SIZE\" in [vif.{subject}], then weir reload")
+                }
+                "memory_mapped_bytes" => {
+                    "a smaller memory_max for who needs less, then weir reload".into()
                 }
                 _ => "see counters.md for what the bound is".to_owned(),
             };
@@ -182,14 +185,18 @@ pub(super) fn limit_near(facts: &Facts, found: &mut Vec<Finding>) {
                 "limit-near",
                 subject,
                 format!("{name} is nearly used up"),
-                format!("{} of {}", limit.used, limit.max),
+                match most(name) {
+                    most if most.is_empty() => format!("{} of {}", limit.used, limit.max),
+                    most => format!("{} of {}, most of them by {most}", limit.used, limit.max),
+                },
                 mend,
             ));
         }
     };
     if let Some(switch) = &facts.switch {
-        look("switch", &switch.limits);
-        switch.ports.iter().for_each(|port| look(port.name.as_str(), &port.limits));
+        look("switch", &switch.limits, &|limit| switch.greatest_as_words(limit));
+        let nobody = |_: &str| String::new();
+        switch.ports.iter().for_each(|port| look(port.name.as_str(), &port.limits, &nobody));
     }
 }
 

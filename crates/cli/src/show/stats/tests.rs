@@ -113,9 +113,24 @@ fn stats_survive_json() {
 #[test]
 fn what_is_nearly_reached_is_told_and_no_more() {
     let of = |used| limits([("descriptors", Limit::new(used, 1_000)), ("ports", Limit::new(1, 2))]);
-    assert_eq!(nearly_reached(&of(799)), None);
-    let near = nearly_reached(&of(800)).unwrap();
+    assert_eq!(nearly_reached(&of(799), |_| String::new()), None);
+    let near = nearly_reached(&of(800), |_| String::new()).unwrap();
     assert_eq!(near, "descriptors 800 of 1,000 (80%)");
+    let mut switch = sample();
+    switch.limits = limits([("addresses", Limit::new(990, 1_000))]);
+    let of = |name: &str, used| {
+        let mut port = PortStats::new(name.parse().unwrap(), PortKind::Vif);
+        port.limits = limits([("addresses", Limit::new(used, 4_096))]);
+        port
+    };
+    switch.ports = [("a", 7), ("b", 0), ("c", 900), ("d", 64), ("e", 8)]
+        .map(|(name, used)| of(name, used))
+        .into();
+    let near = shown(&switch);
+    assert!(
+        near.contains("addresses 990 of 1,000 (99%), most of them by c 900, d 64, e 8\n"),
+        "{near}"
+    );
     let nothing = limit(&Limit::new(1, 0));
     assert_eq!(nothing, "1 of 0 (100%)");
     assert_eq!(Limit::new(u64::MAX, u64::MAX).percent(), 100);
