@@ -159,18 +159,27 @@ fn count(dir: &Path) -> Result<BTreeMap<String, Lines>> {
 
 fn below(dir: &Path) -> Result<Lines> {
     let mut lines = Lines::default();
+    for path in sources(dir)? {
+        lines += of(&fs::read_to_string(&path).map_err(Error::io("read", &path))?);
+    }
+    Ok(lines)
+}
+
+/// The sources below `dir`, without tests.
+pub fn sources(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
     for path in entries(dir)? {
         let stem = path.file_stem().unwrap_or_default();
         if stem == "tests" || stem == "testing" {
             continue;
         }
         if path.is_dir() {
-            lines += below(&path)?;
+            files.extend(sources(&path)?);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
-            lines += of(&fs::read_to_string(&path).map_err(Error::io("read", &path))?);
+            files.push(path);
         }
     }
-    Ok(lines)
+    Ok(files)
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
@@ -178,10 +187,20 @@ fn entries(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(entries.flatten().map(|entry| entry.path()).collect())
 }
 
-/// The lines of a source. A module of tests ends with a brace in the first column, as rustfmt writes it.
 fn of(source: &str) -> Lines {
     let mut lines = Lines::default();
-    let mut rest = source.lines().peekable();
+    for line in shipped(source) {
+        let line = line.trim();
+        lines.all += 1;
+        lines.code += usize::from(!line.is_empty() && !line.starts_with("//"));
+    }
+    lines
+}
+
+/// The lines of a source, without tests. A module of tests ends with a brace in the first column, as rustfmt writes it.
+pub fn shipped(source: &str) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = source.lines();
     while let Some(line) = rest.next() {
         if line == "#[cfg(test)]" {
             let mut item = rest.by_ref().skip_while(|line| line.starts_with("#["));
@@ -190,15 +209,12 @@ fn of(source: &str) -> Lines {
                 if first.ends_with('{') {
                     item.find(|line| *line == "}");
                 }
-                continue;
+            } else {
+                lines.extend([line, first]);
             }
-            // Another item with this attribute is counted.
-            lines += Lines { all: 2, code: 2 };
             continue;
         }
-        let line = line.trim();
-        lines.all += 1;
-        lines.code += usize::from(!line.is_empty() && !line.starts_with("//"));
+        lines.push(line);
     }
     lines
 }

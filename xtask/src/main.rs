@@ -9,6 +9,8 @@ mod aarch64;
 mod attack;
 mod check;
 #[cfg(test)]
+mod circles;
+#[cfg(test)]
 mod claims;
 mod corpus;
 mod demo_fabric;
