@@ -370,6 +370,9 @@ impl Judge<'_> {
                 let change = self.changed(place, key, known, state);
                 Thought::new(Decision::Passes(Why::Established)).with(change)
             }
+            Step::Ends => {
+                Thought::new(Decision::Passes(Why::Established)).with(Change::Remove(place))
+            }
             Step::Opens => self.open(place, key, flow),
             Step::Asks => self.alone(flow),
             Step::Invalid if known.state == State::Forbidden => Thought::refused(Why::NoRule),
@@ -384,9 +387,9 @@ impl Judge<'_> {
         passes(allowed).with(Change::Note(place, key, known))
     }
 
-    /// A segment in the middle of a connection that is not known. The connection is taken up if the rules would let
-    /// this end open it. It is also taken up if they would let the other end, where the guest itself is that which sends, or
-    /// where the table is new: the one before it ended with weir or with a move.
+    /// A segment in the middle of a connection that is not known. The connection is taken up if the rules would let this
+    /// end open it. It is also taken up if they would let the other end open it, and either the guest itself sends the
+    /// segment or the table is new: the table before it ended with weir or with a move.
     fn take_up(&self, place: Place, key: Key, flow: &Flow, flags: Flags) -> Thought {
         let answers = flags.has(Flags::SYN);
         let is_new = self.now_ns.saturating_sub(self.table.since_ns) < GROUP_TAKE_UP_NS;
@@ -398,7 +401,8 @@ impl Judge<'_> {
             None => (self.direction.reverse(), other()),
         };
         let Some(allowed) = allowed else { return Thought::refused(Why::NoRule) };
-        let known = self.known(State::TakenUp, opener);
+        let state = if answers { State::SynReceived } else { State::TakenUp };
+        let known = self.known(state, opener);
         passes(allowed).with(Change::Note(place, key, known))
     }
 }

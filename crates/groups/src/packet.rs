@@ -43,6 +43,7 @@ impl Flags {
     pub const SYN: u8 = 2;
     pub const RST: u8 = 4;
     pub const ACK: u8 = 16;
+    const URG: u8 = 32;
 
     pub fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
@@ -50,9 +51,11 @@ impl Flags {
 
     /// No sender that follows RFC 9293 sets others.
     pub fn are_valid(self) -> bool {
+        let urgent = self.has(Self::URG);
         match self.0 & (Self::FIN | Self::SYN | Self::RST) {
             0 | Self::FIN => self.has(Self::ACK),
-            Self::SYN | Self::RST => true,
+            Self::SYN => !(urgent && self.has(Self::ACK)),
+            Self::RST => !urgent,
             _ => false,
         }
     }
@@ -377,8 +380,8 @@ fn icmp(
 pub(crate) struct Key(pub [u64; 5]);
 
 impl Key {
-    /// The key of a packet which goes `direction`, in VLAN `vid`. `opener` says which way a query went, where the packet
-    /// is one or its answer: two ends may ask each other with the same identifier.
+    /// The key of a packet that goes `direction`, in VLAN `vid`. `opener` is the direction of a query, if the packet is
+    /// a query or its answer: two ends may ask each other with the same identifier.
     pub fn new(flow: &Flow, direction: Direction, vid: u16, opener: Option<Direction>) -> Self {
         let (own, peer) = match direction {
             Direction::Out => ((flow.src, flow.sport), (flow.dst, flow.dport)),

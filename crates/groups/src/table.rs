@@ -1,8 +1,8 @@
 //! The connections of one interface, in memory that is fixed when the table is made.
 //!
-//! A connection is in one of two buckets that a keyed hash names: whoever chooses ports cannot choose buckets. A new
-//! one goes where there is more room. Where there is none, it takes the place of one that has ended, or of the half-open
-//! one that was seen longest ago; connections that both ends have confirmed stay.
+//! A connection is in one of two buckets that a keyed hash names: guests choose ports, but not buckets. A new connection
+//! goes into the bucket with more room. If both are full, it takes the place of a connection that has ended, or of the
+//! half-open one that was seen longest ago. Connections that both ends have confirmed stay.
 
 use weir_limits::{GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
 use weir_wire::layers::protocol;
@@ -23,6 +23,8 @@ const _: () = assert!(BUCKETS.is_power_of_two() && BUCKETS <= 1 << 16);
 pub(crate) enum State {
     /// One end has asked.
     SynSent = 1,
+    /// Both have asked at once (RFC 9293 §3.5, figure 7).
+    Crossed,
     /// The other has agreed.
     SynReceived,
     /// Both have.
@@ -48,10 +50,11 @@ pub(crate) enum State {
 }
 
 impl State {
-    const ALL: [Self; 12] = {
+    const ALL: [Self; 13] = {
         use State::*;
         [
             SynSent,
+            Crossed,
             SynReceived,
             Established,
             FinOfOpener,
@@ -70,7 +73,7 @@ impl State {
     pub(crate) fn timeout_secs(self, protocol: u8) -> u32 {
         use State::*;
         match (self, protocol) {
-            (SynSent | SynReceived, _) => 30,
+            (SynSent | Crossed | SynReceived, _) => 30,
             (Established | Forbidden, _) => 24 * 3600,
             (FinOfOpener | FinOfPeer | Closing, _) => 120,
             (TimeWait, _) => 60,
@@ -89,7 +92,7 @@ impl State {
         use State::*;
         match self {
             Reset | TimeWait => 3,
-            SynSent | SynReceived | TakenUp | Forbidden | Unanswered => 2,
+            SynSent | Crossed | SynReceived | TakenUp | Forbidden | Unanswered => 2,
             Closing => 1,
             Established | FinOfOpener | FinOfPeer | Answered => 0,
         }
@@ -436,7 +439,7 @@ mod tests {
 
     #[test]
     fn no_connection_that_goes_on_is_forgotten_while_it_is_fresh() {
-        for (state, opener) in State::ALL.into_iter().zip([Direction::In, Direction::Out].repeat(6))
+        for (state, opener) in State::ALL.into_iter().zip([Direction::In, Direction::Out].repeat(7))
         {
             let known = Known { state, opener, heard: opener, generation: 0, seen: 0 };
             for protocol in [protocol::TCP, protocol::UDP] {

@@ -3,11 +3,13 @@
 use crate::packet::Flags;
 use crate::table::State;
 
-/// What a segment does to a connection.
+/// The effect of a segment on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The connection goes on, in this state.
     To(State),
+    /// The connection ends, and is forgotten: only one end was heard of it.
+    Ends,
     /// The segment opens a connection, in place of one that has ended.
     Opens,
     /// The segment would open a connection the other way, beside one that lives. The rules decide, and the state stays.
@@ -16,47 +18,48 @@ pub(crate) enum Step {
     Invalid,
 }
 
-/// What a segment of a connection in `state` does. `opener`: it comes from the end that has opened the connection.
+/// The effect of a segment on a connection in `state`. `opener`: it comes from the end that has opened the connection.
+/// The steps are those of the kernel's nf_conntrack, except as `tests/conntrack.rs` says.
 pub(crate) fn step(state: State, flags: Flags, opener: bool) -> Step {
     use State::*;
     let (syn, ack) = (flags.has(Flags::SYN), flags.has(Flags::ACK));
-    let to = if flags.has(Flags::RST) {
-        Reset
+    let to = if state == Forbidden && (!syn || ack) {
+        return Step::Invalid;
+    } else if flags.has(Flags::RST) {
+        match state {
+            SynSent | TakenUp => return Step::Ends,
+            _ => Reset,
+        }
     } else if syn && !ack {
         match (state, opener) {
             (TimeWait | Reset | Closing | Forbidden, _) => return Step::Opens,
-            (SynSent, true) => SynSent,
-            // Both ends open at once (RFC 9293 §3.5, figure 7).
-            (SynSent, false) => SynReceived,
-            (SynReceived, _) => SynReceived,
+            (SynSent, false) | (Crossed, _) => Crossed,
             (state, true) => state,
             (_, false) => return Step::Asks,
         }
     } else if syn {
         match (state, opener) {
-            (SynSent, false) => SynReceived,
-            (SynSent | Forbidden, _) => return Step::Invalid,
-            (state, _) => state,
+            (SynSent, false) | (Crossed, _) => SynReceived,
+            (SynReceived, true) => SynReceived,
+            (_, true) => return Step::Invalid,
+            (state, false) => state,
         }
     } else if flags.has(Flags::FIN) {
         match (state, opener) {
             (SynReceived | Established | FinOfOpener, true) => FinOfOpener,
             (SynReceived | Established | FinOfPeer, false) => FinOfPeer,
             (FinOfOpener, false) | (FinOfPeer, true) => Closing,
-            (SynSent, false) | (Forbidden, _) => return Step::Invalid,
+            (SynSent | Crossed, _) => return Step::Invalid,
             (state, _) => state,
         }
     } else {
         match (state, opener) {
+            (SynSent | Crossed, true) => return Step::Invalid,
             (SynReceived, true) => Established,
             (Closing, _) => TimeWait,
-            (Forbidden, _) => return Step::Invalid,
             (TakenUp, false) => Established,
             (state, _) => state,
         }
     };
-    match (state, to) {
-        (Forbidden, _) => Step::Invalid,
-        _ => Step::To(to),
-    }
+    Step::To(to)
 }

@@ -347,7 +347,9 @@ fn states_follow_a_connection_to_its_end() {
 #[test]
 fn segments_with_impossible_flags_go_nowhere() {
     let mut bed = Bed::new(Policy { allow_in: true, ..closed_in(&[]) });
-    for flags in [0, FIN, SYN | FIN, SYN | RST, FIN | RST | ACK, SYN | FIN | ACK] {
+    let urgent = 32;
+    let all = [0, FIN, SYN | FIN, SYN | RST, FIN | RST | ACK, SYN | FIN | ACK, RST | urgent];
+    for flags in all {
         let decision = bed.judge(Direction::In, &tcp(PEER, GUEST, 1, 2, flags));
         assert_eq!(decision, Decision::Refused(Why::Invalid), "{flags:#x}");
     }

@@ -54,6 +54,7 @@ fn sent() -> impl Strategy<Value = (bool, Sent)> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Phase {
     Asked,
+    BothAsked,
     Agreed,
     Open,
     /// Who has ended: opener, other end.
@@ -82,7 +83,9 @@ struct Model {
 impl Model {
     fn lives(flow: &Flow, kind: char, now: u64) -> bool {
         let secs = match (flow.phase, kind) {
-            (Phase::Asked | Phase::Agreed, _) | (Phase::Once, _) | (Phase::Both, 'i' | 'o') => 30,
+            (Phase::Asked | Phase::BothAsked | Phase::Agreed, _)
+            | (Phase::Once, _)
+            | (Phase::Both, 'i' | 'o') => 30,
             (Phase::Open, _) => 24 * 3600,
             (Phase::Ending(..), _) => 120,
             (Phase::Done, _) => 60,
@@ -148,8 +151,16 @@ impl Model {
                 }
                 SYN => false,
                 RST => may,
+                _ if flags == SYN | ACK => {
+                    let answers = out && own == 1;
+                    if answers {
+                        let agreed = Flow { by_guest: false, ..fresh(Phase::Agreed) };
+                        self.flows.insert(key, agreed);
+                    }
+                    answers
+                }
                 // Else the guest answers one that the other end may have opened.
-                _ if may && flags != SYN | ACK || out && own == 1 => {
+                _ if may || out && own == 1 => {
                     self.flows.insert(key, fresh(Phase::TakenUp));
                     true
                 }
@@ -158,6 +169,10 @@ impl Model {
         };
         let opener = flow.by_guest == out;
         let next = match (flags, flow.phase) {
+            (RST, Phase::Asked | Phase::TakenUp) => {
+                self.flows.remove(&key);
+                return true;
+            }
             (RST, _) => Phase::Broken,
             (SYN, Phase::Done | Phase::Broken | Phase::Ending(true, true)) => {
                 if may {
@@ -165,16 +180,17 @@ impl Model {
                 }
                 return may;
             }
-            (SYN, Phase::Asked) if !opener => Phase::Agreed,
-            (SYN, Phase::Asked | Phase::Agreed) => flow.phase,
+            (SYN, Phase::Asked) if !opener => Phase::BothAsked,
+            (SYN, Phase::BothAsked) => flow.phase,
             (SYN, phase) if opener => phase,
             (SYN, _) => return may,
-            (_, Phase::Asked) if flags == SYN | ACK => match opener {
-                true => return false,
-                false => Phase::Agreed,
+            (_, Phase::BothAsked) if flags == SYN | ACK => Phase::Agreed,
+            (_, Phase::Asked) if flags == SYN | ACK && !opener => Phase::Agreed,
+            (_, phase) if flags == SYN | ACK => match !opener || phase == Phase::Agreed {
+                true => phase,
+                false => return false,
             },
-            (_, phase) if flags == SYN | ACK => phase,
-            (_, Phase::Asked) if flags == FIN | ACK && !opener => return false,
+            (_, Phase::Asked | Phase::BothAsked) if opener || flags == FIN | ACK => return false,
             (_, Phase::Agreed | Phase::Open) if flags == FIN | ACK => {
                 Phase::Ending(opener, !opener)
             }

@@ -1,0 +1,555 @@
+//! The same packets through the groups of an interface, and through the kernel's nf_conntrack with the same rules. Each
+//! packet passes both or neither, or [`EXPLAINED`] has the reason (docs/design/0058-security-groups.md).
+//!
+//! The kernel routes between two TAPs in a network namespace of its own: the guest's and the peers'. `PACKETS` in the
+//! environment is the number of packets, `SEED` that of the first case.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::IpAddr;
+use std::os::fd::AsFd as _;
+use std::process::{Child, Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rule, Table, Why};
+use weir_limits::GROUP_TAKE_UP_NS;
+use weir_port_tap::{Tap, TapOptions};
+use weir_wire::{Mac, VnetHdr};
+
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const RST: u8 = 4;
+const PSH: u8 = 8;
+const ACK: u8 = 16;
+const URG: u8 = 32;
+
+/// MAC addresses of the TAPs, and of the hosts behind them.
+const ROUTER: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
+const HOST: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
+
+/// Packets of a case; its flows are no other case's.
+const CASE: usize = 40;
+/// Cases between two namespaces: the kernel has room for some 260,000 connections.
+const CASES: usize = 20_000;
+
+/// A namespace in which the kernel judges.
+struct Kernel {
+    namespace: Child,
+    /// The guest's and the peers'.
+    taps: [Tap; 2],
+}
+
+/// Rules of the guest, as both judges have them.
+#[derive(Clone, Copy, Debug)]
+enum Rules {
+    /// The guest may open all connections.
+    OpenOut,
+    /// The guest may open few.
+    ClosedOut,
+}
+
+impl Rules {
+    fn policy(self) -> Policy {
+        let rule = |direction, protocol, value| Rule {
+            direction,
+            protocol: Some(protocol),
+            values: [(value, value)].into(),
+            other: Other::Anyone,
+        };
+        use Direction::{In, Out};
+        let inward = [rule(In, 6, 80), rule(In, 17, 53), rule(In, 1, 8), rule(In, 58, 128)];
+        let outward = [rule(Out, 6, 443), rule(Out, 17, 53), rule(Out, 1, 8)];
+        let rules = match self {
+            Self::OpenOut => inward.to_vec(),
+            Self::ClosedOut => [&inward[..], &outward].concat(),
+        };
+        Policy {
+            allow_in: false,
+            allow_out: matches!(self, Self::OpenOut),
+            rules: rules.into(),
+            groups: Box::default(),
+            generation: 1,
+        }
+    }
+
+    fn nft(self) -> String {
+        let outward = match self {
+            // ICMP without a state is a packet of its own.
+            Self::OpenOut => {
+                "iifname t0 ct state new accept\niifname t0 meta l4proto {icmp, ipv6-icmp} accept"
+            }
+            Self::ClosedOut => {
+                "iifname t0 ct state new tcp dport 443 accept
+                iifname t0 ct state new udp dport 53 accept
+                iifname t0 icmp type echo-request accept"
+            }
+        };
+        format!(
+            "table inet groups {{
+                chain forward {{
+                    type filter hook forward priority 0; policy drop;
+                    ct state established,related accept
+                    {outward}
+                    iifname t1 ct state new tcp dport 80 accept
+                    iifname t1 ct state new udp dport 53 accept
+                    iifname t1 icmp type echo-request accept
+                    iifname t1 icmpv6 type echo-request accept
+                }}
+            }}\n"
+        )
+    }
+}
+
+fn run(command: &str) {
+    let output = Command::new("sh").args(["-ec", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+impl Kernel {
+    fn start(rules: Rules) -> Self {
+        let mut namespace = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo; exec sleep 3600"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        namespace.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let path = format!("/proc/{}/ns/net", namespace.id());
+        let taps = std::thread::spawn(move || {
+            let network = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(File::open(path).unwrap().as_fd(), network).unwrap();
+            let taps = [0, 1].map(|nth: usize| {
+                let mac = Some(Mac(ROUTER[nth]));
+                let name = format!("t{nth}");
+                let options =
+                    TapOptions { name: name.as_str().into(), queues: 1, mtu: Some(1500), mac };
+                Tap::open(&options).unwrap()
+            });
+            run(
+                "for key in ipv4.ip_forward ipv6.conf.all.forwarding netfilter.nf_conntrack_tcp_be_liberal; do
+                    echo 1 > /proc/sys/net/$(echo $key | tr . /); done
+                for key in ipv4.conf.all.rp_filter ipv4.conf.t0.rp_filter ipv4.conf.t1.rp_filter \
+                    netfilter.nf_conntrack_checksum ipv6.conf.t0.accept_dad ipv6.conf.t1.accept_dad; do
+                    echo 0 > /proc/sys/net/$(echo $key | tr . /); done
+                ip link set t0 up; ip link set t1 up
+                ip addr add 10.0.0.254/24 dev t0; ip addr add 10.255.0.254/24 dev t1
+                ip -6 addr add fd00::fe/64 dev t0 nodad; ip -6 addr add fd01::fe/64 dev t1 nodad
+                ip neigh add 10.0.0.1 dev t0 lladdr 02:00:00:00:01:01 nud permanent
+                ip neigh add fd00::1 dev t0 lladdr 02:00:00:00:01:01 nud permanent
+                ip neigh add 10.255.0.1 dev t1 lladdr 02:00:00:00:01:02 nud permanent
+                ip neigh add fd01::1 dev t1 lladdr 02:00:00:00:01:02 nud permanent
+                ip route add default via 10.255.0.1; ip -6 route add default via fd01::1",
+            );
+            let mut nft =
+                Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+            nft.stdin.take().unwrap().write_all(rules.nft().as_bytes()).unwrap();
+            assert!(nft.wait().unwrap().success());
+            taps
+        });
+        Self { namespace, taps: taps.join().unwrap() }
+    }
+
+    /// True if the kernel lets a frame pass. It has done so, or not, when the frame is written.
+    fn passes(&self, direction: Direction, frame: &[u8]) -> bool {
+        let [guest, peers] = [&self.taps[0].queues()[0], &self.taps[1].queues()[0]];
+        let (from, to) = match direction {
+            Direction::Out => (guest, peers),
+            Direction::In => (peers, guest),
+        };
+        let sent = [&VnetHdr::default().to_bytes(), frame].concat();
+        assert_eq!(rustix::io::write(from, &sent), Ok(sent.len()));
+        let mut bytes = [0; 2048];
+        // A router changes what is before the addresses.
+        let packet = if frame[12] == 8 { 26 } else { 22 };
+        let mut passes = false;
+        loop {
+            match rustix::io::read(to, &mut bytes) {
+                Ok(len) => passes |= bytes[..len].get(12 + packet..) == Some(&frame[packet..]),
+                Err(Errno::AGAIN) => return passes,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let _ = self.namespace.kill();
+        let _ = self.namespace.wait();
+    }
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ z >> 31) % end as u64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+fn checksum(header: &[u8]) -> [u8; 2] {
+    let sum: u32 =
+        header.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
+}
+
+fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let len = (20 + payload.len() as u16).to_be_bytes();
+            let mut packet = vec![0x45, 0, len[0], len[1], 0, 7, 0, 0, 64, protocol, 0, 0];
+            packet.extend(src.octets().iter().chain(&dst.octets()));
+            let sum = checksum(&packet);
+            packet[10..12].copy_from_slice(&sum);
+            packet.extend(payload);
+            packet
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let len = (payload.len() as u16).to_be_bytes();
+            let mut packet = vec![0x60, 0, 0, 0, len[0], len[1], protocol, 64];
+            packet.extend(src.octets().iter().chain(&dst.octets()));
+            packet.extend(payload);
+            packet
+        }
+        _ => unreachable!("two families"),
+    }
+}
+
+/// What is sent, as a reader of a difference wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    Tcp(u8),
+    Udp,
+    Query,
+    Answer,
+    /// An ICMP error about a packet of TCP, of UDP or a query.
+    Error(u8),
+}
+
+/// A conversation of the guest with a peer.
+#[derive(Clone, Copy, Debug)]
+struct Flow {
+    peer: IpAddr,
+    guest: IpAddr,
+    /// The guest's port, or the identifier of queries.
+    own: u16,
+    other: u16,
+    is_tcp: bool,
+    /// How far it has come, had all gone well.
+    next: usize,
+    /// The guest opens it, had all gone well.
+    by_guest: bool,
+    history: History,
+    /// The judges differ about a packet, and so about all that follow.
+    is_over: bool,
+}
+
+/// What the explanations ask of a flow of TCP.
+#[derive(Clone, Copy, Debug, Default)]
+struct History {
+    /// The sender of the first packet that passed.
+    opener: Option<Direction>,
+    /// FINs of the guest and of the peer.
+    fins: [usize; 2],
+    resets: usize,
+    /// A packet that does not open a connection passed by the rules.
+    is_taken_up: bool,
+    /// Both ends have sent SYN.
+    is_crossed: bool,
+    /// A SYN with ACK came, and a SYN came after it.
+    is_agreed: bool,
+    is_repeated: bool,
+    /// A SYN came after an end of the connection: after a FIN or RST.
+    is_reopened: bool,
+}
+
+impl History {
+    /// A segment that both judges let pass, or neither.
+    fn add(&mut self, direction: Direction, flags: u8, judged: Decision) {
+        let is_ended = self.fins != [0; 2] || self.resets > 0;
+        self.is_reopened |= opens(flags) && is_ended;
+        if let Decision::Passes(_) = judged {
+            self.is_taken_up |= is_by_rules(judged) && !opens(flags);
+            self.is_agreed |= flags == SYN | ACK;
+            self.is_repeated |= opens(flags) && self.is_agreed;
+            self.opener = self.opener.or(Some(direction));
+            self.is_crossed |= opens(flags) && self.opener != Some(direction);
+            let is_in = usize::from(direction == Direction::In);
+            self.fins[is_in] += usize::from(flags & FIN != 0);
+            self.resets += usize::from(flags & RST != 0);
+        }
+    }
+}
+
+fn opens(flags: u8) -> bool {
+    flags & (SYN | ACK) == SYN
+}
+
+fn is_by_rules(judged: Decision) -> bool {
+    matches!(judged, Decision::Passes(Why::Rule(_) | Why::Default))
+}
+
+/// A difference that stands in the design page: its name there, and which it is.
+type Explained = (&'static str, fn(&History, Direction, u8, Decision) -> bool);
+
+const EXPLAINED: [Explained; 6] = [
+    // State is lost with weir. A connection goes on in its middle, and whatever its next segment is, it is taken up.
+    ("taken up in the middle", |history, _, flags, judged| {
+        let is_new = history.opener.is_none() || history.resets > 0;
+        history.is_taken_up || is_new && !opens(flags) && is_by_rules(judged)
+    }),
+    // The other end has forgotten the connection, and opens one with the same ports.
+    ("SYN against a connection", |history, direction, flags, judged| {
+        let is_against = history.opener.is_some_and(|opener| opener != direction);
+        is_against && opens(flags) && is_by_rules(judged)
+    }),
+    // The kernel takes the ACK of either end for the last one of such a handshake.
+    ("SYN and ACK again after SYNs of both ends", |history, _, flags, judged| {
+        history.is_crossed && flags == SYN | ACK && judged == Decision::Passes(Why::Established)
+    }),
+    // The kernel takes a SYN of a live connection, and its answer, for a new handshake.
+    ("SYN and ACK of the opener after it has sent SYN again", |history, _, flags, judged| {
+        history.is_repeated && flags == SYN | ACK && judged == Decision::Refused(Why::Invalid)
+    }),
+    // The kernel keeps such a connection for 10 s if the other end has sent an ACK in place of SYN and ACK.
+    ("after a RST of a half-open connection", |history, _, _, judged| {
+        history.resets > 0 && judged == Decision::Refused(Why::NoRule)
+    }),
+    // The kernel waits for an answer before it takes the SYN for a new connection, unless it has seen the end of the
+    // old one. It forgets the old one even if the rules refuse the SYN.
+    ("after a SYN on an ended connection", |history, _, _, _| history.is_reopened),
+];
+
+/// A connection of TCP from its end: true is the opener.
+const SCRIPT: [(bool, u8); 9] = [
+    (true, SYN),
+    (false, SYN | ACK),
+    (true, ACK),
+    (true, ACK | PSH),
+    (false, ACK),
+    (true, FIN | ACK),
+    (false, ACK),
+    (false, FIN | ACK),
+    (true, ACK),
+];
+
+const FLAGS: [u8; 20] = [
+    SYN,
+    SYN,
+    SYN,
+    SYN | ACK,
+    SYN | ACK,
+    ACK,
+    ACK,
+    ACK | PSH,
+    FIN | ACK,
+    FIN | ACK,
+    RST,
+    RST | ACK,
+    0,
+    FIN,
+    SYN | FIN,
+    SYN | RST,
+    ACK | URG,
+    SYN | URG,
+    RST | URG,
+    FIN | ACK | URG,
+];
+
+impl Flow {
+    /// The next packet, mostly the one that a host would send.
+    fn next(&mut self, random: &mut Random) -> (Direction, Sent) {
+        let direction = |out| if out { Direction::Out } else { Direction::In };
+        let any = direction(random.below(2) == 0);
+        if !self.is_tcp {
+            let kinds =
+                [Sent::Udp, Sent::Udp, Sent::Query, Sent::Answer, Sent::Error(17), Sent::Error(1)];
+            return (any, random.one_of(&kinds));
+        }
+        if random.below(20) == 0 {
+            return (any, Sent::Error(6));
+        }
+        if random.below(4) == 0 {
+            return (any, Sent::Tcp(random.one_of(&FLAGS)));
+        }
+        let (opener, flags) = SCRIPT[self.next % SCRIPT.len()];
+        self.next += 1;
+        (direction(opener == self.by_guest), Sent::Tcp(flags))
+    }
+
+    fn frame(&self, direction: Direction, sent: Sent) -> Vec<u8> {
+        let out = direction == Direction::Out;
+        let (src, dst) = if out { (self.guest, self.peer) } else { (self.peer, self.guest) };
+        let ports = match out {
+            true => [self.own, self.other],
+            false => [self.other, self.own],
+        };
+        let [s0, s1, d0, d1] = {
+            let ([s0, s1], [d0, d1]) = (ports[0].to_be_bytes(), ports[1].to_be_bytes());
+            [s0, s1, d0, d1]
+        };
+        let [id0, id1] = self.own.to_be_bytes();
+        let v6 = src.is_ipv6();
+        let icmp = |v4, with| if v6 { (58, with) } else { (1, v4) };
+        let (protocol, payload) = match sent {
+            Sent::Tcp(flags) => {
+                // Numbers as of a connection without data.
+                let number = if flags & SYN != 0 { 99 } else { 100 };
+                let rest = [0, 0, 0, number, 0, 0, 0, 100, 0x50, flags, 1, 0, 0, 0, 0, 0];
+                (6, [&[s0, s1, d0, d1][..], &rest].concat())
+            }
+            Sent::Udp => (17, vec![s0, s1, d0, d1, 0, 8, 0, 0]),
+            Sent::Query => {
+                let (protocol, kind) = icmp(8, 128);
+                (protocol, vec![kind, 0, 0, 0, id0, id1, 0, 1])
+            }
+            Sent::Answer => {
+                let (protocol, kind) = icmp(0, 129);
+                (protocol, vec![kind, 0, 0, 0, id0, id1, 0, 1])
+            }
+            Sent::Error(about) => {
+                let (protocol, kind) = icmp(3, 1);
+                let about = match about {
+                    6 => Sent::Tcp(ACK),
+                    17 => Sent::Udp,
+                    _ => Sent::Query,
+                };
+                let about = self.frame(direction.reverse(), about);
+                let mut message = vec![kind, 1, 0, 0, 0, 0, 0, 0];
+                // As little as RFC 792 asks for.
+                message.extend(&about[14..14 + if v6 { 48 } else { 28 }]);
+                (protocol, message)
+            }
+        };
+        let (from, to) = if out { (HOST[0], ROUTER[0]) } else { (HOST[1], ROUTER[1]) };
+        let ethertype: [u8; 2] = if v6 { [0x86, 0xdd] } else { [8, 0] };
+        [&to[..], &from, &ethertype, &ip(src, dst, protocol, &payload)].concat()
+    }
+}
+
+/// Flows of a case: two peers that no other case has.
+fn flows(case: usize, random: &mut Random) -> Vec<Flow> {
+    let [_, a, b, c] = (case as u32).to_be_bytes();
+    let v6 = random.below(2) == 0;
+    let flow = |nth: u8, random: &mut Random| {
+        let (guest, peer) = match v6 {
+            true => (
+                "fd00::1".parse().unwrap(),
+                IpAddr::from([
+                    0xfd02,
+                    0,
+                    0,
+                    0,
+                    0,
+                    u16::from(a),
+                    u16::from_be_bytes([b, c]),
+                    nth.into(),
+                ]),
+            ),
+            false => ([10, 0, 0, 1].into(), IpAddr::from([20 + a, b, c, 1 + nth])),
+        };
+        let (own, other) =
+            random.one_of(&[(80, 4000), (5000, 443), (53, 4000), (5000, 53), (5000, 81)]);
+        Flow {
+            peer,
+            guest,
+            own,
+            other,
+            is_tcp: random.below(4) > 0,
+            next: 0,
+            by_guest: own == 5000,
+            history: History::default(),
+            is_over: false,
+        }
+    };
+    (0..2).map(|nth| flow(nth, random)).collect()
+}
+
+fn number(name: &str) -> Option<usize> {
+    std::env::var(name).ok().map(|it| it.parse().expect("a number"))
+}
+
+#[test]
+fn root_packets_pass_as_by_the_kernels_conntrack() {
+    if !weir_testing::is_root("TAPs and nftables in a network namespace")
+        || !weir_testing::has("nft", "nftables")
+    {
+        return;
+    }
+    let packets = number("PACKETS").unwrap_or(20_000);
+    let seed = number("SEED").unwrap_or(1);
+    let (mut compared, mut passed, mut case) = (0, 0, 0);
+    let (mut explained, mut faults) = ([0; EXPLAINED.len()], Vec::new());
+    let now_ns = GROUP_TAKE_UP_NS + 1_000_000_000;
+    let cases = (packets / 2 / (CASE * 3 / 4)).clamp(1, CASES);
+    for round in 0.. {
+        if compared >= packets {
+            break;
+        }
+        let rules = if round % 2 == 0 { Rules::OpenOut } else { Rules::ClosedOut };
+        let (kernel, policy) = (Kernel::start(rules), rules.policy());
+        for _ in 0..cases {
+            case += 1;
+            let mut table = Table::new(case as u64, 0);
+            let mut random = Random((seed + case) as u64);
+            let mut flows = flows(case, &mut random);
+            let mut told = Vec::new();
+            for _ in 0..CASE {
+                let at = random.below(2);
+                let flow = &mut flows[at];
+                let (direction, sent) = flow.next(&mut random);
+                if flow.is_over {
+                    continue;
+                }
+                let bytes = flow.frame(direction, sent);
+                let kernel_passes = kernel.passes(direction, &bytes);
+                let judged = match table.goes_on(&policy, direction, (&bytes, 0), now_ns) {
+                    true => Decision::Passes(Why::Established),
+                    false => {
+                        let len = bytes.len() as u32;
+                        let frame = Frame { bytes: &bytes, len, vid: 0, again: false };
+                        table.judge(&policy, direction, frame, Peer::default(), now_ns).unwrap()
+                    }
+                };
+                let passes = matches!(judged, Decision::Passes(_));
+                compared += 1;
+                passed += usize::from(passes);
+                told.push(format!("flow {at} {direction:?} {sent:?} {judged:?}"));
+                if passes == kernel_passes {
+                    if let Sent::Tcp(flags) = sent {
+                        flow.history.add(direction, flags, judged);
+                    }
+                    continue;
+                }
+                flow.is_over = true;
+                let kind = EXPLAINED.iter().position(|(_, is)| match sent {
+                    Sent::Tcp(flags) => is(&flow.history, direction, flags, judged),
+                    // The kernel knows a connection that the groups do not, or the other way round.
+                    Sent::Error(6) => is(&flow.history, direction, ACK, judged),
+                    _ => false,
+                });
+                match kind {
+                    Some(kind) => explained[kind] += 1,
+                    None => faults.push(format!("{flow:?} {rules:?}\n  {}", told.join("\n  "))),
+                }
+            }
+        }
+    }
+    println!("{compared} packets, {passed} pass, {} differ without a reason", faults.len());
+    for ((name, _), count) in EXPLAINED.iter().zip(explained) {
+        println!("{count} {name}");
+        assert!(count > 0 || packets < 1_000_000, "a reason for nothing: {name}");
+    }
+    faults.sort_by_key(|fault| fault.len());
+    faults.truncate(20);
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
