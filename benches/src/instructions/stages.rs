@@ -28,7 +28,11 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     ),
     (
         "header check",
-        &[("engine/src/burst.rs", "add"), ("engine/src/burst.rs", "look_closer"), ("wire/", "")],
+        &[
+            ("engine/src/burst/add.rs", "add"),
+            ("engine/src/burst/add.rs", "look_closer"),
+            ("wire/", ""),
+        ],
     ),
     ("filter", &[("engine/src/filter.rs", ""), ("crates/filter/", "")]),
     ("classify", &[("engine/src/switch.rs", ""), ("crates/fabric/", ""), ("arc-swap", "")]),
@@ -255,7 +259,7 @@ mod tests {
             let owned = functions.iter().map(|(name, file)| ((*name).into(), (*file).into()));
             stage_of(&owned.collect::<Vec<_>>())
         };
-        let add = ("weir_engine::burst::Burst::add", "/w/crates/engine/src/burst.rs:1");
+        let add = ("weir_engine::burst::Burst::add", "/w/crates/engine/src/burst/add.rs:1");
         let fill = ("weir_port_vhost::tx::fill_new", "/w/crates/port-vhost/src/tx.rs:2");
         let core = ("core::ptr::read::<u8>", "/rustc/library/core/src/ptr/mod.rs:3");
         assert_eq!(at(&[core, add, fill]), "header check");

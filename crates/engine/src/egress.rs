@@ -8,7 +8,7 @@ use weir_guestmem::Slice;
 use weir_wire::{Fit, Head, Offload, OffloadCaps, Segmenter, Sum, fill_checksum};
 
 use crate::burst::{Burst, Frame};
-use crate::stats::DropReason;
+use crate::drop_reason::DropReason;
 
 /// A packet as a receiver gets it: `head`, then `body_len` bytes of `body` from `body_skip` on.
 #[derive(Clone, Copy)]

@@ -200,7 +200,7 @@ impl Engine {
     }
 
     /// Limits the traffic that a port receives from now on, starting with full buckets. Excess frames are dropped and
-    /// counted at the port ([`DropReason::PolicedRx`](crate::stats::DropReason::PolicedRx)). Does nothing if there is
+    /// counted at the port ([`DropReason::PolicedRx`](crate::DropReason::PolicedRx)). Does nothing if there is
     /// no such port.
     pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
         let police = Police::new(limit).map(Arc::new);

@@ -14,8 +14,9 @@ use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Head, Tci};
 
 use crate::burst::{Burst, Frame};
+use crate::drop_reason::DropReason;
 use crate::port::Outgoing;
-use crate::stats::{Counter, DropReason, PortCounters};
+use crate::stats::{Counter, PortCounters};
 
 /// The action on a frame that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

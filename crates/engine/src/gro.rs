@@ -14,9 +14,10 @@ use weir_limits::{BURST_MAX, GRO_FLOWS_BETWEEN_MAX, GRO_LONE_MAX, GRO_PIECES_MAX
 use weir_wire::{Fit, Merge, Next, OffloadCaps, TcpSegment};
 
 use crate::burst::{Burst, Frame};
+use crate::drop_reason::DropReason;
 use crate::egress::{Emitted, Packet, Put, emit, put_tagged, sum_of};
 use crate::port::{Delivered, Outgoing};
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::PortCounters;
 
 /// A receiver's list of frames on its way out, one packet after the other.
 #[derive(Clone, Copy, Debug)]

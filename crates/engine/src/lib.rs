@@ -11,7 +11,8 @@
 //! | `share.rs` | each port's share of the workers, and its rate |
 //! | `meter.rs` | a burst's cost in worker time |
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
-//! | `burst.rs` | frames under way: fronts copied and checked, payload where it was |
+//! | `burst.rs` | frames under way, their payload where it was |
+//! | `burst/add.rs` | frames that ports add: their fronts are copied out and checked |
 //! | `fronts.rs` | fronts of merged frames |
 //! | `remote.rs` | payload that is fetched only if it is read |
 //! | `port.rs` | the engine's interface to a port |
@@ -29,7 +30,8 @@
 //! | `police.rs` | limits on the traffic that a port receives in a second |
 //! | `flow.rs` | the hash that assigns flows to queues |
 //! | `poller.rs` | epoll: kicks and wake-ups |
-//! | `stats.rs` | counters, drop reasons, hold times |
+//! | `stats.rs` | counters, hold times |
+//! | `drop_reason.rs` | the reasons for which frames are dropped |
 //! | `stages.rs` | the cost of each datapath stage, in cycles |
 //! | `engine.rs` | start and stop, ports in and out |
 //! | `cpu_loss.rs` | times at which a worker was kept from its CPU |
@@ -55,6 +57,7 @@ mod cpu_loss;
 mod crew;
 pub mod dear;
 mod dispatcher;
+mod drop_reason;
 pub mod egress;
 mod engine;
 pub mod filter;
@@ -97,6 +100,7 @@ mod worker;
 pub use cpu_loss::CpuClock;
 pub use crew::{Execution, Options, Pair, Pairs, Realization};
 pub use dispatcher::Moved;
+pub use drop_reason::DropReason;
 pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
 pub use flow::{record_flows, symmetric_hash};
 pub use handle::WokenFor;
@@ -105,7 +109,7 @@ pub use meter::{ns_of_ticks, ticks_of_ns};
 pub use poller::{QueueRef, Watch};
 pub use port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
 pub use share::{Rate, RateLimit};
-pub use stats::{DropReason, PortCounters};
+pub use stats::PortCounters;
 pub use storm::StormLimit;
 pub use supervise::{Panics, panicked, supervise};
 pub use switch::{Forwarder, Hold, Ingress, Ports, Slot};

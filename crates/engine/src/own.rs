@@ -13,9 +13,9 @@ use weir_wire::VnetHdr;
 use crate::beat;
 use crate::burst::{Burst, Pieces, Scratch, TakenChain};
 use crate::clock;
+use crate::drop_reason::DropReason;
 use crate::engine::Engine;
 use crate::port::{Delivered, Outgoing, PANICKED, Side};
-use crate::stats::DropReason;
 use crate::switch::{Slot, slot};
 
 /// Number of retries at a port without buffers, and the pause before each.

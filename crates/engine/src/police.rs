@@ -3,9 +3,10 @@
 use weir_policy::policing::{Gcra, Passed};
 
 use crate::burst::{Burst, Frame, OnWire};
+use crate::drop_reason::DropReason;
 use crate::port::Outgoing;
 use crate::share::{Rate, RateLimit};
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::PortCounters;
 
 /// The buckets of one receiver, shared by all workers that deliver to it.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use weir_fabric::{Fabric, PortId};
 
 use crate::activity::Activity;
 use crate::blocked::Watcher;
-use crate::capture::Captured;
+use crate::capture::captured::Captured;
 use crate::crew::{Crew, Options};
 use crate::gate::Gate;
 use crate::share::Shares;

@@ -5,8 +5,8 @@ use weir_policy::policing::Gcra;
 use weir_wire::Mac;
 
 use crate::burst::Frame;
+use crate::drop_reason::DropReason;
 use crate::share::Rate;
-use crate::stats::DropReason;
 
 /// Limits on flooded packets of a port, by the kind of destination: a GSO frame counts as its segments. A frame with
 /// more segments than the burst is never flooded: it alone would exceed the rate of a second.

@@ -14,6 +14,7 @@ use crate::blocked;
 use crate::burst::{Burst, Frame, ones};
 use crate::clock;
 use crate::crew::Pairs;
+use crate::drop_reason::DropReason;
 use crate::filter::{PortRules, Rules, Verdicts, Window};
 use crate::flow::symmetric_hash;
 use crate::groups::PortGroups;
@@ -22,7 +23,7 @@ use crate::per_queue::place;
 use crate::police::{Charge, Police};
 use crate::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::stages::{self, Stage};
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::PortCounters;
 use crate::storm::Storm;
 use crate::waiters::Waiters;
 

@@ -11,12 +11,12 @@ use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
 
 use crate::burst::{Burst, FrameError, Pieces, Scratch, TakenChain};
 use crate::clock;
+use crate::drop_reason::DropReason;
 use crate::engine::Engine;
 use crate::filter::{Action, Rules, Window};
 use crate::flow::symmetric_hash;
 use crate::groups::PortGroups;
 use crate::port::Outgoing;
-use crate::stats::DropReason;
 use crate::switch::{Ports, Slot, slot};
 
 /// One stage, and its decision.

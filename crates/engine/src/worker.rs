@@ -36,7 +36,7 @@ use weir_policy::pace::Pace;
 use crate::beat::{Beats, Place, Role};
 use crate::blocked;
 use crate::burst::{Burst, Scratch};
-use crate::capture;
+use crate::capture::tap;
 use crate::clock;
 use crate::cpu_loss;
 use crate::dear;
@@ -123,7 +123,7 @@ impl Worker {
         let cost = self.ready.charge(queue.port, begun, others_ns);
         self.ready.took(queue, cost.worker_ns);
         self.kicks.brought(queue, taken.frames);
-        slot.counters.charge(cost);
+        slot.counters.charge(cost.worker_ns, cost.violations);
         self.burst_ns = cost.worker_ns + others_ns;
         if let Some(pair) = slot.pairs.get(queue.queue) {
             pair.busy_ns.add(cost.worker_ns);
@@ -357,7 +357,7 @@ impl Worker {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         self.handle.thread_id.store(tid.unsigned_abs(), Ordering::Relaxed);
         stages::enter(self.index);
-        capture::enter(self.index);
+        tap::enter(self.index);
         cpu_loss::enter(self.shared.crew.options.cpu_clock);
         self.shared.watcher.enter();
         // The kernel's default of 50 us would double a nap. If the kernel refuses, naps and holds are longer.

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 use weir_guestmem::HostBuffer;
-use weir_wire::{Gso, GsoKind, Layers, OffloadCaps, ethertype, transport_csum, vnet};
+use weir_wire::{Gso, GsoKind, Layers, OffloadCaps, VnetHdr, ethertype, transport_csum, vnet};
 
 use super::*;
 use crate::egress::{Emitted, Put, emit};

@@ -15,16 +15,19 @@ use weir_limits::FRAME_LEN_MAX;
 use weir_wire::VnetHdr;
 use weir_wire::vlan::TAG_LEN;
 
-use super::{Capture, CaptureError, Header, Tap, Wanted};
+use super::record::Header;
+use super::tap::{Tap, Wanted};
+use super::{Capture, CaptureError};
 use crate::beat;
 use crate::burst::{Pieces, Scratch, TakenChain};
 use crate::clock;
+use crate::drop_reason::DropReason;
 use crate::engine::Engine;
 use crate::lock::lock;
 use crate::own::{self, Offered, pause};
 use crate::port::{Outgoing, Side};
 use crate::shared::Shared;
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::PortCounters;
 use crate::switch::{Ports, Slot, slot};
 
 const NAME: &str = "weir-mirror";

@@ -2,7 +2,7 @@
 
 use weir_wire::VnetHdr;
 
-use crate::stats::DropReason;
+use crate::drop_reason::DropReason;
 
 /// Bytes of a [`Header`] in a ring.
 pub(super) const HEADER_LEN: usize = 24 + VNET_LEN;

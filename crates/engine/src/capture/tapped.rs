@@ -6,8 +6,8 @@ use weir_fabric::EgressTag;
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_wire::Mac;
 
-use super::Taps;
-use super::follow::Followed;
+use super::followed::Followed;
+use super::tap::Taps;
 use crate::burst::{Burst, Scratch};
 use crate::clock;
 use crate::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};

@@ -17,9 +17,10 @@ use super::parked::ParkedFrames;
 use super::{Source, TransmitQueue};
 use crate::burst::{Burst, Pieces, Scratch, TakenChain};
 use crate::clock;
+use crate::drop_reason::DropReason;
 use crate::guest::{GuestRing, TransmitCalls, TransmitRing};
 use crate::port::{Take, Taken};
-use crate::stats::{DropReason, PortCounters};
+use crate::stats::PortCounters;
 
 const VNET_LEN: usize = 12;
 const LEN: usize = 60;
