@@ -132,6 +132,9 @@ pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("paths", crate::paths::ALL, OPEN),
     ("log_text", crate::log_text::ALL, OPEN),
     ("underlay", crate::underlay::ALL, OPEN),
+    ("groups", crate::groups::ALL, OPEN),
+    ("network", crate::network::ALL, OPEN),
+    ("domains", crate::domains::ALL, USUAL),
     ("settings", crate::settings::ALL, USUAL),
 ];
 
@@ -177,6 +180,11 @@ impl Field {
         if self.done.fetch_add(1, Ordering::Relaxed) == 0 {
             println!("struck");
         }
+    }
+
+    /// Adds to a figure of the report.
+    pub fn counted(&self, name: &str, count: usize) {
+        println!("counted {name} {count}");
     }
 
     /// The socket of an interface.

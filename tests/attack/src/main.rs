@@ -7,8 +7,10 @@ mod attack;
 mod configuration;
 mod control;
 mod descriptors;
+mod domains;
 mod floods;
 mod front;
+mod groups;
 mod gso_limits;
 mod l2;
 mod log_text;
@@ -17,6 +19,7 @@ mod looks;
 mod measure;
 mod memory;
 mod mirrors;
+mod network;
 mod packed;
 mod paths;
 mod protocol;
@@ -45,7 +48,7 @@ use crate::{
         attacker,
         report::{self, Result as Tried},
         stand_in::{self, Turn, Work},
-        switch::{CABLE, UNDERLAY},
+        switch::{CABLE, RESOLVER, UNDERLAY},
         trial::{self, Scene, Trial},
     },
 };
@@ -141,12 +144,13 @@ fn main() -> ExitCode {
 /// Environment variable of a process in its own network namespace.
 const APART: &str = "WEIR_ATTACK_APART";
 
-/// If root, runs this program again in its own network namespace: underlay addresses then affect no other process.
+/// If root, runs this program again in its own network namespace, and with its own resolver: underlay addresses then
+/// affect no other process.
 fn apart() -> Result<(), String> {
     if std::env::var_os(APART).is_none() {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new("unshare");
-        command.args(["--net", "--"]).arg(program).args(std::env::args_os().skip(1));
+        command.args(["--net", "--mount", "--"]).arg(program).args(std::env::args_os().skip(1));
         return Err(format!("unshare: {}", command.env(APART, "1").exec()));
     }
     // No host is at the other end of the cable: a guest's frames for the peer are counted, and lost.
@@ -160,7 +164,18 @@ fn apart() -> Result<(), String> {
     ip(&format!("link set {CABLE}-end mtu 1600 up"))?;
     ip(&format!("link set {CABLE} mtu 1600 up"))?;
     ip(&format!("addr add {own}/24 dev {CABLE}"))?;
-    ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))
+    ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))?;
+    // The host's resolver is as silent.
+    let own = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));
+    let text = format!("nameserver {}\n", std::net::Ipv4Addr::from(RESOLVER));
+    let shown = |error: std::io::Error| format!("{}: {error}", own.display());
+    std::fs::write(&own, text).map_err(shown)?;
+    let bound = Command::new("mount").arg("--bind").arg(&own).arg("/etc/resolv.conf").status();
+    std::fs::remove_file(&own).map_err(shown)?;
+    match bound {
+        Ok(status) if status.success() => Ok(()),
+        failed => Err(format!("a resolver in a namespace: {failed:?}")),
+    }
 }
 
 fn run(

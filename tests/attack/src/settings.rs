@@ -6,16 +6,25 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
     attack,
     attack::{Attack, Field},
     control::{ask, request},
-    front::{Strike, harm},
+    front::{
+        Strike,
+        ear::Ear,
+        frame::{BROADCAST, Header, frame},
+        guest::Guest,
+        harm,
+        packet::{End, SYN, segment},
+    },
     measure::{
         attacker::OWN,
         switch::{CONTROL, keeper},
@@ -28,6 +37,15 @@ pub const ALL: &[Attack] = &[
     attack!(filters_across_a_sigkill, "the same with a keeper, and a weir that is killed"),
     attack!(keys_across_an_upgrade, "the same with a rate, an address, a guard and a VLAN"),
     attack!(keys_across_a_sigkill, "the same where weir is killed"),
+    attack!(
+        frames_between_a_sigkill_and_the_rules,
+        "floods a guest whose groups are set by command while weir is killed"
+    ),
+    attack!(frames_between_an_upgrade_and_the_rules, "the same while weir is upgraded"),
+    attack!(
+        frames_between_a_reload_and_the_rules,
+        "the same while the rules of a file take their place"
+    ),
 ];
 
 /// A weir and its keeper.
@@ -54,7 +72,7 @@ impl Own {
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir)?;
         let text = format!(
-            "[switch]\nworkers = 1\ncontrol = {:?}\nkeeper = {:?}\n\n[vif.guarded]\n",
+            "[switch]\nworkers = 1\ncontrol = {:?}\nkeeper = {:?}\n\n[group.closed]\n\n[vif.guarded]\n\n[vif.evil]\n",
             dir.join(CONTROL),
             dir.join(crate::measure::switch::KEEPER)
         );
@@ -123,6 +141,26 @@ impl Own {
     }
 }
 
+impl Own {
+    /// Reloads the file, which has the group that was set by command, and other rules each time.
+    fn reload(&mut self) -> Strike {
+        let file = self.dir.join("weir.toml");
+        let text = std::fs::read_to_string(&file)?;
+        let (bare, one, two) = (
+            "[vif.guarded]\n",
+            "[vif.guarded]\ngroups = [\"closed\"]\n",
+            "[group.shut]\n[vif.guarded]\ngroups = [\"closed\", \"shut\"]\n",
+        );
+        let from = if text.contains(one) { (one, two) } else { (bare, one) };
+        std::fs::write(&file, text.replace(from.0, from.1))?;
+        let mut command = Command::new(&self.weir);
+        command.arg("--control").arg(self.dir.join(CONTROL)).arg("reload").arg(&file);
+        let output = command.stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() { Ok(()) } else { harm(format!("a reload fails: {said}")) }
+    }
+}
+
 impl Drop for Own {
     fn drop(&mut self) {
         if let Ok(pid) = self.pid() {
@@ -142,7 +180,9 @@ fn filters(field: &Field, after: fn(&mut Own) -> Strike) -> Strike {
     after(&mut own)?;
     field.struck();
     let rules = own.done("GET /v1/ports/guarded/filter", "")?;
-    if rules.contains("port 25") { Ok(()) } else { harm(format!("a filter is gone: {rules}")) }
+    let lost = !rules.contains("port 25");
+    field.counted("settings_lost", lost.into());
+    if !lost { Ok(()) } else { harm(format!("a filter is gone: {rules}")) }
 }
 
 fn filters_across_an_upgrade(field: &Field) -> Strike {
@@ -170,12 +210,73 @@ fn keys(field: &Field, after: fn(&mut Own) -> Strike) -> Strike {
     // The configuration part of the answer, without counters.
     let config = |text: &str| -> Option<serde_json::Value> {
         let all: serde_json::Value = serde_json::from_str(text).ok()?;
-        all.get(0)?.get("config").cloned()
+        let is_it = |vif: &&serde_json::Value| {
+            vif.pointer("/config/name").is_some_and(|name| name == "guarded")
+        };
+        all.as_array()?.iter().find(is_it)?.get("config").cloned()
     };
     if config(&before) == config(&set) {
         return harm(format!("changes change nothing: {set}"));
     }
-    if config(&set) == config(&kept) { Ok(()) } else { harm(format!("{set} became {kept}")) }
+    let (set_keys, kept_keys) = (config(&set).unwrap_or_default(), config(&kept));
+    let is_lost = |key: &String| kept_keys.as_ref().and_then(|it| it.get(key)) != set_keys.get(key);
+    let lost = set_keys.as_object().map_or(1, |all| all.keys().filter(|key| is_lost(key)).count());
+    field.counted("settings_lost", lost);
+    if lost == 0 { Ok(()) } else { harm(format!("{set} became {kept}")) }
+}
+
+fn frames(field: &Field, after: fn(&mut Own) -> Strike) -> Strike {
+    let mut own = Own::start(field)?;
+    let [mut inside, outside] =
+        ["guarded", "evil"].map(|name| Ear::attach(&own.dir.join(format!("{name}.sock"))));
+    let (inside, outside) = (inside.as_mut().map_err(|_| Errno::CONNREFUSED)?, outside?);
+    let [to, from] =
+        [60, 62].map(|number| End { mac: Guest::mac(number), ip: [10, 66, 0, number], port: 80 });
+    for (ear, end) in [(&*inside, to), (&outside, from)] {
+        ear.say(&frame(BROADCAST, end.mac, 0x0806, 60))?;
+    }
+    own.done("PATCH /v1/vifs/guarded", "{\"groups\":{\"set\":[\"closed\"]}}")?;
+    std::thread::sleep(Duration::from_millis(50));
+    inside.read(|_| ());
+    let wrong = segment(from, to, SYN, b"a way in");
+    outside.guest.load(1, |_| (Header::default(), wrong.clone()));
+    let stop = AtomicBool::new(false);
+    let came = std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let mut came = 0;
+            while !stop.load(Ordering::Relaxed) {
+                outside.guest.pump(1);
+                outside.guest.kick(1);
+                inside.read(|got| came += usize::from(got.starts_with(&wrong)));
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            came
+        });
+        let ended = (0..2).try_for_each(|_| after(&mut own));
+        std::thread::sleep(Duration::from_millis(50));
+        stop.store(true, Ordering::Relaxed);
+        let came = flood.join().unwrap_or(usize::MAX);
+        ended.map(|()| came)
+    })?;
+    field.struck();
+    field.counted("failed_open_frames", came);
+    // ARP passes all groups: the guests still reach each other.
+    let last = frame(to.mac, from.mac, 0x0806, 60);
+    outside.guest.taken(1, "the flood")?;
+    inside.must_hear(&outside, &last, "after the flood nothing passes any more")?;
+    if came == 0 { Ok(()) } else { harm(format!("{came} frames passed without a rule")) }
+}
+
+fn frames_between_a_sigkill_and_the_rules(field: &Field) -> Strike {
+    frames(field, Own::kill)
+}
+
+fn frames_between_an_upgrade_and_the_rules(field: &Field) -> Strike {
+    frames(field, Own::upgrade)
+}
+
+fn frames_between_a_reload_and_the_rules(field: &Field) -> Strike {
+    frames(field, Own::reload)
 }
 
 fn keys_across_an_upgrade(field: &Field) -> Strike {

@@ -1,10 +1,12 @@
 //! A front end that follows no rule: messages as bytes, rings as memory. It shares no code with weir or `vif`, so
 //! that a mistake in weir's codec or rings is not made on both sides.
 
+pub mod ear;
 pub mod frame;
 pub mod guest;
 pub mod link;
 pub mod memory;
+pub mod packet;
 pub mod ring;
 
 use std::fmt;

@@ -1,6 +1,7 @@
 //! The attacker's process.
 
 use std::{
+    collections::BTreeMap,
     io::{BufRead, BufReader},
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -62,6 +63,8 @@ pub struct Outcome {
     pub never_waits: bool,
     /// Processes that it started, per second.
     pub children_per_s: f64,
+    /// Figures by name, each summed over all attempts.
+    pub counted: BTreeMap<String, u64>,
 }
 
 impl Outcome {
@@ -176,6 +179,12 @@ impl Attacker {
             Some(("cpu_ns", ns)) => self.known.cpus = ns.parse::<f64>().unwrap_or(0.0) / 1e9,
             Some(("threads", count)) => self.known.threads = count.parse().unwrap_or(0),
             Some(("children", count)) => self.known.children_per_s = count.parse().unwrap_or(0.0),
+            Some(("counted", figure)) => {
+                if let Some((name, count)) = figure.split_once(' ') {
+                    let sum = self.known.counted.entry(name.to_owned()).or_default();
+                    *sum += count.parse().unwrap_or(0);
+                }
+            }
             Some(("never_waits", "true")) => self.known.never_waits = true,
             _ => {}
         }

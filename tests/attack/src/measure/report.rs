@@ -41,6 +41,8 @@ const CONTROL_MS: Bar = Bar::AtMost(200.0);
 const SIGTERM_S: Bar = Bar::AtMost(2.0);
 const RSS_MIB: Bar = Bar::AtMost(16.0);
 const LOG_LINES: Bar = Bar::AtMost(10.0);
+/// What attacks of the class `settings` count.
+const COUNTED: [&str; 2] = ["failed_open_frames", "settings_lost"];
 const ATTACKS: Bar = Bar::AtLeast(265.0);
 
 /// The result of one attack.
@@ -180,7 +182,12 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
         ("attack_fds_left", most(|row| row.fds as f64)),
         ("attack_log_lines_per_s", most(|row| row.log_lines_per_s)),
     ];
-    all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
+    let counted = COUNTED.map(|name| {
+        let these = rows().filter_map(|(_, row)| row.counted.get(name));
+        (name, these.map(|count| *count as f64).reduce(|all, count| all + count))
+    });
+    let all = all.into_iter().chain(counted);
+    all.filter_map(|(name, value)| Some((name.to_owned(), json!(value?)))).collect()
 }
 
 /// The figures with their bars, for the terminal. True if all bars are met.
@@ -199,6 +206,8 @@ pub fn summary(results: &[Result]) -> (String, bool) {
         ("attack_rss_growth_mib", RSS_MIB),
         ("attack_fds_left", Bar::AtMost(0.0)),
         ("attack_log_lines_per_s", LOG_LINES),
+        (COUNTED[0], Bar::AtMost(0.0)),
+        (COUNTED[1], Bar::AtMost(0.0)),
     ];
     let mut text = String::new();
     let mut all = true;
@@ -263,7 +272,8 @@ mod tests {
     #[test]
     fn the_worst_of_all_is_what_counts() {
         let good = Row { pps: Some(1.0), p99: Some(1.0), ..Row::default() };
-        let bad = Row { pps: Some(0.5), p99: Some(3.0), fds: 2, ..Row::default() };
+        let counted = [("failed_open_frames".to_owned(), 3)].into();
+        let bad = Row { pps: Some(0.5), p99: Some(3.0), fds: 2, counted, ..Row::default() };
         let dead = Row { failures: vec!["weir has ended".into()], ..Row::default() };
         let results = results(&[good.clone(), bad, dead]);
         let figures = figures(&results);
@@ -273,6 +283,7 @@ mod tests {
         assert_eq!(figure("attack_victim_pps_worst"), Some(0.5));
         assert_eq!(figure("attack_victim_p99_worst"), Some(3.0));
         assert_eq!(figure("attack_fds_left"), Some(2.0));
+        assert_eq!((figure("failed_open_frames"), figure("settings_lost")), (Some(3.0), None));
         assert!(!summary(&results).1);
         let faults = results[1].faults();
         assert_eq!(faults, ["pps 0.50 (bar >= 0.9)", "p99 3.00 (bar <= 2)"]);

@@ -47,6 +47,19 @@ pub const VNI: u32 = 100;
 /// Packets per second that `limited` may send and `limited_rx` may receive.
 pub const PACKETS: u32 = 1000;
 
+/// A guest in the group `web`, which has [`OPEN_PORT`] open.
+pub const GROUPED: &str = "grouped";
+/// The port.
+pub const OPEN_PORT: u16 = 80;
+/// A guest in the group `closed`, to which nobody may open a connection.
+pub const SHUT: &str = "shut";
+/// weir's own address in the network `green`, in which `asker0` and `asker1` are.
+pub const GREEN: [u8; 4] = [10, 77, 0, 1];
+/// The address of the guest `secret`, in another network.
+pub const SECRET: [u8; 4] = [10, 78, 0, 9];
+/// The host's resolver, which answers nobody.
+pub const RESOLVER: [u8; 4] = UNDERLAY[1];
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running weir. It is ended when it is dropped.
@@ -102,6 +115,12 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
             vif(&format!("tenant{number}"), storms);
         }
         vif("away", "network = \"blue\"\n");
+        vif(GROUPED, "groups = [\"web\"]\n");
+        vif(SHUT, "groups = [\"closed\"]\n");
+        for name in ["asker0", "asker1"] {
+            vif(name, &format!("network = \"green\"\n{storms}"));
+        }
+        vif("secret", "network = \"red\"\n");
         let calls = dir.join(CALLS).join(CALLER);
         let _ = write!(text, "\n[vif.caller]\nmode = \"client\"\nsocket = {calls:?}\n");
     }
@@ -138,10 +157,20 @@ fn options(dir: &Path) -> std::io::Result<String> {
     };
     let udp = udp.local_addr()?.port();
     fs::write(dir.join(OVERLAY_PORT), udp.to_string())?;
+    let [green, secret] = [GREEN, SECRET].map(Ipv4Addr::from);
+    let [router, red] =
+        [(GREEN, 254), (SECRET, 1)].map(|([a, b, c, _], d)| Ipv4Addr::new(a, b, c, d));
+    let rule = |protocol: &str| {
+        format!("{{ direction = \"in\", protocol = \"{protocol}\", ports = \"{OPEN_PORT}\" }},\n")
+    };
+    let rules = ["tcp", "udp"].map(rule).concat();
     Ok(format!(
         "keeper = {:?}\napi_listen = \"{tcp}\"\napi_token_file = {token:?}\n{}\
          \n[overlay]\nlocal = \"{own}\"\nport = {udp}\n\
-         \n[network.blue]\nvni = {VNI}\npeers = [\"{peer}\"]\n",
+         \n[network.blue]\nvni = {VNI}\npeers = [\"{peer}\"]\n\
+         \n[network.green]\nvlan = 20\naddress = \"{green}/24\"\ndhcp = true\nrouter = \"{router}\"\n\
+         \n[network.red]\nvlan = 21\naddress = \"{red}/24\"\ndhcp = true\nfixed = [\"secret {secret}\"]\n\
+         \n[group.closed]\n\n[group.web]\nrules = [\n{rules}]\n",
         dir.join(KEEPER),
         group(),
     ))
@@ -205,7 +234,11 @@ impl Switch {
         while Instant::now() < end {
             match self.child.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(format!("by SIGTERM weir ends with {status}")),
+                Ok(Some(status)) => {
+                    let log = self.log();
+                    let last = log.lines().last().unwrap_or_default();
+                    return Err(format!("by SIGTERM weir ends with {status}: {last}"));
+                }
                 Ok(None) => std::thread::sleep(Duration::from_millis(2)),
                 Err(_) => break,
             }

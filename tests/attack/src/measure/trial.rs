@@ -1,6 +1,7 @@
 //! The trial of one attack on one weir: windows with and without the attacker in turn.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -10,7 +11,7 @@ use super::{
     newcomer::{Newcomer, Visit, visit},
     process::{Observed, begun},
     stand_in::{Turn, Work},
-    switch::Switch,
+    switch::{RESOLVER, Switch},
     victims::{Load, Victims, Window},
 };
 use crate::attack::{Attack, Setting};
@@ -69,6 +70,8 @@ pub struct Row {
     pub log_lines_per_s: f64,
     /// Attempts in all.
     pub strikes: u64,
+    /// Figures that the attack counts itself, by name.
+    pub counted: BTreeMap<String, u64>,
     /// CPUs that the attacker's own process used.
     pub cpus: f64,
 }
@@ -93,8 +96,17 @@ struct Held {
 
 impl Held {
     fn of(switch: &Switch) -> Self {
-        Self { fds: switch.observed().fds(), threads: switch.observed().threads() }
+        let fds = switch.observed().fds().saturating_sub(resolver_sockets());
+        Self { fds, threads: switch.observed().threads() }
     }
+}
+
+/// Sockets to the resolver, which weir keeps for a minute for whoever asks next. Nobody else in this network namespace
+/// asks the resolver.
+fn resolver_sockets() -> usize {
+    let to = format!(" {:08X}:0035 ", u32::from_ne_bytes(RESOLVER));
+    let all = std::fs::read_to_string("/proc/net/udp").unwrap_or_default();
+    all.lines().filter(|line| line.contains(&to)).count()
 }
 
 impl Scene {
@@ -392,6 +404,13 @@ impl Watch {
             rss_mib: self.most_kib.saturating_sub(self.own_kib) as f64 / 1024.0,
             log_lines_per_s: self.log_lines as f64 / seconds,
             strikes: outcomes.iter().map(|outcome| outcome.done).sum(),
+            counted: outcomes.iter().flat_map(|outcome| outcome.counted.clone()).fold(
+                BTreeMap::new(),
+                |mut all, (name, count)| {
+                    *all.entry(name).or_default() += count;
+                    all
+                },
+            ),
             cpus: median(outcomes.iter().map(|outcome| outcome.cpus).collect()),
             ..Row::default()
         };
