@@ -7,15 +7,17 @@ fail() { echo "apparmor: FAILED: $*"; journalctl --no-pager -q -n 40; dmesg | ta
 
 grep -q apparmor /sys/kernel/security/lsm || fail "the kernel has no AppArmor"
 systemctl start apparmor
+modprobe tun
 dpkg --install ./weir_*.deb >/dev/null || fail "install"
 systemctl is-active weir >/dev/null || systemctl start weir || fail "start"
 pid=$(systemctl show -P MainPID weir)
 [ "$(cat "/proc/$pid/attr/current")" = 'weir (enforce)' ] || fail "profile: $(cat "/proc/$pid/attr/current")"
 say "weir is confined by $(cat "/proc/$pid/attr/current")"
 
+ip link show weir-lan >/dev/null || fail "no interface of the default network"
+nft list tables | grep -q 'inet weir-lan-' || fail "no rules of the default network"
+say "the default network, with a way out"
 cat >>/etc/weir/weir.toml <<'T'
-placement = "dynamic"
-pin_vcpus = true
 [uplink.lan]
 kind = "tap"
 name = "weir0"
@@ -23,13 +25,14 @@ name = "weir0"
 socket_mode = "0660"
 T
 cat >/tmp/switch.toml <<'T'
+placement = "dynamic"
+pin_vcpus = true
 group = "kvm"
 api_listen = "127.0.0.1:9101"
 api_token_file = "/etc/weir/api.token"
 T
 sed -i '/^\[switch\]/r /tmp/switch.toml' /etc/weir/weir.toml
 echo a-token-of-this-test-and-of-no-other | install -o weir -m 0400 /dev/stdin /etc/weir/api.token
-modprobe tun
 ready() {
     for _ in $(seq 60); do
         if weir stats >/dev/null 2>&1; then return; fi

@@ -6,7 +6,8 @@ export DEBIAN_FRONTEND=noninteractive
 . /etc/os-release
 apt-get update -q
 apt-get install -q -y --no-install-recommends apparmor bash-completion busybox-static curl dbus dosfstools fish iproute2 \
-    iputils-ping kmod libpcap0.8 libvirt-clients libvirt-daemon-system lintian linux-image-cloud-amd64 man-db mtools openssl procps \
+    iputils-ping kmod libpcap0.8 libvirt-clients libvirt-daemon-system lintian linux-image-cloud-amd64 man-db mtools nftables \
+    openssl procps \
     prometheus python3 qemu-utils syslinux systemd systemd-sysv udev xz-utils zsh
 # Debian 12's QEMU, 7.2, ends when a guest uses MSI-X on a vhost-user device without KVM.
 [ "$VERSION_ID" = 12 ] && newer=$VERSION_CODENAME-backports
