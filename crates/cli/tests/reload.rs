@@ -546,7 +546,7 @@ fn root_an_uplink_whose_interface_has_gone_comes_back_by_a_reload_or_is_named() 
         assert!(Command::new("nsenter").args(delete).status().unwrap().success());
         let explained = || weir.does(&["explain", "lan"]);
         eventually("the uplink stops", || {
-            explained().contains("its interface is closed").then_some(())
+            explained().contains("the way behind it is closed").then_some(())
         });
         // The other changes of the file are made all the same.
         write_config(dir.path(), &format!("{TWO}{LAN}[vif.late]\n"));

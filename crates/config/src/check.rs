@@ -9,7 +9,7 @@ use super::group::{Groups, NoSuchGroup};
 use super::mirror::check_mirrors;
 use super::overlay::{NetworkError, Networks};
 use super::sharing::Sharing;
-use super::values::{LatencyBudget, Schedule, SocketPath};
+use super::values::{LatencyBudget, Schedule, SocketPath, UplinkKind};
 use super::{Config, UplinkConfig, VifConfig, XenConfig};
 
 /// The table `[xen]`, as faults call it.
@@ -94,9 +94,12 @@ impl Whole<'_> {
                 .filter_map(|vif| Some((vif.claims()[nth].clone()?, table_of(vif))));
             repeated(what, key, claims, &mut faults);
         }
-        let interfaces =
-            self.uplinks.iter().map(|it| (it.interface.to_string(), format!("uplink.{}", it.name)));
-        repeated("interface", "name", interfaces, &mut faults);
+        for (what, key, is_stream) in [("interface", "name", false), ("socket", "path", true)] {
+            let of_kind = |it: &&&UplinkConfig| (it.kind == UplinkKind::Stream) == is_stream;
+            let devices = self.uplinks.iter().filter(of_kind);
+            let devices = devices.map(|it| (it.device(), format!("uplink.{}", it.name)));
+            repeated(what, key, devices, &mut faults);
+        }
         faults
     }
 
@@ -347,7 +350,10 @@ impl VifConfig {
 impl UplinkConfig {
     /// Settings of it that do not go together with the switch's `schedule`.
     pub fn faults(&self, schedule: Schedule) -> Vec<Fault> {
-        Sharing { weight: self.weight, ..Sharing::default() }.faults(Some(schedule))
+        let mut faults =
+            Sharing { weight: self.weight, ..Sharing::default() }.faults(Some(schedule));
+        faults.extend(self.kind_faults());
+        faults
     }
 }
 

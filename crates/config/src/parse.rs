@@ -22,7 +22,7 @@ use super::section::{Places, Section};
 use super::settings::NONE;
 use super::values::{
     Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
-    TrunkVids, Vid, VlanMode,
+    TrunkVids, UplinkKind, Vid, VlanMode,
 };
 use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
@@ -217,12 +217,13 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
     }
-    if !section.has("name") {
+    let has_interface = !section.is_word("kind", &UplinkKind::Stream.to_string());
+    if has_interface && !section.has("name") {
         problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
     let mut port = UplinkConfig::template();
     port.read_keys(&mut section, |_| true, problems);
-    let (places, named) = (section.places(), section.has_good("name"));
+    let (places, named) = (section.places(), !has_interface || section.has_good("name"));
     section.finish(problems);
     port.name = named.then_some(name)??;
     Some(Placed { port, places })

@@ -234,14 +234,15 @@ impl Running<'_> {
             if self.uplinks.iter().any(|it| it.name == uplink.name) {
                 continue;
             }
-            let taken = self.uplinks.iter().find(|it| it.interface == uplink.interface);
+            let taken = self.uplinks.iter().find(|it| it.device() == uplink.device());
             let obstacle = match (taken, self.name_is_taken(&uplink.name)) {
                 _ if !self.able.uplinks => {
                     Some("a confined weir opens no devices; needs a restart".into())
                 }
                 (Some(other), _) => Some(format!(
                     "{} belongs to uplink.{}; reload twice",
-                    uplink.interface, other.name
+                    uplink.device(),
+                    other.name
                 )),
                 (None, taken) => taken,
             };

@@ -339,7 +339,7 @@ from_toml_string! {
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;
     TagProtocol = "the kind of its own tags, \"802.1q\" or \"802.1ad\"";
-    UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\" or \"af_xdp\"";
+    UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\", \"af_xdp\" or \"stream\"";
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";
     FilePath = "a path in quotes, such as \"/etc/weir/token\"";

@@ -137,6 +137,8 @@ fn every_key_is_read() {
         name: "lan".parse().unwrap(),
         kind: UplinkKind::Tap,
         interface: "weir0".parse().unwrap(),
+        path: None,
+        host_access: false,
         queues: 4.try_into().unwrap(),
         vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
         tag_protocol: TagProtocol::Dot1ad,
@@ -821,6 +823,34 @@ fn an_uplink_can_be_an_interface_of_the_host() {
         messages("[uplink.lan]\nkind = \"bridge\"\nname = \"br0\"\n"),
         ["bad value for `uplink.lan.kind`"]
     );
+}
+
+#[test]
+fn a_stream_has_a_socket_and_what_is_of_an_interface_does_not_fit_it() {
+    let stream = "[uplink.out]\nkind = \"stream\"\n";
+    let good = format!("{stream}path = \"/run/weir/out.sock\"\nhost_access = true\n");
+    let uplink = parse(&good).unwrap().uplinks.remove(0);
+    assert_eq!((uplink.device().as_str(), uplink.host_access), ("/run/weir/out.sock", true));
+    assert_eq!(uplink.mtu_held().map(|mtu| mtu.get()), Some(1500));
+    let reasons = |text: &str| messages(text).join("; ");
+    assert!(reasons(stream).contains("a stream needs a `path`"), "{}", reasons(stream));
+    for (line, reason) in [
+        ("name = \"eth0\"", "no interface"),
+        ("queues = 2", "one queue"),
+        ("mtu = 16001", "an MTU up to 16000"),
+    ] {
+        let said = reasons(&format!("{good}{line}\n"));
+        assert!(said.contains(reason), "{line}: {said}");
+    }
+    let tap = "[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n";
+    for line in ["path = \"/run/a\"", "host_access = true"] {
+        let said = reasons(&format!("{tap}{line}\n"));
+        assert!(said.contains("only a stream"), "{line}: {said}");
+    }
+    let twice = good.clone() + &good.replace("uplink.out", "uplink.two");
+    assert!(reasons(&twice).contains("socket /run/weir/out.sock"), "{}", reasons(&twice));
+    let other = good.replace("uplink.out", "uplink.two").replace("out.sock", "two.sock");
+    assert!(parse(&(good + &other)).is_ok(), "streams have no interface to share");
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `[uplink.NAME]`: the keys of a port to the host or the outside.
 
 use serde::{Deserialize, Serialize};
+use weir_limits::STREAM_MTU_MAX;
 
+use super::check::{Fault, HEADER};
 use super::filter::FilterRule;
 use super::keys::keys;
 use super::values::{
-    InterfaceName, Mtu, PortName, QueuePairs, TagProtocol, UplinkKind, VlanMode, Weight,
+    InterfaceName, Mtu, PortName, QueuePairs, SocketPath, TagProtocol, UplinkKind, VlanMode, Weight,
 };
 
 /// Why keys of the device are fixed.
@@ -24,6 +26,10 @@ keys! {
         /// The interface of the host.
         interface: InterfaceName = "none".parse().expect("a constant that is a valid name"),
             [named("name"), fixed(DEVICE_IS_OPEN)];
+        /// The socket of the other end, of a stream.
+        path: Option<SocketPath> = None, [fixed(DEVICE_IS_OPEN)];
+        /// Whether guests reach the host's loopback by gvproxy, and gvproxy's API.
+        host_access: bool = false, [fixed(DEVICE_IS_OPEN)];
         /// Its queues.
         queues: QueuePairs = QueuePairs::default(), [fixed(DEVICE_IS_OPEN)];
         /// VLANs of the port.
@@ -56,6 +62,59 @@ impl UplinkConfig {
     /// An uplink that is to get a name and an interface yet.
     pub(super) fn template() -> Self {
         Self::defaults("new".parse().expect("a constant that is a valid name"))
+    }
+
+    /// What is behind it, as people call it: the interface of the host, or a stream's socket.
+    pub fn device(&self) -> String {
+        match (&self.path, self.kind) {
+            (Some(path), UplinkKind::Stream) => path.to_string(),
+            _ => self.interface.to_string(),
+        }
+    }
+
+    /// The MTU to which its frames are held. A stream has none of its own.
+    pub fn mtu_held(&self) -> Option<Mtu> {
+        match self.kind {
+            UplinkKind::Stream => Some(self.mtu()),
+            _ => self.mtu,
+        }
+    }
+
+    /// Keys that do not fit its kind.
+    pub(super) fn kind_faults(&self) -> Vec<Fault> {
+        let fault = |key, reason: &str, help: &str| Fault {
+            keys: [key, HEADER],
+            reason: reason.to_owned(),
+            help: help.to_owned(),
+        };
+        let mut faults = Vec::new();
+        if self.kind != UplinkKind::Stream {
+            let help = "leave it out, or say `kind = \"stream\"`";
+            if self.path.is_some() {
+                faults.push(fault("path", "only a stream has a `path`", help));
+            }
+            if self.host_access {
+                faults.push(fault("host_access", "only a stream has `host_access`", help));
+            }
+            return faults;
+        }
+        if self.path.is_none() {
+            let help =
+                "name the socket that the other end listens on: `path = \"/run/weir/out.sock\"`";
+            faults.push(fault("path", "a stream needs a `path`", help));
+        }
+        if self.interface != Self::template().interface {
+            let help = "leave it out: `path` says where a stream goes";
+            faults.push(fault("name", "a stream has no interface", help));
+        }
+        if self.queues.get() != 1 {
+            faults.push(fault("queues", "a stream is one queue", "leave it out"));
+        }
+        if self.mtu().get() > STREAM_MTU_MAX {
+            let reason = format!("a stream has frames of an MTU up to {STREAM_MTU_MAX}");
+            faults.push(fault("mtu", &reason, "choose a smaller `mtu`"));
+        }
+        faults
     }
 
     /// The port's MTU: the configured one, or Ethernet's 1500.

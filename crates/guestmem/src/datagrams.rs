@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
 use libc::{c_int, c_void, iovec, mmsghdr, msghdr};
@@ -220,7 +220,7 @@ impl<'m> Batch<'_, 'm> {
         let mut next = 0;
         while let Some(message) = self.outbox.messages.get(next) {
             let datagrams = message.first..message.end;
-            match self.outbox.call(socket, next) {
+            match self.outbox.call(socket, next, 0, &mut |_, _| {}) {
                 Ok(messages) => next += messages,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -265,6 +265,51 @@ impl<'m> Batch<'_, 'm> {
         self.clear();
     }
 
+    /// Sends all datagrams by a stream `socket`, each as one message that the kernel takes whole or not at all, and
+    /// empties the batch. Calls `lost` for those that were not sent.
+    ///
+    /// # Errors
+    /// The socket is of no more use: it is closed, or has taken a part of a datagram.
+    pub fn send_whole(
+        &mut self,
+        socket: impl AsFd,
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
+    ) -> io::Result<()> {
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let (mut next, mut result) = (0, Ok(()));
+        while next < self.outbox.messages.len() {
+            let mut whole = 0;
+            let mut count = |len, sent| whole += usize::from(len == sent);
+            let error = match self.outbox.call(socket.as_fd(), next, flags, &mut count) {
+                Ok(messages) if messages == whole => {
+                    next += messages;
+                    continue;
+                }
+                Ok(_) => {
+                    next += whole;
+                    io::Error::new(io::ErrorKind::WriteZero, "it took a part of a frame")
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            for left in &self.outbox.messages[next..] {
+                lost(left.first..left.end, &error);
+            }
+            if error.kind() != io::ErrorKind::WouldBlock {
+                result = Err(error);
+            }
+            break;
+        }
+        self.clear();
+        result
+    }
+
+    /// Empties the batch, all datagrams of which are lost for this reason.
+    pub fn lose_all(&mut self, error: &io::Error, lost: &mut dyn FnMut(Range<usize>, &io::Error)) {
+        lost(0..self.outbox.datagrams.len(), error);
+        self.clear();
+    }
+
     fn clear(&mut self) {
         let Outbox { fronts: _, used, iovecs, datagrams, messages } = self.outbox;
         *used = 0;
@@ -295,8 +340,16 @@ impl Outbox {
         fits
     }
 
-    /// Sends messages from `next` on by one call. Returns their number.
-    fn call(&mut self, socket: BorrowedFd<'_>, next: usize) -> io::Result<usize> {
+    /// Sends messages from `next` on by one call. Returns their number, after `each` was told the length of each and what
+    /// of it was sent.
+    #[inline(always)]
+    fn call(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        next: usize,
+        flags: c_int,
+        each: &mut impl FnMut(usize, usize),
+    ) -> io::Result<usize> {
         let mut headers = [const { MaybeUninit::<mmsghdr>::uninit() }; CALL_MAX];
         let mut controls = [const { MaybeUninit::<Control>::uninit() }; CALL_MAX];
         let messages = &self.messages[next..];
@@ -315,9 +368,14 @@ impl Outbox {
         // batch.
         let sent = unsafe {
             let headers = headers.as_mut_ptr().cast::<mmsghdr>();
-            libc::sendmmsg(socket.as_raw_fd(), headers, count as u32, 0)
+            libc::sendmmsg(socket.as_raw_fd(), headers, count as u32, flags)
         };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        let sent = usize::try_from(sent).map_err(|_| io::Error::last_os_error())?;
+        for (message, header) in messages.iter().zip(&headers).take(sent.min(count)) {
+            // SAFETY: the first `count` headers are filled in, as above.
+            each(message.len, unsafe { header.assume_init_ref() }.msg_len as usize);
+        }
+        Ok(sent)
     }
 
     /// Sends each datagram of a refused message by itself. Returns true if each was sent: then only their combination

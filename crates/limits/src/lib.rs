@@ -468,6 +468,13 @@ pub const TAP_SLOTS: usize = TAP_PARKED_MAX + TAP_BURST_MAX;
 /// Socket buffer in the kernel for one packet socket, in each direction (bytes): some 60 GSO packets, while the usual
 /// 208 KiB hold three.
 pub const PACKET_SOCKET_BUFFER_LEN: usize = 4 << 20;
+/// Largest MTU of an uplink by a stream socket (bytes). The kernel takes a message of up to some 32 KiB whole or not at
+/// all (`unix_stream_sendmsg`), so no frame ever goes in part.
+pub const STREAM_MTU_MAX: u16 = 16_000;
+/// Bytes of a stream that are looked at by one call: a burst of frames of the usual length, and at least one frame.
+pub const STREAM_LOOK_LEN: usize = 64 << 10;
+/// Shortest time from one attempt to connect a stream uplink to the next (ns).
+pub const STREAM_REDIAL_NS: u64 = 1_000_000_000;
 /// Frame buffers of one AF_XDP queue in each direction. Its four rings have as many entries, so none of the rings is
 /// ever too short.
 pub const XDP_FRAMES: u32 = 1024;
@@ -844,6 +851,9 @@ const _: () = {
     assert!(FILTER_RULES_MAX * (FILTER_EXPRESSION_LEN_MAX + 256) < CONTROL_REQUEST_BYTES_MAX);
     assert!(TAP_BURST_MAX <= BURST_MAX && TAP_PARKED_MAX <= BURST_MAX);
     assert!(TAP_SLOTS <= u16::MAX as usize);
+    assert!(
+        STREAM_MTU_MAX as usize + 64 < STREAM_LOOK_LEN && (STREAM_MTU_MAX as u32) < FRAME_LEN_MAX
+    );
     assert!(OVERLAY_HOSTS_MAX >= NETWORKS_MAX * 2 * OVERLAY_PEERS_MAX);
     // The number of a former host is given to another one after 2,000 others at the earliest.
     assert!(OVERLAY_HOSTS_MAX.is_power_of_two() && OVERLAY_HOSTS_MAX <= 1 << 21);

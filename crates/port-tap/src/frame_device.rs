@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use weir_engine::Side;
+use weir_engine::egress::Packet;
 use weir_guestmem::{Batch, HostBuffer};
 use weir_limits::FRAME_LEN_MAX;
 use weir_policy::steering::Steering;
@@ -47,6 +48,16 @@ pub trait FrameDevice: Send + Sync {
         places: &mut Vec<Range<usize>>,
     ) -> io::Result<usize>;
 
+    /// The bytes before a packet that is sent, in `room`: its `virtio_net_hdr`. `None` if the device may not get it.
+    fn prefix<'r>(
+        &self,
+        packet: &Packet<'_, '_>,
+        room: &'r mut [u8; VnetHdr::LEN],
+    ) -> Option<&'r [u8]> {
+        *room = packet.offload.to_vnet(0).to_bytes();
+        room.get(..self.vnet_len())
+    }
+
     /// Sends all frames of `batch`, each behind its header. `lost` gets those that were not sent, and the reason.
     fn send(
         &self,
@@ -58,4 +69,9 @@ pub trait FrameDevice: Send + Sync {
     /// True if `error`, of reading ([`Side::Tx`]) or writing ([`Side::Rx`]), means that the device is lost; otherwise
     /// one frame is lost.
     fn is_gone(&self, queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool;
+
+    /// Why nothing passes at present, for a device that comes back by itself.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }

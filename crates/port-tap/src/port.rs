@@ -13,6 +13,7 @@ use weir_engine::queue::TransmitQueue;
 use weir_engine::{Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken};
 use weir_guestmem::{Batch, Outbox, PeerAddress};
 use weir_policy::steering::{Receiver, Steering};
+use weir_wire::VnetHdr;
 
 use crate::frame_device::FrameDevice;
 use crate::tx::{Buffers, DeviceQueue, Places, Slots};
@@ -52,9 +53,12 @@ struct Sending<'p, 'm> {
 impl<'m> Sending<'_, 'm> {
     /// Adds one packet: header and front from weir, the rest from its sender's memory.
     fn put(&mut self, packet: &Packet<'_, 'm>) -> Put {
-        let device = &self.port.device;
-        let header = packet.offload.to_vnet(0).to_bytes();
-        let front = [&header[..device.vnet_len().min(header.len())], packet.head.as_slice()];
+        let mut room = [0; VnetHdr::LEN];
+        let Some(prefix) = self.port.device.prefix(packet, &mut room) else {
+            self.port.counters().dropped(DropReason::FilteredRx, packet.frames.into());
+            return Put::Refused;
+        };
+        let front = [prefix, packet.head.as_slice()];
         let to = [PeerAddress::NONE];
         if !self.batch.push(&front, packet.body(), &to, 0, false) {
             self.send();
@@ -71,13 +75,16 @@ impl<'m> Sending<'_, 'm> {
     fn send(&mut self) {
         let Self { port, queue, fd, batch, counted } = self;
         port.device.send(*fd, batch, &mut |which, error| {
-            let is_full = error.kind() == io::ErrorKind::WouldBlock;
-            let reason = if is_full { DropReason::RxRingFull } else { DropReason::DeviceError };
+            let reason = match error.kind() {
+                io::ErrorKind::WouldBlock => DropReason::RxRingFull,
+                io::ErrorKind::NotConnected => DropReason::RxNotReady,
+                _ => DropReason::DeviceError,
+            };
             for lost in counted.get_mut(which).into_iter().flatten() {
                 port.counters().dropped(reason, lost.frames.into());
                 (lost.frames, lost.bytes) = (0, 0);
             }
-            if !is_full && port.device.is_gone(*fd, Side::Rx, error) {
+            if reason == DropReason::DeviceError && port.device.is_gone(*fd, Side::Rx, error) {
                 port.service.gone(error);
             }
         });
@@ -199,6 +206,10 @@ impl UplinkPort for FramePort {
 
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         self.device.queues().iter().map(AsFd::as_fd).collect()
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.failure().map(str::to_owned).or_else(|| self.device.trouble())
     }
 }
 

@@ -177,4 +177,9 @@ pub trait UplinkPort: Port {
     fn failure(&self) -> Option<&str> {
         self.service().failure()
     }
+
+    /// Why nothing passes at present: the port stopped, or its peer is away for now.
+    fn trouble(&self) -> Option<String> {
+        self.failure().map(str::to_owned)
+    }
 }

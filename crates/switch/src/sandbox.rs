@@ -7,7 +7,7 @@ use std::sync::Arc;
 use miette::Diagnostic;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
-use weir_config::{Config, Execution, SocketPath, UplinkKind, UserName};
+use weir_config::{Config, Execution, SocketPath, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
 use crate::helper::{Hands, Helper, Tasks};
@@ -85,10 +85,10 @@ impl Needs {
     pub fn of(config: &Config) -> Self {
         let control = &config.switch.control;
         let beside = |path: &&SocketPath| path.as_path().parent() == control.as_path().parent();
-        // A TAP has no settings to change.
-        let set = config.uplinks.iter().filter(|uplink| uplink.kind != UplinkKind::Tap);
+        let set = config.uplinks.iter().filter(|uplink| uplink.kind.has_card());
         let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
         let sockets = sockets.chain([config.switch.keeper.as_ref()]);
+        let sockets = sockets.chain(config.uplinks.iter().map(|uplink| uplink.path.as_ref()));
         Self {
             tasks: Tasks {
                 control: Some(control.clone()),

@@ -482,6 +482,11 @@ impl Switch {
             UplinkDevice::Xdp(device) => {
                 self.plug(config, None, |counters| XdpPort::new(device, counters))
             }
+            UplinkDevice::Stream(left) => {
+                let (kept, keep) = self.keeper.keep_line(&config.name);
+                let device = self.stream_of(config, left, keep)?;
+                self.plug(config, kept, |counters| FramePort::new(device, counters))
+            }
         }
     }
 
@@ -503,15 +508,15 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_rules(id, &rules);
-        self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
+        self.engine.set_mtu(id, config.mtu_held().map(|mtu| mtu.get()));
         let weight = config.weight.map_or(1, |weight| weight.get());
         self.engine.set_share(id, Share { weight, window: None }, RateLimit::NONE);
         if let Err(source) = port.start(&self.engine, id) {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
         }
-        let interface = &config.interface;
-        tracing::info!(uplink = %name, port = %id, interface = %interface, "uplink added");
+        let device = config.device();
+        tracing::info!(uplink = %name, port = %id, device, "uplink added");
         let counters = made.unwrap_or_default();
         self.engine.fabric().recall(id, &self.keeper.known(&name));
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;

@@ -145,8 +145,14 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
 
 /// An uplink, with its treatment of frames that come in on it.
 pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
-    write!(f, "{}: interface {}, ", it.name, it.interface)?;
+    // A name of an interface has no slash.
+    let is_socket = it.interface.contains('/');
+    let what = if is_socket { "socket" } else { "interface" };
+    write!(f, "{}: {what} {}, ", it.name, it.interface)?;
     match &it.layer {
+        UplinkLayer::WorkerOnly if is_socket => {
+            writeln!(f, "frames wait for a worker only, no interval can be set")?;
+        }
         UplinkLayer::WorkerOnly => {
             writeln!(f, "a TAP: frames wait for a worker only, no interval can be set")?;
         }

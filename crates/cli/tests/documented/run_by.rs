@@ -39,6 +39,11 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "it takes a libvirtd; cli/tests/libvirt.rs installs this hook and does as the page says",
     ),
     ("docs/guide/migration.md", "migrate -d", "the same, by QEMU's other monitor"),
+    (
+        "docs/guide/without-root.md",
+        "",
+        "it takes Go and a user's systemd; cli/tests/stream.rs runs gvproxy with these arguments",
+    ),
     ("docs/guide/xen.md", "", "they are for dom0; tests/system/src/xen does as they do"),
     ("docs/install.md", "apt-get install -y make", "the job `package` of the workflow does it"),
     ("docs/install.md", "make deb", "tests/deb/run.sh tries what it makes"),

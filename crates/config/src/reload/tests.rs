@@ -120,6 +120,13 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
 const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
     ("kind", "name = \"w0\"", "kind = \"af_packet\"", false),
     ("name", "kind = \"tap\"", "name = \"other\"", false),
+    ("path", "kind = \"stream\"", "path = \"/run/weir/out.sock\"", false),
+    (
+        "host_access",
+        "kind = \"stream\"\npath = \"/run/weir/out.sock\"",
+        "host_access = true",
+        false,
+    ),
     ("queues", "kind = \"tap\"\nname = \"w0\"", "queues = 2", false),
     ("vlan", "kind = \"tap\"\nname = \"w0\"", "vlan = 10", true),
     ("tag_protocol", "kind = \"tap\"\nname = \"w0\"", "tag_protocol = \"802.1ad\"", true),
@@ -177,6 +184,9 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
         let (before, after) = match *key {
             "kind" => (format!("{needs}\nkind = \"tap\""), format!("{needs}\n{line}")),
             "name" => (format!("{needs}\nname = \"w0\""), format!("{needs}\n{line}")),
+            "path" => {
+                (format!("{needs}\npath = \"/run/weir/old.sock\""), format!("{needs}\n{line}"))
+            }
             "window" => (format!("{needs}\nwindow = \"1/4\""), format!("{needs}\n{line}")),
             "api_listen" => {
                 (format!("{needs}\napi_listen = \"[::1]:2\""), format!("{needs}\n{line}"))

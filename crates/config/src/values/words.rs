@@ -187,5 +187,14 @@ words! {
         AfPacket = "af_packet",
         /// An existing interface that weir has for itself, with an AF_XDP socket for each receive queue.
         AfXdp = "af_xdp",
+        /// A stream socket that somebody else listens on, such as gvproxy's; each frame has its length in front.
+        Stream = "stream",
+    }
+}
+
+impl UplinkKind {
+    /// Whether it is an interface of the host that was there before, with interrupts that weir can set.
+    pub fn has_card(self) -> bool {
+        matches!(self, Self::AfPacket | Self::AfXdp)
     }
 }

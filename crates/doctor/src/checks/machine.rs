@@ -43,6 +43,9 @@ pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
             "the way to the host is closed; guests reach each other only",
             port.stopped_reason.as_deref().unwrap_or("its state"),
             match facts.explained.get(&port.name) {
+                Some(Explanation::Uplink(uplink)) if uplink.interface.contains('/') => {
+                    "start the program that listens there; weir connects to it within a second"
+                }
                 Some(Explanation::Uplink(uplink)) if uplink.layer == UplinkLayer::WorkerOnly => {
                     "systemctl restart weir, which makes the TAP anew; then its bridge or address"
                 }

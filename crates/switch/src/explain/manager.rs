@@ -91,7 +91,7 @@ pub enum AgentState {
 pub struct UplinkExplanation {
     /// The uplink.
     pub name: PortName,
-    /// The interface of the host.
+    /// The interface of the host, or the socket of a stream.
     pub interface: String,
     /// Set if the uplink is blocked: nothing passes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -142,7 +142,7 @@ impl TrafficExplanation {
                 return vec![format!("weir has stopped it: {}", error.unwrap_or("no reason is known"))];
             }
             (PortState::Stopped, false) => {
-                return vec![format!("its interface is closed: {}", error.unwrap_or("no reason is known"))];
+                return vec![format!("the way behind it is closed: {}", error.unwrap_or("no reason is known"))];
             }
         };
         [says].into_iter().chain(last).collect()

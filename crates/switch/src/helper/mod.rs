@@ -16,9 +16,7 @@ use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use weir_config::{
-    ConfigError, InterfaceName, Networks, SocketMode, SocketPath, UplinkConfig, UplinkKind,
-};
+use weir_config::{ConfigError, InterfaceName, Networks, SocketMode, SocketPath, UplinkConfig};
 use weir_foreign::place::Place;
 use weir_port_vhost::Records;
 
@@ -330,12 +328,11 @@ impl Hands {
         control: &SocketPath,
     ) -> Box<dyn Gathering> {
         let name = config.interface.clone();
-        match (self, config.kind) {
-            // A TAP has no settings to change.
-            (Self::Own, kind) | (_, kind @ UplinkKind::Tap) => {
-                Box::new(manager::UplinkInterface::new(kind, name, control))
+        match self {
+            Self::Helper(helper) if config.kind.has_card() => {
+                Box::new(HelpedInterface::new(Arc::clone(helper), name))
             }
-            (Self::Helper(helper), _) => Box::new(HelpedInterface::new(Arc::clone(helper), name)),
+            _ => Box::new(manager::UplinkInterface::new(config.kind, name, control)),
         }
     }
 

@@ -168,7 +168,7 @@ impl ManagedUplink {
             name: config.name.clone(),
             id,
             queues: config.queues.get().into(),
-            interface_name: config.interface.to_string(),
+            interface_name: config.device(),
             interface,
             port,
             counters,

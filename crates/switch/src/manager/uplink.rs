@@ -291,9 +291,9 @@ impl UplinkInterface {
 
     fn on(host: Host, kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
         let (layer, card) = match kind {
-            // Frames from the host wait in the TAP's queue until a worker reads them. There is no driver whose
-            // interrupts have a timer.
-            UplinkKind::Tap => (UplinkLayer::WorkerOnly, Err(String::new())),
+            // Frames from the host wait in the TAP's queue, or in the socket, until a worker reads them. There is no
+            // driver whose interrupts have a timer.
+            UplinkKind::Tap | UplinkKind::Stream => (UplinkLayer::WorkerOnly, Err(String::new())),
             UplinkKind::AfPacket | UplinkKind::AfXdp => {
                 let card = host.interface(&name).card_usecs();
                 (UplinkLayer::AsFound, card.inspect_err(|why| say_by_timer(&name, why)))

@@ -11,6 +11,7 @@ use weir_engine::lock;
 use weir_fabric::Known;
 use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_TAKE_UP_NS, QUEUE_PAIRS_MAX};
+use weir_port_stream::Keep as KeepLine;
 use weir_port_vhost::{Keep, Settled};
 
 use super::SwitchError;
@@ -217,6 +218,21 @@ impl Keeping {
             }
         }
         Some(Kept { keeper, keys })
+    }
+
+    /// Has the keeper hold the socket of an uplink that is its only queue, whichever the returned function is told last.
+    pub(super) fn keep_line(&self, name: &PortName) -> (Option<Kept>, KeepLine) {
+        let (key, keeper) = (format!("{name}/{QUEUE}0"), self.keeper.clone());
+        let keys = vec![key.clone()];
+        let kept = keeper.clone().map(|keeper| Kept { keeper, keys });
+        let keep = move |socket: Option<&OwnedFd>| {
+            let Some(keeper) = &keeper else { return };
+            match socket.and_then(|socket| socket.try_clone().ok()) {
+                Some(socket) => keeper.store(&key, Arc::new(socket)),
+                None => keeper.remove(&key),
+            }
+        };
+        (kept, Box::new(keep))
     }
 
     /// The TAP of a network by which another weir announced stations to FRR.

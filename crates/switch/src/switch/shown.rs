@@ -280,7 +280,7 @@ impl Switch {
     pub(super) fn look(&self) -> Glance {
         let ports = self.ports();
         let uplinks = ports.uplinks.iter().map(|uplink| {
-            let failure = uplink.port.failure().map(str::to_owned);
+            let failure = uplink.port.trouble();
             let state = match failure {
                 Some(_) => PortState::Stopped,
                 None => PortState::Running,
@@ -493,7 +493,7 @@ fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
 /// The counters that all ports to the outside have.
 fn outward_stats(name: &PortName, port: &dyn UplinkPort, counters: &PortCounters) -> PortStats {
     let mut stats = PortStats::new(name.clone(), PortKind::Uplink);
-    stats.stopped_reason = port.failure().map(str::to_owned);
+    stats.stopped_reason = port.trouble();
     stats.state = match stats.stopped_reason {
         Some(_) => PortState::Stopped,
         None => PortState::Running,

@@ -28,7 +28,7 @@ impl Switch {
     }
 
     pub(super) fn uplink_traffic(&self, uplink: &Uplink) -> TrafficExplanation {
-        let last_error = uplink.port.failure().map(str::to_owned);
+        let last_error = uplink.port.trouble();
         let state = if last_error.is_some() { PortState::Stopped } else { PortState::Running };
         let of = self.traffic(uplink.id, &uplink.config.vlan, &uplink.counters);
         TrafficExplanation { state, last_error, ..of }

@@ -1,13 +1,17 @@
 //! The open device behind an uplink. Opening it needs a privilege that weir has only at its start.
 
 use std::error::Error;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use weir_config::{UplinkConfig, UplinkKind};
+use weir_fabric::VlanMode;
 use weir_port_packet::{PacketOptions, PacketSocket};
+use weir_port_stream::{Keep, StreamDevice, StreamOptions, leads_to};
 use weir_port_tap::{Tap, TapOptions};
 use weir_port_xdp::{XdpInterface, XdpOptions};
 
-use super::{Keeping, SwitchError, tap_mac};
+use super::{Keeping, Switch, SwitchError, tap_mac};
 
 /// An open device of an uplink.
 pub enum UplinkDevice {
@@ -17,6 +21,8 @@ pub enum UplinkDevice {
     Packet(PacketSocket),
     /// AF_XDP sockets on an interface.
     Xdp(XdpInterface),
+    /// A stream's socket that another weir has left; without one weir connects when it runs.
+    Stream(Option<OwnedFd>),
 }
 
 impl UplinkDevice {
@@ -55,6 +61,13 @@ impl UplinkDevice {
                     .map(Self::Packet)
                     .map_err(|error| refused(error.help(), error.into()))
             }
+            UplinkKind::Stream => {
+                let left = keeping.queues(&config.name).into_iter().next();
+                let is_its = |socket: &OwnedFd| {
+                    config.path.as_ref().is_some_and(|path| leads_to(socket, path.as_path()))
+                };
+                Ok(Self::Stream(left.filter(is_its)))
+            }
             UplinkKind::AfXdp => {
                 let device = XdpInterface::open(&XdpOptions { name, queues, mtu })
                     .map_err(|error| refused(error.help(), error.into()))?;
@@ -64,5 +77,34 @@ impl UplinkDevice {
                 Ok(Self::Xdp(device))
             }
         }
+    }
+}
+
+impl Switch {
+    /// The device of a stream uplink, which connects by itself.
+    pub(super) fn stream_of(
+        &self,
+        config: &UplinkConfig,
+        left: Option<OwnedFd>,
+        keep: Keep,
+    ) -> Result<StreamDevice, SwitchError> {
+        // Only the port of an untagged network reaches gvproxy, which looks into no tags.
+        let untagged = match config.port_config(&self.networks).vlan {
+            VlanMode::Access(vid) => Some(vid),
+            VlanMode::Trunk { native, .. } => native,
+            VlanMode::Networks => None,
+        };
+        let mut gateways = self.networks.with_gateway();
+        let has_own = gateways.any(|(vid, _, own)| own.dhcp.is_some() && Some(vid) == untagged);
+        let options = StreamOptions {
+            name: config.name.to_string(),
+            peer: config.device(),
+            mtu: config.mtu().get(),
+            host_access: config.host_access,
+            asks_dhcp: !has_own,
+        };
+        let (dial, path) = (self.hands.dial(), PathBuf::from(config.device()));
+        let dial = Box::new(move || dial(&path).map(OwnedFd::from));
+        StreamDevice::start(options, left, dial, keep).map_err(SwitchError::Start)
     }
 }

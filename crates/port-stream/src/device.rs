@@ -1,0 +1,380 @@
+//! The socket, and the thread that connects it.
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketAddrUnix, SocketType, recv};
+use weir_engine::egress::Packet;
+use weir_engine::{Side, beat, lock, supervise};
+use weir_guestmem::{Batch, HostBuffer};
+use weir_limits::{STREAM_LOOK_LEN, STREAM_REDIAL_NS};
+use weir_policy::steering::Steering;
+use weir_port_tap::FrameDevice;
+use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::vlan::TAG_LEN;
+use weir_wire::{OffloadCaps, VnetHdr};
+
+use crate::frames::{Next, PREFIX_LEN, prefix};
+use crate::guard::Guard;
+
+/// The pause between two attempts to connect.
+const REDIAL: Duration = Duration::from_nanos(STREAM_REDIAL_NS);
+
+/// Connects to the peer, without waiting for it.
+pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send>;
+
+/// Is told which socket there is from now on.
+pub type Keep = Box<dyn Fn(Option<&OwnedFd>) + Send>;
+
+/// Whose frames, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamOptions {
+    /// The port's name.
+    pub name: String,
+    /// The peer, as people know it.
+    pub peer: String,
+    /// The MTU of its frames, in both directions (bytes).
+    pub mtu: u16,
+    /// Guests reach the host's loopback by gvproxy, and its API.
+    pub host_access: bool,
+    /// Guests ask the peer for addresses.
+    pub asks_dhcp: bool,
+}
+
+impl StreamOptions {
+    /// The longest frame (bytes), which has a tag.
+    fn frame_len_max(&self) -> usize {
+        HEADER_LEN + TAG_LEN + usize::from(self.mtu)
+    }
+}
+
+/// True if `socket` is a stream socket whose peer listens at `path`.
+pub fn leads_to(socket: &OwnedFd, path: &Path) -> bool {
+    let is_stream = rustix::net::sockopt::socket_type(socket) == Ok(SocketType::STREAM);
+    let peer = rustix::net::getpeername(socket).ok().flatten();
+    let peer = peer.and_then(|peer| SocketAddrUnix::try_from(peer).ok());
+    let is_its = |peer: SocketAddrUnix| {
+        let wanted = SocketAddrUnix::new(path);
+        wanted.is_ok_and(|wanted| wanted.path() == peer.path())
+    };
+    is_stream && peer.is_some_and(is_its)
+}
+
+/// What workers and the thread share.
+struct Line {
+    options: StreamOptions,
+    guard: Guard,
+    /// The present socket.
+    socket: ArcSwapOption<OwnedFd>,
+    /// An epoll set that has the present socket: what a worker watches stays when the socket changes.
+    watched: [OwnedFd; 1],
+    state: Mutex<State>,
+    /// The socket is lost, or the thread is to end.
+    woken: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Why there is no socket.
+    trouble: Option<String>,
+    ends: bool,
+}
+
+/// A stream socket as a device that moves whole frames.
+pub struct StreamDevice {
+    line: Arc<Line>,
+    /// What was looked at last.
+    looked: Mutex<Box<[u8]>>,
+    steering: Steering,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a read gave no frames.
+enum Nothing {
+    /// There is no whole one.
+    Yet,
+    /// The socket is of no more use.
+    Broken(String),
+}
+
+impl StreamDevice {
+    /// Goes on with the socket that another process has left, or connects by `dial`, and does so again whenever the
+    /// connection has ended.
+    ///
+    /// # Errors
+    /// There is no thread, or no descriptor.
+    pub fn start(
+        options: StreamOptions,
+        left: Option<OwnedFd>,
+        dial: Dial,
+        keep: Keep,
+    ) -> io::Result<Self> {
+        let StreamOptions { host_access, asks_dhcp, .. } = options;
+        let line = Arc::new(Line {
+            guard: Guard { host_access, asks_dhcp },
+            options,
+            socket: ArcSwapOption::empty(),
+            watched: [epoll::create(epoll::CreateFlags::CLOEXEC)?],
+            state: Mutex::new(State { trouble: Some("not connected yet".into()), ends: false }),
+            woken: Condvar::new(),
+        });
+        let mut connecting =
+            Connecting { line: Arc::clone(&line), dial, keep, present: None, tried_at: None };
+        if let Some(socket) = left {
+            connecting.take_up(socket)?;
+        }
+        let run = move || {
+            supervise("weir-stream", || connecting.run());
+        };
+        let thread = std::thread::Builder::new().name("weir-stream".into()).spawn(run)?;
+        Ok(Self {
+            line,
+            looked: Mutex::new(vec![0; STREAM_LOOK_LEN].into()),
+            steering: Steering::new(1).map_err(io::Error::other)?,
+            thread: Some(thread),
+        })
+    }
+
+    /// Takes whole frames from the socket, as many as there are buffers.
+    fn read(
+        &self,
+        socket: &OwnedFd,
+        buffers: &mut dyn Iterator<Item = &HostBuffer>,
+        places: &mut Vec<Range<usize>>,
+    ) -> Result<(), Nothing> {
+        let mut looked = lock(&self.looked);
+        // The part of a frame stays in the kernel: whoever has the socket next finds the beginning of a frame.
+        let (_, len) = get(socket, &mut looked, RecvFlags::PEEK)?;
+        let mut stream = looked.get(..len).unwrap_or_default();
+        let mut taken = 0;
+        for buffer in buffers {
+            let frame = match Next::of(stream, self.line.options.frame_len_max()) {
+                Next::Whole(frame) => frame,
+                // Those before it are good.
+                Next::TooLong(_) if taken > 0 => break,
+                Next::TooLong(len) => return Err(self.too_long(len)),
+                Next::Part => break,
+            };
+            let place = buffer.slice(0, VnetHdr::LEN + frame.len()).ok_or(Nothing::Yet)?;
+            place.write(&[0; VnetHdr::LEN]);
+            place.skip(VnetHdr::LEN).write(frame);
+            places.push(0..place.len());
+            let used = PREFIX_LEN + frame.len();
+            (stream, taken) = (stream.get(used..).unwrap_or_default(), taken + used);
+        }
+        if taken == 0 {
+            return Err(Nothing::Yet);
+        }
+        while let Some(rest) = looked.get_mut(..taken).filter(|rest| !rest.is_empty()) {
+            match get(socket, rest, RecvFlags::empty()) {
+                Ok((_, len)) => taken = taken.saturating_sub(len),
+                Err(Nothing::Yet) => {
+                    return Err(Nothing::Broken("another process reads from it".into()));
+                }
+                Err(broken) => return Err(broken),
+            }
+        }
+        Ok(())
+    }
+
+    fn too_long(&self, len: u32) -> Nothing {
+        let max = self.line.options.frame_len_max();
+        Nothing::Broken(format!(
+            "it has sent a frame of {len} bytes, and the uplink's MTU allows {max}"
+        ))
+    }
+}
+
+/// Reads without waiting.
+fn get(socket: &OwnedFd, into: &mut [u8], flags: RecvFlags) -> Result<(usize, usize), Nothing> {
+    loop {
+        match recv(socket, &mut *into, flags | RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(Nothing::Broken("it has ended the connection".into())),
+            Ok(read) => return Ok(read),
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Err(Nothing::Yet),
+            Err(error) => return Err(Nothing::Broken(error.to_string())),
+        }
+    }
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Gives up `socket`, if it is the present one.
+    fn lose(&self, socket: &Arc<OwnedFd>, why: String) {
+        let mut state = self.state();
+        let is_present = self.socket.load().as_ref().is_some_and(|it| Arc::ptr_eq(it, socket));
+        if is_present {
+            self.socket.store(None);
+            let StreamOptions { name, peer, .. } = &self.options;
+            tracing::warn!(uplink = name, peer, why, "connection lost");
+            state.trouble = Some(why);
+            self.woken.notify_one();
+        }
+    }
+}
+
+impl FrameDevice for StreamDevice {
+    fn name(&self) -> &str {
+        &self.line.options.name
+    }
+
+    fn queues(&self) -> &[OwnedFd] {
+        &self.line.watched
+    }
+
+    fn steering(&self) -> &Steering {
+        &self.steering
+    }
+
+    /// The stream has no place for them.
+    fn offloads(&self) -> OffloadCaps {
+        OffloadCaps::NONE
+    }
+
+    fn vnet_len(&self) -> usize {
+        VnetHdr::LEN
+    }
+
+    fn prefix<'r>(
+        &self,
+        packet: &Packet<'_, '_>,
+        room: &'r mut [u8; VnetHdr::LEN],
+    ) -> Option<&'r [u8]> {
+        if !self.line.guard.lets_pass(packet.head.as_slice()) {
+            return None;
+        }
+        let place = room.first_chunk_mut::<PREFIX_LEN>()?;
+        *place = prefix(packet.len())?;
+        Some(place)
+    }
+
+    fn receive(
+        &self,
+        _: BorrowedFd<'_>,
+        buffers: &mut dyn Iterator<Item = &HostBuffer>,
+        places: &mut Vec<Range<usize>>,
+    ) -> io::Result<usize> {
+        let Some(socket) = self.line.socket.load_full() else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        match self.read(&socket, buffers, places) {
+            Ok(()) => Ok(places.len()),
+            Err(nothing) => {
+                if let Nothing::Broken(why) = nothing {
+                    self.line.lose(&socket, why);
+                }
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+    }
+
+    fn send(
+        &self,
+        _: BorrowedFd<'_>,
+        batch: &mut Batch<'_, '_>,
+        lost: &mut dyn FnMut(Range<usize>, &io::Error),
+    ) {
+        let Some(socket) = self.line.socket.load_full() else {
+            return batch.lose_all(&io::ErrorKind::NotConnected.into(), lost);
+        };
+        if let Err(error) = batch.send_whole(&socket, lost) {
+            self.line.lose(&socket, error.to_string());
+        }
+    }
+
+    /// The next socket takes the place of one that is lost.
+    fn is_gone(&self, _: BorrowedFd<'_>, _: Side, _: &io::Error) -> bool {
+        false
+    }
+
+    fn trouble(&self) -> Option<String> {
+        let why = self.line.state().trouble.clone()?;
+        Some(format!("no connection to {}: {why}", self.line.options.peer))
+    }
+}
+
+impl Drop for StreamDevice {
+    fn drop(&mut self) {
+        self.line.state().ends = true;
+        self.line.woken.notify_one();
+        if let Some(thread) = self.thread.take() {
+            // It has logged its panic.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread that connects.
+struct Connecting {
+    line: Arc<Line>,
+    dial: Dial,
+    keep: Keep,
+    /// The socket that is in the epoll set.
+    present: Option<Arc<OwnedFd>>,
+    tried_at: Option<Instant>,
+}
+
+impl Connecting {
+    fn run(&mut self) {
+        while self.wait_until_lost() {
+            if let Some(lost) = self.present.take() {
+                // The keeper has it open, so it does not leave the set by being closed.
+                let _ = epoll::delete(&self.line.watched[0], &lost);
+                (self.keep)(None);
+            }
+            if !self.pause() {
+                return;
+            }
+            self.tried_at = Some(Instant::now());
+            let connected = (self.dial)().and_then(|socket| self.take_up(socket));
+            if let Err(error) = connected {
+                self.line.state().trouble = Some(error.to_string());
+            }
+        }
+    }
+
+    /// False at the end.
+    fn wait_until_lost(&self) -> bool {
+        let state = self.line.state();
+        let idle = |state: &mut State| state.trouble.is_none() && !state.ends;
+        let state = beat::wait(|| self.line.woken.wait_while(state, idle));
+        !state.unwrap_or_else(PoisonError::into_inner).ends
+    }
+
+    /// Waits until the last attempt is a while ago; false at the end.
+    fn pause(&self) -> bool {
+        let left = self.tried_at.map_or(Duration::ZERO, |at| REDIAL.saturating_sub(at.elapsed()));
+        let state = self.line.state();
+        let waited =
+            beat::wait(|| self.line.woken.wait_timeout_while(state, left, |state| !state.ends));
+        !waited.unwrap_or_else(PoisonError::into_inner).0.ends
+    }
+
+    fn take_up(&mut self, socket: OwnedFd) -> io::Result<()> {
+        let socket = Arc::new(socket);
+        (self.keep)(Some(&socket));
+        self.present = Some(Arc::clone(&socket));
+        let mut state = self.line.state();
+        self.line.socket.store(Some(Arc::clone(&socket)));
+        state.trouble = None;
+        drop(state);
+        // A worker that is woken finds the socket.
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.line.watched[0], &socket, data, epoll::EventFlags::IN)?;
+        let StreamOptions { name, peer, .. } = &self.line.options;
+        tracing::info!(uplink = name, peer, "connected");
+        Ok(())
+    }
+}
