@@ -46,6 +46,9 @@ struct Module {
     paths: BTreeSet<Vec<String>>,
 }
 
+/// The modules that each module needs.
+type Needs<'m> = BTreeMap<&'m [String], BTreeSet<Vec<String>>>;
+
 impl Modules {
     /// The modules below `src`.
     fn read(src: &Path) -> Result<Self> {
@@ -115,7 +118,7 @@ impl Modules {
     }
 
     /// The modules that each module needs.
-    fn needs(&self) -> BTreeMap<&[String], BTreeSet<Vec<String>>> {
+    fn needs(&self) -> Needs<'_> {
         let needed = self.0.iter().map(|(at, module)| {
             let definers = module.paths.iter().filter_map(|path| self.definer(at, path, 8));
             (at.as_slice(), definers.filter(|definer| definer != at).collect())
@@ -125,14 +128,32 @@ impl Modules {
 
     /// The files of the largest circle.
     fn largest_circle(&self) -> Vec<&str> {
-        let needs = self.needs();
-        let reached: BTreeMap<_, _> = needs.keys().map(|at| (*at, reached(&needs, at))).collect();
-        let circles = reached.iter().map(|(at, from_here)| {
-            let back = |there: &&Vec<String>| reached[there.as_slice()].contains(*at);
-            from_here.iter().filter(back).map(|there| self.0[there].file.as_str()).collect()
-        });
-        circles.max_by_key(Vec::len).unwrap_or_default()
+        let circle = largest_circle(&self.needs());
+        circle.iter().map(|at| self.0[at].file.as_str()).collect()
     }
+
+    /// The folders and files beside the crate's root that are in a circle.
+    fn rooms_in_a_circle(&self) -> Vec<String> {
+        let mut rooms: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
+        for (at, needed) in self.needs().into_iter().filter(|(at, _)| !at.is_empty()) {
+            let others = needed.into_iter().filter(|to| !to.is_empty() && to[0] != at[0]);
+            rooms
+                .entry(&at[..1])
+                .or_default()
+                .extend(others.map(|to| to.into_iter().take(1).collect()));
+        }
+        largest_circle(&rooms).concat()
+    }
+}
+
+/// The largest circle of `needs`.
+fn largest_circle(needs: &Needs<'_>) -> Vec<Vec<String>> {
+    let reached: BTreeMap<_, _> = needs.keys().map(|at| (*at, reached(needs, at))).collect();
+    let circles = reached.iter().map(|(at, from_here)| {
+        let back = |there: &&Vec<String>| reached[there.as_slice()].contains(*at);
+        from_here.iter().filter(back).cloned().collect()
+    });
+    circles.max_by_key(Vec::len).unwrap_or_default()
 }
 
 /// The modules to which paths lead from `at`, over others too.
@@ -239,6 +260,27 @@ mod tests {
         assert!(read > 500, "{read} files");
         larger.sort();
         assert_eq!(larger, [""; 0]);
+    }
+
+    #[test]
+    fn a_room_of_the_engine_uses_rooms_of_lower_floors_only() {
+        let engine = Workspace::find().unwrap().root.join("crates/engine/src");
+        let engine = Modules::read(&engine).unwrap();
+        assert!(engine.0.len() > 70, "{} files", engine.0.len());
+        assert_eq!(engine.rooms_in_a_circle(), [""; 0]);
+        let mut rooms = Modules::default();
+        for (file, text) in [
+            ("lib.rs", ""),
+            ("a/b.rs", "use crate::c::d;"),
+            ("a/mod.rs", ""),
+            ("c/mod.rs", ""),
+            ("c/d.rs", ""),
+            ("c/e.rs", "use crate::a::b;"),
+        ] {
+            rooms.add(file.to_owned(), text);
+        }
+        assert_eq!(rooms.largest_circle(), [""; 0]);
+        assert_eq!(rooms.rooms_in_a_circle(), ["a", "c"]);
     }
 
     #[test]

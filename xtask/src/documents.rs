@@ -70,7 +70,7 @@ fn the_readme_is_short() {
 /// A step of the way of one packet: a file by its crate, and a function or a type in it.
 #[derive(Debug, PartialEq, Eq)]
 struct Step<'d> {
-    /// `engine/worker.rs` for `crates/engine/src/worker.rs`.
+    /// `engine/working/worker.rs` for `crates/engine/src/working/worker.rs`.
     file: &'d str,
     /// `Worker::take`, or the name alone.
     name: &'d str,

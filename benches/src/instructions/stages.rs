@@ -29,13 +29,16 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     (
         "header check",
         &[
-            ("engine/src/burst/add.rs", "add"),
-            ("engine/src/burst/add.rs", "look_closer"),
+            ("engine/src/frames/burst/add.rs", "add"),
+            ("engine/src/frames/burst/add.rs", "look_closer"),
             ("wire/", ""),
         ],
     ),
-    ("filter", &[("engine/src/filter.rs", ""), ("crates/filter/", "")]),
-    ("classify", &[("engine/src/switch.rs", ""), ("crates/fabric/", ""), ("arc-swap", "")]),
+    ("filter", &[("engine/src/switching/filter.rs", ""), ("crates/filter/", "")]),
+    (
+        "classify",
+        &[("engine/src/switching/switch.rs", ""), ("crates/fabric/", ""), ("arc-swap", "")],
+    ),
     ("reserve", &[("port-vhost/src/rx.rs", "reserve")]),
     (
         "copy",
@@ -43,8 +46,8 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
             ("port-vhost/src/rx.rs", "place"),
             ("port-vhost/src/rx.rs", "copy"),
             ("port-vhost/src/rx.rs", "put"),
-            ("engine/src/gro.rs", ""),
-            ("engine/src/egress.rs", ""),
+            ("engine/src/frames/gro.rs", ""),
+            ("engine/src/frames/egress.rs", ""),
         ],
     ),
     (
@@ -61,6 +64,7 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     (
         "hold and call",
         &[
+            ("engine/src/calls/", ""),
             ("engine/src/guest/", ""),
             ("port-vhost/src/queue.rs", "call"),
             ("crates/policy/", ""),
@@ -79,7 +83,7 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
     (
         "counters",
         &[
-            ("engine/src/stats.rs", ""),
+            ("engine/src/frames/stats.rs", ""),
             ("hdrhistogram", ""),
             ("engine/src/queue/transmit.rs", "count"),
         ],
@@ -259,7 +263,7 @@ mod tests {
             let owned = functions.iter().map(|(name, file)| ((*name).into(), (*file).into()));
             stage_of(&owned.collect::<Vec<_>>())
         };
-        let add = ("weir_engine::burst::Burst::add", "/w/crates/engine/src/burst/add.rs:1");
+        let add = ("weir_engine::burst::Burst::add", "/w/crates/engine/src/frames/burst/add.rs:1");
         let fill = ("weir_port_vhost::tx::fill_new", "/w/crates/port-vhost/src/tx.rs:2");
         let core = ("core::ptr::read::<u8>", "/rustc/library/core/src/ptr/mod.rs:3");
         assert_eq!(at(&[core, add, fill]), "header check");

@@ -10,13 +10,13 @@ use weir_fabric::{PortId, Vid};
 use weir_guestmem::HostBuffer;
 use weir_wire::VnetHdr;
 
-use crate::beat;
-use crate::burst::{Burst, Pieces, Scratch, TakenChain};
-use crate::clock;
-use crate::drop_reason::DropReason;
 use crate::engine::Engine;
-use crate::port::{Delivered, Outgoing, PANICKED, Side};
-use crate::switch::{Slot, slot};
+use crate::frames::burst::{Burst, Pieces, Scratch, TakenChain};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::port::{Delivered, Outgoing, PANICKED, Side};
+use crate::switching::switch::{Slot, slot};
+use crate::threads::beat;
+use crate::threads::clock;
 
 /// Number of retries at a port without buffers, and the pause before each.
 const TRIES: usize = 10;

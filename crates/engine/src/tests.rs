@@ -13,13 +13,13 @@ use weir_policy::steering::{Receiver, Steering};
 
 use weir_wire::{OffloadCaps, VnetHdr};
 
-use crate::burst::{Burst, Pieces, Scratch, TakenChain};
-use crate::crew::Options;
-use crate::egress::{Emitted, Packet, Put};
-use crate::gro::EgressList;
-use crate::handle::WorkerHandle;
-use crate::shared::Shared;
-use crate::worker::Worker;
+use crate::frames::burst::{Burst, Pieces, Scratch, TakenChain};
+use crate::frames::egress::{Emitted, Packet, Put};
+use crate::frames::gro::EgressList;
+use crate::working::crew::Options;
+use crate::working::handle::WorkerHandle;
+use crate::working::shared::Shared;
+use crate::working::worker::Worker;
 use crate::*;
 
 mod captured;
@@ -362,7 +362,7 @@ fn a_frame_for_one_station_that_is_flooded_to_nobody_who_receives_is_counted() {
     send(&engine, &a, [frame(1, 2, 1), frame(1, 0xff, 2), frame(1, 2, 3)]);
     let ports = engine.shared.ports.load();
     let dropped = |port: &FakePort| {
-        let counters = &switch::slot(&ports, port.id).unwrap().counters;
+        let counters = &crate::switching::switch::slot(&ports, port.id).unwrap().counters;
         counters.drops().collect::<Vec<_>>()
     };
     eventually("both are", || dropped(&a) == [("unknown_unicast", 2)]);

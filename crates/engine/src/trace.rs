@@ -1,7 +1,7 @@
 //! The path that a frame would take through the switch, and the reasons. Nothing is counted, learned, charged or
 //! delivered.
 //!
-//! The steps are those of [`Forwarder`](crate::switch::Forwarder), in the same order. Code that changes nothing is
+//! The steps are those of [`Forwarder`](crate::switching::switch::Forwarder), in the same order. Code that changes nothing is
 //! shared.
 
 use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
@@ -9,15 +9,15 @@ use weir_groups::{Decision, Direction};
 use weir_guestmem::HostBuffer;
 use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
 
-use crate::burst::{Burst, FrameError, Pieces, Scratch, TakenChain};
-use crate::clock;
-use crate::drop_reason::DropReason;
 use crate::engine::Engine;
-use crate::filter::{Action, Rules, Window};
-use crate::flow::symmetric_hash;
-use crate::groups::PortGroups;
-use crate::port::Outgoing;
-use crate::switch::{Ports, Slot, slot};
+use crate::frames::burst::{Burst, FrameError, Pieces, Scratch, TakenChain};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::flow::symmetric_hash;
+use crate::frames::port::Outgoing;
+use crate::switching::filter::{Action, Rules, Window};
+use crate::switching::groups::PortGroups;
+use crate::switching::switch::{Ports, Slot, slot};
+use crate::threads::clock;
 
 /// One stage, and its decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

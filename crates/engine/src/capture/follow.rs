@@ -14,12 +14,12 @@ use weir_filter::Program;
 use weir_limits::FOLLOWED_MAX;
 
 use super::CaptureError;
-use super::followed::Live;
-pub use super::followed::{Call, Did, Part, Way};
 use crate::engine::Engine;
-use crate::lock::lock;
-use crate::shared::Shared;
-use crate::switch::slot;
+use crate::switching::switch::slot;
+use crate::taps::followed::Live;
+pub use crate::taps::followed::{Call, Did, Part, Way};
+use crate::threads::lock::lock;
+use crate::working::shared::Shared;
 
 /// Frames that are followed until this value is dropped.
 pub struct Following {

@@ -15,20 +15,20 @@ use weir_limits::FRAME_LEN_MAX;
 use weir_wire::VnetHdr;
 use weir_wire::vlan::TAG_LEN;
 
-use super::record::Header;
-use super::tap::{Tap, Wanted};
 use super::{Capture, CaptureError};
-use crate::beat;
-use crate::burst::{Pieces, Scratch, TakenChain};
-use crate::clock;
-use crate::drop_reason::DropReason;
 use crate::engine::Engine;
-use crate::lock::lock;
+use crate::frames::burst::{Pieces, Scratch, TakenChain};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::port::{Outgoing, Side};
+use crate::frames::stats::PortCounters;
 use crate::own::{self, Offered, pause};
-use crate::port::{Outgoing, Side};
-use crate::shared::Shared;
-use crate::stats::PortCounters;
-use crate::switch::{Ports, Slot, slot};
+use crate::switching::switch::{Ports, Slot, slot};
+use crate::taps::record::Header;
+use crate::taps::tap::{Tap, Wanted};
+use crate::threads::beat;
+use crate::threads::clock;
+use crate::threads::lock::lock;
+use crate::working::shared::Shared;
 
 const NAME: &str = "weir-mirror";
 /// Frames that are delivered in one burst.

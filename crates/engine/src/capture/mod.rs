@@ -10,27 +10,21 @@
 //! [`mirror`] delivers copies to another port. [`follow`] uses the same means at every port for some frames of one
 //! sender: `weir trace --live`.
 
-pub(crate) mod captured;
 pub mod follow;
-mod followed;
 pub mod mirror;
-mod record;
-pub(crate) mod tap;
-mod tapped;
 
 use std::sync::Arc;
 
 use weir_fabric::PortId;
 use weir_limits::{CAPTURE_PORTS_MAX, CAPTURES_MAX, MIRRORS_MAX};
 
-pub use record::{Direction, Header};
-pub use tap::{Counted, Wanted};
-use tap::{Drain, Tap, lanes};
-
 use crate::engine::Engine;
-use crate::lock::lock;
-use crate::shared::Shared;
-use crate::switch::slot;
+use crate::switching::switch::slot;
+pub use crate::taps::record::{Direction, Header};
+pub use crate::taps::tap::{Counted, Wanted};
+use crate::taps::tap::{Drain, Tap, lanes};
+use crate::threads::lock::lock;
+use crate::working::shared::Shared;
 
 /// The reason for which nothing is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,15 +8,15 @@ use weir_limits::QUEUE_PAIRS_MAX;
 use weir_policy::moderation::{Decision, GuestPoll, Received, hold_ns_max};
 use weir_policy::steering::{Receiver, Steering};
 
-use super::held::HeldTimes;
 use super::{CallPolicy, CallTimes, QueueDecision, ReceiveRing, TransmitCalls, TransmitRing};
-use crate::burst::Burst;
-use crate::flow::record_flows;
-use crate::lock::lock;
-use crate::port::Side;
+use crate::calls::held::HeldTimes;
+use crate::frames::burst::Burst;
+use crate::frames::flow::record_flows;
+use crate::frames::port::Side;
+use crate::frames::stats::{PortCounters, QueueCounters};
 use crate::queue::{ReceiveQueue, TransmitQueue};
-use crate::ready::ReadyQueues;
-use crate::stats::{PortCounters, QueueCounters};
+use crate::threads::lock::lock;
+use crate::threads::ready::ReadyQueues;
 
 /// A pair of queues, with the port's part of each direction.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use rustix::process::Pid;
 use weir_fabric::PortId;
 
 use super::{AnyInterface, CallPolicy, PortInfo};
-use crate::port::Port;
+use crate::frames::port::Port;
 
 /// The device's properties for the guest, if its front end leaves them to the switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

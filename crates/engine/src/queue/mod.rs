@@ -6,7 +6,6 @@
 //! | `transmit.rs` | [`TransmitQueue`]: bursts from a queue, by one worker or by several; a port brings a [`Source`] |
 //! | `receive.rs` | [`ReceiveQueue`]: frames into a queue, by several workers; a port brings a [`ReceiveRing`] |
 //! | `parked.rs` | frames that wait for receivers without buffers, their deadlines and retries |
-//! | `turn.rs` | the order in which workers place frames from one queue |
 //! | `under_way.rs` | bursts under way, and the stop of their ring |
 //! | `fill.rs` | the order in which workers that fill one ring publish |
 //!
@@ -18,13 +17,12 @@ mod fill;
 mod parked;
 mod receive;
 mod transmit;
-pub(crate) mod turn;
 mod under_way;
 
+pub use crate::frames::turn::Turn;
 pub use fill::{FillOrder, Place};
 pub use receive::{ReceiveQueue, Written, stop};
 pub use transmit::{Source, Transmit, TransmitQueue};
-pub use turn::Turn;
 
 #[cfg(test)]
 mod tests;

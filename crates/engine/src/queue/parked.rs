@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use weir_fabric::PortId;
 use weir_limits::{BURST_MAX, PARKED_NS_MAX};
 
-use crate::burst::Burst;
-use crate::clock;
-use crate::port::Take;
+use crate::frames::burst::Burst;
+use crate::frames::port::Take;
+use crate::threads::clock;
 
 #[derive(Clone, Copy, Debug)]
 struct Waiting {

@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard};
 use weir_policy::moderation::{Batch, Moderation};
 
 use super::fill::{FillOrder, Place};
-use crate::guest::{CallPolicy, ReceiveCalls, ReceiveRing};
-use crate::lock::lock_settled;
-use crate::port::Delivered;
-use crate::stats::PortCounters;
+use crate::calls::{CallPolicy, ReceiveCalls, ReceiveRing};
+use crate::frames::port::Delivered;
+use crate::frames::stats::PortCounters;
+use crate::threads::lock::lock_settled;
 
 /// A receive queue.
 #[derive(Debug)]

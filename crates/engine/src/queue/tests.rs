@@ -15,12 +15,12 @@ use weir_limits::{BURST_MAX, PARKED_NS_MAX};
 
 use super::parked::ParkedFrames;
 use super::{Source, TransmitQueue};
-use crate::burst::{Burst, Pieces, Scratch, TakenChain};
-use crate::clock;
-use crate::drop_reason::DropReason;
+use crate::frames::burst::{Burst, Pieces, Scratch, TakenChain};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::port::{Take, Taken};
+use crate::frames::stats::PortCounters;
 use crate::guest::{GuestRing, TransmitCalls, TransmitRing};
-use crate::port::{Take, Taken};
-use crate::stats::PortCounters;
+use crate::threads::clock;
 
 const VNET_LEN: usize = 12;
 const LEN: usize = 60;

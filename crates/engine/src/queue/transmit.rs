@@ -15,15 +15,15 @@ use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::parked::{Again, ParkedFrames};
-use super::turn::{Turn, Turns};
 use super::under_way::UnderWay;
-use crate::burst::{Burst, Scratch};
-use crate::drop_reason::DropReason;
-use crate::guest::{Asked, CallPolicy, Completed, Received, TransmitCalls, TransmitRing};
-use crate::lock::{lock, lock_settled, lock_when};
-use crate::port::{Ask, Forward, Take, Taken};
-use crate::stages::{self, Stage};
-use crate::stats::PortCounters;
+use crate::calls::{Asked, CallPolicy, Completed, Received, TransmitCalls, TransmitRing};
+use crate::frames::burst::{Burst, Scratch};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::port::{Ask, Forward, Take, Taken};
+use crate::frames::stats::PortCounters;
+use crate::frames::turn::{Turn, Turns};
+use crate::threads::lock::{lock, lock_settled, lock_when};
+use crate::threads::stages::{self, Stage};
 
 /// A port as the source of one transmit queue's frames. A frame's name is its chain's token in a burst, from the take
 /// until the frame is settled or released.

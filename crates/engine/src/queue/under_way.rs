@@ -1,7 +1,7 @@
 //! Bursts of a transmit queue that several workers have under way, while the queue's lock is released. When the ring
 //! stops, no new burst begins, so that those under way come to an end ([`lock_settled`]).
 //!
-//! [`lock_settled`]: crate::lock::lock_settled
+//! [`lock_settled`]: crate::threads::lock::lock_settled
 
 /// The bursts of a queue, behind its lock.
 #[derive(Debug, Default)]

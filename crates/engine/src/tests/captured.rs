@@ -6,7 +6,7 @@ use weir_limits::{CAPTURE_RING_LEN, CAPTURES_MAX};
 
 use super::*;
 use crate::capture::{Capture, CaptureError, Direction, Header, Wanted};
-use crate::switch::slot;
+use crate::switching::switch::slot;
 
 type Seen = Vec<(Header, Vec<u8>)>;
 

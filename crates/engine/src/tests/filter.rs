@@ -5,7 +5,7 @@ use weir_filter::{Instruction, Program};
 use weir_limits::{FILTER_INSTRUCTIONS_MAX, FILTER_RULES_MAX, FILTER_WINDOW_LEN};
 
 use super::*;
-use crate::filter::{Action, PortRules, Rules, RulesError};
+use crate::switching::filter::{Action, PortRules, Rules, RulesError};
 
 /// A port with its counters.
 struct Filtered {
@@ -238,7 +238,7 @@ fn rules_cost_a_frame_no_more_than_the_limit() {
 /// A guest leaves a checksum to its device that lies in the bytes that a filter reads.
 #[test]
 fn a_filter_judges_the_checksum_that_weir_fills_in() {
-    use crate::burst::tests::{asks, completed};
+    use crate::frames::burst::tests::{asks, completed};
     let start = 40;
     for (at, rule) in [(50, "ether[50:2] = 0x50"), (200, "ether[200:2] = 0x50")] {
         let of = |field: u16| {

@@ -6,7 +6,7 @@ use weir_limits::FOLLOWED_MAX;
 use super::*;
 use crate::capture::follow::{Did, Following, Way};
 use crate::capture::{CaptureError, Wanted};
-use crate::switch::slot;
+use crate::switching::switch::slot;
 
 fn ways(following: &mut Following, count: usize) -> Vec<Way> {
     let mut ways = Vec::new();

@@ -5,7 +5,7 @@ use weir_limits::{CAPTURE_RING_LEN, MIRRORS_MAX, PORTS_MAX};
 
 use super::*;
 use crate::capture::CaptureError;
-use crate::switch::slot;
+use crate::switching::switch::slot;
 
 /// A port from which the fabric accepts no frames and to which it sends none.
 fn apart(engine: &Engine, change: impl FnOnce(&mut FakePort)) -> Arc<FakePort> {

@@ -5,8 +5,8 @@ use etherparse::PacketBuilder;
 use weir_wire::vnet;
 
 use super::*;
-use crate::share::{Rate, RateLimit};
-use crate::storm::StormLimit;
+use crate::switching::rate::{Rate, RateLimit};
+use crate::switching::storm::StormLimit;
 
 const FRAME_BITS: u64 = 8 * 200;
 

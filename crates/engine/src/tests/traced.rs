@@ -4,8 +4,8 @@ use weir_fabric::{FdbEntry, Vid, VlanMode};
 use weir_filter::Program;
 
 use super::*;
-use crate::filter::{Action, PortRules, Rules};
-use crate::switch::slot;
+use crate::switching::filter::{Action, PortRules, Rules};
+use crate::switching::switch::slot;
 use crate::trace::Step;
 
 /// Reasons of drops, with the number of frames.

@@ -18,19 +18,24 @@ mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-    /// Like `queue::turn::pause`: lets other threads run first.
+    /// Like `threads::sync::pause`: lets other threads run first.
     pub(crate) fn pause(_: &mut u32) {
         loom::thread::yield_now();
     }
 }
 
-#[path = "../../src/lock.rs"]
+/// The place that these have in the engine.
+mod threads {
+    pub(crate) use crate::{lock, sync};
+}
+
+#[path = "../../src/threads/lock.rs"]
 mod lock;
-#[path = "../../src/ready.rs"]
+#[path = "../../src/threads/ready.rs"]
 mod ready_queues;
 #[path = "../../src/queue/under_way.rs"]
 mod under_way;
-#[path = "../../src/waiters.rs"]
+#[path = "../../src/switching/waiters.rs"]
 mod waiters_of;
 
 mod closing;

@@ -1,5 +1,5 @@
 //! A queue's pending calls to its guest, and when to ask the policy: the bookkeeping of
-//! `engine/guest/held.rs`, around the policies.
+//! `engine/calls/held.rs`, around the policies.
 
 use weir_policy::law::Law;
 use weir_policy::moderation::{

@@ -1,5 +1,5 @@
 //! Moves bursts into receivers' rings and links, and makes the calls that follow: the timing
-//! decisions of `engine/switch.rs` and `port-vhost/{rx,tx}.rs`.
+//! decisions of `engine/switching/switch.rs` and `port-vhost/{rx,tx}.rs`.
 
 use std::cmp::Reverse;
 

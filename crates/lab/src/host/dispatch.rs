@@ -1,4 +1,4 @@
-//! Queues that move between workers by load: `engine/dispatcher.rs` around `weir_policy::dispatch`.
+//! Queues that move between workers by load: `engine/working/dispatcher.rs` around `weir_policy::dispatch`.
 //!
 //! A queue moves between two bursts. A burst in progress ends first. In the engine, workers wait
 //! for the queue's lock.

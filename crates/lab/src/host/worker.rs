@@ -1,4 +1,4 @@
-//! A worker: the loop of `engine/worker.rs`, cut where time passes.
+//! A worker: the loop of `engine/working/worker.rs`, cut where time passes.
 //!
 //! The original calls the kernel and waits. Here each step returns its duration, and the next step
 //! runs when the worker's thread has spent that time. `weir_policy::pace` chooses between

@@ -1,4 +1,4 @@
-//! The calls that a worker holds, as in `engine/holds.rs`: when to come back for them.
+//! The calls that a worker holds, as in `engine/working/holds.rs`: when to come back for them.
 
 use std::cmp::Reverse;
 

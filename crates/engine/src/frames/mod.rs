@@ -1,0 +1,28 @@
+//! Frames under way, and the interface of a port: all that the author of a port needs.
+//!
+//! | file | what |
+//! |---|---|
+//! | `burst.rs` | frames under way, their payload where it was |
+//! | `burst/add.rs` | frames that ports add: their fronts are copied out and checked |
+//! | `fronts.rs` | fronts of merged frames |
+//! | `remote.rs` | payload that is fetched only if it is read |
+//! | `port.rs`, `queue_ref.rs` | the engine's interface to a port; the name of one of its queues |
+//! | `per_queue.rs` | data for each queue |
+//! | `turn.rs` | the order in which workers place frames from one queue |
+//! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
+//! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
+//! | `flow.rs` | the hash that assigns flows to queues |
+//! | `stats.rs`, `drop_reason.rs` | counters, hold times; the reasons for which frames are dropped |
+
+pub mod burst;
+pub(crate) mod drop_reason;
+pub mod egress;
+pub(crate) mod flow;
+mod fronts;
+pub mod gro;
+pub(crate) mod per_queue;
+pub(crate) mod port;
+pub(crate) mod queue_ref;
+pub mod remote;
+pub mod stats;
+pub(crate) mod turn;

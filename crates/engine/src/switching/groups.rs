@@ -1,0 +1,109 @@
+//! Security groups of a port: both ends' rules hold for a frame, and each end has its connections.
+//!
+//! Frames are judged where their receiver is known: rules name the other end's groups.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex};
+
+use weir_fabric::EgressTag;
+use weir_groups::{Decision, Direction, Frame, Peer, Policy, Table, is_like};
+
+use crate::frames::burst::Burst;
+use crate::frames::port::Outgoing;
+use crate::threads::lock::lock;
+
+/// What the groups of a port allow, and its connections.
+#[derive(Debug)]
+pub struct PortGroups {
+    policy: Policy,
+    /// Goes on when rules change. Workers that serve the port, or send to it, take turns burst by burst.
+    table: Arc<Mutex<Table>>,
+}
+
+impl PortGroups {
+    /// The connections of `before` are held to the new rules when they are next seen.
+    pub(crate) fn new(policy: Policy, before: Option<&Self>, now_ns: u64) -> Self {
+        // Keyed anew for each table.
+        let seed = || RandomState::new().hash_one(now_ns);
+        let table = before.map(|before| Arc::clone(&before.table));
+        let table = table.unwrap_or_else(|| Arc::new(Mutex::new(Table::new(seed(), now_ns))));
+        let generation = before.map_or(0, |before| before.policy.generation.wrapping_add(1));
+        Self { policy: Policy { generation, ..policy }, table }
+    }
+
+    /// How its end is seen by the other one.
+    pub(crate) fn peer(groups: Option<&Self>, serves: bool) -> Peer<'_> {
+        Peer { groups: groups.map_or(&[], |it| &it.policy.groups), serves }
+    }
+
+    /// Connections, and those that found no place.
+    pub fn connections(&self) -> (u32, u64) {
+        let table = lock(&self.table);
+        (table.connections(), table.refused())
+    }
+
+    /// Judges the frames of `burst` in `list`, which go `direction` as the port's guest sees it. Bit i of the result:
+    /// frame i is refused.
+    pub(crate) fn judge(
+        &self,
+        direction: Direction,
+        list: &[Outgoing],
+        burst: &Burst<'_>,
+        peer: Peer<'_>,
+        now_ns: u64,
+    ) -> u64 {
+        let mut table = lock(&self.table);
+        let (mut refused, mut before) = (0, None);
+        for outgoing in list {
+            let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
+            let vid = vid(direction, outgoing, burst);
+            let (head, bytes) = (frame.head.front(), frame.head.as_slice());
+            if before.is_some_and(|(like, of)| of == vid && is_like(head, bytes.len(), like)) {
+                continue;
+            }
+            let goes_on = table.goes_on(&self.policy, direction, (bytes, vid), now_ns);
+            before = goes_on.then_some((head, vid));
+            if goes_on {
+                continue;
+            }
+            let frame = Frame { bytes, len: frame.len, vid, again: burst.waited };
+            let judged = table.judge(&self.policy, direction, frame, peer, now_ns);
+            // Headers behind the copied front its sender could still change.
+            if !matches!(judged, Some(Decision::Passes(_))) {
+                refused |= 1 << outgoing.frame;
+            }
+        }
+        refused
+    }
+
+    /// What would become of frame 0 of `burst`; nothing changes.
+    pub(crate) fn would_judge(
+        &self,
+        direction: Direction,
+        outgoing: &Outgoing,
+        burst: &Burst<'_>,
+        peer: Peer<'_>,
+        now_ns: u64,
+    ) -> Decision {
+        let table = lock(&self.table);
+        let Some(frame) = burst.frames().first() else { return HIDDEN };
+        let vid = vid(direction, outgoing, burst);
+        let frame = Frame { bytes: frame.head.as_slice(), len: frame.len, vid, again: false };
+        table.would_judge(&self.policy, direction, frame, peer, now_ns).unwrap_or(HIDDEN)
+    }
+}
+
+/// What becomes of a frame whose headers are too long.
+const HIDDEN: Decision = Decision::Refused(weir_groups::Why::Invalid);
+
+/// The VLAN of a frame as the port that is judged has it.
+fn vid(direction: Direction, outgoing: &Outgoing, burst: &Burst<'_>) -> u16 {
+    let came_with = || burst.frames().get(usize::from(outgoing.frame)).and_then(|frame| frame.tag);
+    let tag = match (direction, outgoing.tag) {
+        (Direction::Out, _) => came_with(),
+        (Direction::In, EgressTag::Tagged(tag)) => Some(tag),
+        (Direction::In, EgressTag::Untagged) => None,
+    };
+    tag.map_or(0, |tag| tag.vid())
+}

@@ -1,0 +1,22 @@
+//! The way of a burst's frames to their receivers.
+//!
+//! | file | what |
+//! |---|---|
+//! | `switch.rs` | one burst: classify each frame, serve each receiver once |
+//! | `filter.rs` | the frames that a port may send and receive |
+//! | `groups.rs` | the connections that a port may have |
+//! | `mtu.rs` | limits on the length of a port's frames |
+//! | `storm.rs` | limits on flooded frames of a port |
+//! | `police.rs`, `rate.rs` | limits on the traffic that a port receives in a second; a rate |
+//! | `pair.rs` | a pair of queues, with the workers that serve it |
+//! | `waiters.rs` | the workers that a receiver's buffers notify |
+
+pub mod filter;
+pub mod groups;
+pub(crate) mod mtu;
+pub(crate) mod pair;
+pub(crate) mod police;
+pub(crate) mod rate;
+pub(crate) mod storm;
+pub(crate) mod switch;
+pub(crate) mod waiters;

@@ -1,0 +1,805 @@
+//! One burst through the switch: every frame is classified, then each receiver is served once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use weir_fabric::source_guard::Origin;
+use weir_fabric::{EgressTag, FrameKey, PortId, Route, Routed, Routes, SourceGuard, Vid, View};
+use weir_groups::Direction;
+use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
+use weir_policy::steering::Visit;
+use weir_wire::Ethernet;
+
+use crate::frames::burst::{Burst, Frame, ones};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::flow::symmetric_hash;
+use crate::frames::per_queue::place;
+use crate::frames::port::{Delivered, Outgoing, PANICKED, Port, Side};
+use crate::frames::stats::PortCounters;
+use crate::lost::blocked;
+use crate::switching::filter::{PortRules, Rules, Verdicts, Window};
+use crate::switching::groups::PortGroups;
+use crate::switching::mtu::FrameLenMax;
+use crate::switching::pair::Pairs;
+use crate::switching::police::{Charge, Police};
+use crate::switching::storm::Storm;
+use crate::switching::waiters::Waiters;
+use crate::threads::clock;
+use crate::threads::stages::{self, Stage};
+
+/// A port in the table that workers read.
+#[derive(Clone)]
+pub struct Slot {
+    /// The port.
+    pub port: Arc<dyn Port>,
+    /// The port's counters.
+    pub counters: Arc<PortCounters>,
+    /// The workers of the port's queues.
+    pub pairs: Arc<Pairs>,
+    /// The filters for frames that the port sends and receives.
+    pub rules: PortRules,
+    /// The limit on received traffic; `None` without a limit.
+    pub(crate) police: Option<Arc<Police>>,
+    /// The limit on flooded frames; `None` without a limit.
+    pub(crate) storm: Option<Arc<Storm>>,
+    /// The longest frames that the port can send and receive.
+    pub(crate) frame_len_max: FrameLenMax,
+    /// Workers with frames that wait for the port's buffers.
+    pub(crate) waiters: Arc<Waiters>,
+    /// The addresses from which the port can send; `None` if they are not checked.
+    pub(crate) guard: Option<Arc<SourceGuard>>,
+    /// True if answers of a DHCP server behind the port are accepted.
+    pub(crate) gives_leases: bool,
+    /// The connections that the port may have; `None` without groups.
+    pub(crate) groups: Option<Arc<PortGroups>>,
+    /// True if no check other than the fabric's applies to the frames that the port sends.
+    sends_freely: bool,
+    /// True if no check other than the rate's applies to the frames that the port receives.
+    receives_freely: bool,
+}
+
+impl Slot {
+    /// A port without filters and limits.
+    pub fn new(port: Arc<dyn Port>, counters: Arc<PortCounters>) -> Self {
+        let (pairs, rules, police, storm, guard, waiters, groups) = Default::default();
+        let frame_len_max = FrameLenMax::NONE;
+        let gives_leases = port.is_uplink();
+        Self {
+            port,
+            counters,
+            pairs,
+            rules,
+            police,
+            storm,
+            frame_len_max,
+            waiters,
+            guard,
+            gives_leases,
+            groups,
+            sends_freely: true,
+            receives_freely: true,
+        }
+    }
+
+    /// Takes up a change of the fields above.
+    pub(crate) fn settle(&mut self) {
+        let is_free = self.groups.is_none() && self.frame_len_max == FrameLenMax::NONE;
+        self.sends_freely = is_free && self.rules.tx.is_none() && self.guard.is_none();
+        let snoops = self.guard.as_deref().is_some_and(SourceGuard::snoops);
+        self.receives_freely = is_free && self.rules.rx.is_none() && !snoops;
+    }
+}
+
+/// All ports, by number. The table is replaced as a whole; workers hold a snapshot for one round.
+pub type Ports = Vec<Option<Slot>>;
+
+/// The slot of a port number.
+#[inline]
+pub fn slot(ports: &Ports, id: PortId) -> Option<&Slot> {
+    ports.get(id.index())?.as_ref()
+}
+
+/// A deadline of a queue's moderation policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hold {
+    /// The time to call [`Port::expired`] (ns).
+    pub until_ns: u64,
+    /// The port whose guest waits for the call.
+    pub port: PortId,
+    /// The pair of queues.
+    pub queue: usize,
+    /// The side of the pair.
+    pub side: Side,
+}
+
+const NO_LIST: u16 = u16::MAX;
+
+/// Frames for one receive queue.
+struct List {
+    port: PortId,
+    queue: usize,
+    frames: Vec<Outgoing>,
+    /// If bit i is set, `frames[i]` goes to this receiver only, and can wait.
+    unicast: u64,
+}
+
+impl List {
+    #[inline]
+    fn push(&mut self, outgoing: Outgoing, unicast: bool) {
+        self.unicast |= u64::from(unicast) << self.frames.len();
+        self.frames.push(outgoing);
+    }
+
+    /// Adds the frames in `left` that directly follow the added unicast frame `first` and have the same header: frames
+    /// of one flow often follow each other. Returns the frames that are then left.
+    #[inline(always)]
+    fn follow(&mut self, burst: &Burst<'_>, first: u16, tag: EgressTag, left: u64) -> u64 {
+        let frames = burst.frames();
+        let Some((Frame { head, tag: vlan, .. }, behind)) =
+            frames.get(usize::from(first)..).and_then(<[Frame]>::split_first)
+        else {
+            return left;
+        };
+        let (addresses, vlan) = (head.addresses(), *vlan);
+        // The number of consecutive frames behind the first that are in `left`.
+        let in_a_row = !(left >> first >> 1);
+        let in_a_row = behind.len().min(in_a_row.trailing_zeros() as usize);
+        let like = |next: &&Frame| next.head.addresses() == addresses && next.tag == vlan;
+        let count = behind[..in_a_row].iter().take_while(like).count();
+        if count == 0 {
+            return left;
+        }
+        let (next, count) = (first + 1, count as u16); // a burst is short
+        self.unicast |= ones(count) << self.frames.len();
+        self.frames.extend((next..next + count).map(|frame| Outgoing { frame, tag }));
+        left & !(ones(count) << next)
+    }
+
+    /// Makes frames readable for a port that must read them; `false` if none of the list's frames is left.
+    #[cold]
+    fn fetch(&mut self, port: &dyn Port, burst: &Burst<'_>) -> bool {
+        if !port.copies_remote() {
+            burst.fetch(self.frames.iter().fold(0, |bits, outgoing| bits | 1 << outgoing.frame));
+        }
+        self.leave_out(burst.lost());
+        !self.frames.is_empty()
+    }
+
+    /// Removes the frames in `refused` (by their index in the burst).
+    fn leave_out(&mut self, refused: u64) {
+        let (mut place, mut kept, mut unicast) = (0, 0, 0);
+        self.frames.retain(|outgoing| {
+            let keep = refused >> outgoing.frame & 1 == 0;
+            if keep {
+                unicast |= (self.unicast >> place & 1) << kept;
+                kept += 1;
+            }
+            place += 1;
+            keep
+        });
+        self.unicast = unicast;
+    }
+}
+
+/// The destination of a frame.
+struct Appended {
+    list: usize,
+    /// True if all frames for this receiver have the same destination.
+    of_all: bool,
+}
+
+/// The lists of one burst. They are kept between bursts, so only the widest flood so far allocates.
+pub struct Forwarder {
+    lists: Vec<List>,
+    used: usize,
+    /// The list of each (port, queue) in this burst.
+    list_of: Box<[u16]>,
+    /// The decisions of filters about the sent burst, and about the list that is being served.
+    sent: Verdicts,
+    received: Verdicts,
+    window: Window,
+    /// The routes of earlier frames.
+    routes: Routes,
+    /// Receivers whose queues were looked up for this burst.
+    visits: Vec<(PortId, Visit)>,
+    /// New deadlines; the worker takes them.
+    pub holds: Vec<Hold>,
+    /// Receivers for which frames were parked and which already have buffers again. The worker retries their frames.
+    pub(crate) refilled: Vec<PortId>,
+    /// The number of the worker that owns this forwarder.
+    worker: usize,
+}
+
+const _: () = assert!(weir_limits::BURST_MAX <= u64::BITS as usize);
+const _: () = assert!(PORTS_MAX * QUEUE_PAIRS_MAX < NO_LIST as usize);
+
+impl Default for Forwarder {
+    fn default() -> Self {
+        Self {
+            lists: Vec::new(),
+            used: 0,
+            list_of: vec![NO_LIST; PORTS_MAX * QUEUE_PAIRS_MAX].into(),
+            sent: Verdicts::default(),
+            received: Verdicts::default(),
+            window: Window::default(),
+            routes: Routes::default(),
+            visits: Vec::new(),
+            holds: Vec::new(),
+            refilled: Vec::new(),
+            worker: 0,
+        }
+    }
+}
+
+/// The source of a burst, and the switch's state while it passes.
+#[derive(Clone, Copy)]
+pub struct Ingress<'a> {
+    /// The forwarding rules.
+    pub view: &'a View<'a>,
+    /// The ports.
+    pub ports: &'a Ports,
+    /// The sender.
+    pub port: PortId,
+    /// The sender's counters.
+    pub counters: &'a PortCounters,
+    /// The present time (ns).
+    pub now_ns: u64,
+}
+
+impl Forwarder {
+    /// The forwarder of a worker.
+    pub(crate) fn of(worker: usize) -> Self {
+        Self { worker, ..Self::default() }
+    }
+
+    /// Forgets an unfinished burst, but keeps its deadlines: receivers that were served depend on them.
+    pub fn start_over(&mut self, ports: &Ports) {
+        self.leave(ports);
+        let holds = std::mem::take(&mut self.holds);
+        *self = Self { holds, ..Self::of(self.worker) };
+    }
+
+    /// Moves every frame of `burst` to receivers' rings, to `burst.room.parked`, or to a drop counter.
+    pub fn forward(&mut self, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        match slot(ingress.ports, ingress.port) {
+            Some(sender) if burst.still_tagged != 0 => self.forward_tagged(sender, ingress, burst),
+            Some(sender) if !sender.sends_freely => match sender.rules.tx.as_deref() {
+                None => self.forward_careful(sender, ingress, burst),
+                Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
+            },
+            _ => self.forward_but(0, None, ingress, burst),
+        }
+    }
+
+    /// Forwards frames with tags that may be payload.
+    #[inline(never)]
+    fn forward_tagged(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        burst.settle_tags(ingress.view.tags(ingress.port));
+        match sender.rules.tx.as_deref() {
+            None => self.forward_careful(sender, ingress, burst),
+            Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
+        }
+    }
+
+    /// Forwards frames with more than one tag, or from a sender whose frames are checked.
+    #[inline(never)]
+    fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
+        self.forward_but(refused, sender.groups.as_deref(), ingress, burst);
+    }
+
+    /// Forwards frames of a sender with a filter.
+    #[inline(never)]
+    fn forward_filtered(
+        &mut self,
+        sender: &Slot,
+        rules: &Rules,
+        ingress: Ingress<'_>,
+        burst: &mut Burst<'_>,
+    ) {
+        let (verdicts, window) = (&mut self.sent, &mut self.window);
+        let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
+        let refused = refuse(sender, &ingress, burst, &mut self.window, refused);
+        self.forward_but(refused, sender.groups.as_deref(), ingress, burst);
+        let waiting = burst.room.parked.iter().fold(0, |bits, parked| bits | 1 << parked.frame);
+        rules.settle(burst, &self.sent, waiting);
+    }
+
+    /// Forwards all frames that are not in `refused` (by bit), of a sender with these `groups`. The function is inlined,
+    /// so senders without a filter do not read these bits.
+    #[inline(always)]
+    fn forward_but(
+        &mut self,
+        refused: u64,
+        groups: Option<&PortGroups>,
+        ingress: Ingress<'_>,
+        burst: &mut Burst<'_>,
+    ) {
+        let mut left = burst.all() & !refused;
+        while left != 0 {
+            let first = left.trailing_zeros() as u16; // a burst is short
+            left &= left - 1;
+            if let Some((list, tag)) = self.classify(&ingress, burst, first)
+                && left != 0
+            {
+                left = self.lists[list].follow(burst, first, tag, left);
+            }
+        }
+        stages::lap(Stage::Classify);
+        for list in 0..self.used {
+            burst.at_last = list + 1 == self.used;
+            self.serve(&ingress, groups, burst, list);
+        }
+        self.used = 0;
+        if !self.visits.is_empty() {
+            self.leave(ingress.ports);
+        }
+    }
+
+    /// Forwards one frame. Returns its list and tag, if they also apply to all frames with the same header.
+    #[inline(always)]
+    fn classify(
+        &mut self,
+        ingress: &Ingress<'_>,
+        burst: &mut Burst<'_>,
+        frame: u16,
+    ) -> Option<(usize, EgressTag)> {
+        let Frame { head, tag, .. } = &burst.frames()[usize::from(frame)];
+        let now_secs = clock::secs(ingress.now_ns);
+        let (view, addresses) = (ingress.view, head.addresses());
+        let found = self.routes.find(view, ingress.port, addresses, now_secs);
+        let routed = match found.filter(|_| tag.is_none()) {
+            Some(route) => Ok(Routed::Unicast { route, known: true }),
+            None => self.look_up(ingress, burst, frame, now_secs)?,
+        };
+        match routed {
+            Err(reason) => ingress.counters.dropped_of(reason, burst, 1 << frame),
+            Ok(Routed::Unicast { route: Route { port, .. }, .. })
+                if burst.room.blocked.contains(&port) =>
+            {
+                if !burst.park(frame, port) {
+                    count_drop(ingress, port, DropReason::RxRingFull, burst, frame);
+                }
+            }
+            Ok(Routed::Unicast { route: Route { port, tag }, .. }) => {
+                let outgoing = Outgoing { frame, tag };
+                if burst.still_tagged != 0 {
+                    if !is_still_tagged(ingress, burst, port, outgoing) {
+                        self.append(ingress, burst, port, outgoing, true);
+                    }
+                    return None;
+                }
+                let Appended { list, of_all } =
+                    self.append(ingress, burst, port, outgoing, true)?;
+                return of_all.then_some((list, tag));
+            }
+            Ok(Routed::Flood { vid }) => self.flood(ingress, burst, frame, vid),
+        }
+        None
+    }
+
+    /// Asks the fabric for the route of a frame for which none is noted. Notes the route if frames with the same
+    /// addresses take it too.
+    #[inline(never)]
+    fn look_up(
+        &mut self,
+        ingress: &Ingress<'_>,
+        burst: &mut Burst<'_>,
+        frame: u16,
+        now_secs: u32,
+    ) -> Option<Result<Routed, weir_fabric::DropReason>> {
+        let own = ingress.view.tags(ingress.port);
+        if burst.frames().get(usize::from(frame))?.tag.is_some_and(|tag| tag.protocol() != own) {
+            burst.settle_tag(frame, own);
+        }
+        let &Frame { ref head, tag, .. } = burst.frames().get(usize::from(frame))?;
+        // Every frame of a burst has an Ethernet header.
+        let Ethernet { src, dst, .. } = Ethernet::parse(head.as_slice()).ok()?;
+        let routed = ingress.view.route(ingress.port, &FrameKey { src, dst, tag }, now_secs);
+        if let (Ok(Routed::Unicast { route, known: true }), None) = (routed, tag) {
+            self.routes.note(ingress.view, ingress.port, head.addresses(), now_secs, route);
+        }
+        Some(routed)
+    }
+
+    /// Forwards a frame to every port of its VLAN.
+    #[inline(never)]
+    fn flood(&mut self, ingress: &Ingress<'_>, burst: &Burst<'_>, frame: u16, vid: Vid) {
+        let flooded = &burst.frames()[usize::from(frame)];
+        let Frame { head, tag: came_with, .. } = flooded;
+        let Ok(Ethernet { dst, .. }) = Ethernet::parse(head.as_slice()) else { return };
+        let storm = slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
+        if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, flooded, ingress.now_ns)) {
+            ingress.counters.dropped_of(reason, burst, 1 << frame);
+            return;
+        }
+        let mut goes_nowhere = !dst.is_multicast();
+        for port in ingress.view.flood_ports(ingress.port, vid, dst) {
+            if let Some(tag) = ingress.view.egress(port, vid, *came_with) {
+                let outgoing = Outgoing { frame, tag };
+                let is_counted = is_still_tagged(ingress, burst, port, outgoing);
+                let goes_there =
+                    is_counted || self.append(ingress, burst, port, outgoing, false).is_some();
+                goes_nowhere &= !goes_there;
+            }
+        }
+        if goes_nowhere {
+            ingress.counters.dropped_of(DropReason::UnknownUnicast, burst, 1 << frame);
+        }
+    }
+
+    /// Adds a frame to its receiver's list. Returns the list; `None` if the receiver cannot receive.
+    #[inline(always)]
+    fn append(
+        &mut self,
+        ingress: &Ingress<'_>,
+        burst: &Burst<'_>,
+        port: PortId,
+        outgoing: Outgoing,
+        unicast: bool,
+    ) -> Option<Appended> {
+        let slot = slot(ingress.ports, port)?;
+        let queues = slot.port.rx_queues();
+        let queue = match queues {
+            0 => {
+                // A flood reaches the ports that can receive now, so nothing is lost; a unicast frame for this port is
+                // lost.
+                if unicast {
+                    slot.counters.dropped_of(DropReason::RxNotReady, burst, 1 << outgoing.frame);
+                }
+                return None;
+            }
+            1 => 0,
+            _ => {
+                let head = &burst.frames()[usize::from(outgoing.frame)].head;
+                self.steer(slot, port, head.as_slice())
+            }
+        };
+        let list = self.list_for(port, queue);
+        self.lists[list].push(outgoing, unicast);
+        Some(Appended { list, of_all: queues == 1 })
+    }
+
+    /// The receive queue of `port` for a frame that begins with `head`.
+    fn steer(&mut self, slot: &Slot, port: PortId, head: &[u8]) -> usize {
+        let Some(steering) = slot.port.steering() else { return 0 };
+        let hash = match steering.is_given() {
+            false => symmetric_hash(head),
+            true => slot.port.flow_hash(head),
+        };
+        let place = self.visits.iter().position(|(visited, _)| *visited == port);
+        let place = place.unwrap_or_else(|| {
+            self.visits.push((port, Visit::default()));
+            self.visits.len() - 1
+        });
+        steering.queue_for(hash, &mut self.visits[place].1, &*slot.port)
+    }
+
+    /// Ends the visits to queues that were looked up for this burst, because the burst's frames now have places.
+    fn leave(&mut self, ports: &Ports) {
+        for (port, visit) in self.visits.drain(..) {
+            if let Some(slot) = slot(ports, port)
+                && let Some(steering) = slot.port.steering()
+            {
+                steering.leave(visit, &*slot.port);
+            }
+        }
+    }
+
+    /// The list of a receive queue in this burst.
+    fn list_for(&mut self, port: PortId, queue: usize) -> usize {
+        let entry = &mut self.list_of[place(port, queue)];
+        if *entry == NO_LIST {
+            *entry = self.used as u16;
+            if self.used == self.lists.len() {
+                self.lists.push(List { port, queue, frames: Vec::new(), unicast: 0 });
+            }
+            let list = &mut self.lists[self.used];
+            (list.port, list.queue, list.unicast) = (port, queue, 0);
+            list.frames.clear();
+            self.used += 1;
+        }
+        usize::from(*entry)
+    }
+
+    /// Delivers a list to its receiver: first the checks that refuse frames, in their order, then the delivery, then
+    /// the handling of frames that were not delivered. The function is longer than a screen: each step removes frames
+    /// from the list of the next.
+    #[inline(always)]
+    fn serve(
+        &mut self,
+        ingress: &Ingress<'_>,
+        groups: Option<&PortGroups>,
+        burst: &mut Burst<'_>,
+        index: usize,
+    ) {
+        let list = &self.lists[index];
+        self.list_of[place(list.port, list.queue)] = NO_LIST;
+        let Some(slot) = slot(ingress.ports, list.port) else {
+            return;
+        };
+        let asked = groups.is_some() || !slot.receives_freely;
+        if asked && !self.admit(slot, ingress, groups, burst, index) {
+            return;
+        }
+        let list = &mut self.lists[index];
+        let rules = if asked { slot.rules.rx.as_deref() } else { None };
+        let mut charge = Charge::default();
+        let police = slot.police.as_deref();
+        if let Some(police) = police {
+            charge = police.charge(&list.frames, burst, ingress.now_ns, &slot.counters);
+            list.leave_out(charge.refused);
+            if list.frames.is_empty() {
+                return;
+            }
+        }
+        if burst.away.is_some() && !list.fetch(&*slot.port, burst) {
+            return;
+        }
+        let refills = slot.waiters.refills();
+        let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
+        let deliver = || blocked::delivering(list.port, deliver);
+        let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
+            // The receiver's code has a bug. Its sender and all others continue.
+            slot.port.fail(PANICKED);
+            slot.counters.dropped(DropReason::RxNotReady, list.frames.len() as u64);
+            Delivered { frames: list.frames.len(), ..Delivered::default() }
+        });
+        if let Some(until_ns) = done.hold_until {
+            let (port, queue) = (list.port, list.queue);
+            self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
+        }
+        let (mut waiting, mut undelivered) = (0, 0);
+        let left = list.frames.get(done.frames..).unwrap_or_default();
+        for (i, outgoing) in (done.frames..).zip(left) {
+            if done.ahead & 1 << i != 0 {
+                continue;
+            }
+            undelivered |= 1 << outgoing.frame;
+            let may_wait = done.worth_waiting && list.unicast & 1 << i != 0;
+            if may_wait && burst.park(outgoing.frame, list.port) {
+                waiting |= 1 << outgoing.frame;
+            } else {
+                slot.counters.dropped_of(DropReason::RxRingFull, burst, 1 << outgoing.frame);
+            }
+        }
+        if let (Some(police), true) = (police, undelivered != 0) {
+            police.give_back(&charge, burst, undelivered, clock::now_ns());
+        }
+        if let Some(rules) = rules {
+            rules.settle(burst, &self.received, waiting);
+        }
+        let refilled = waiting != 0 && slot.waiters.wait(self.worker, refills);
+        if refilled || done.again {
+            self.refilled.push(list.port);
+        }
+    }
+}
+
+impl Forwarder {
+    /// Drops the frames of a list that its receiver must not get from a sender with these `groups`; `false` if no frame
+    /// is left. The sender's own groups are checked here, since their rules name the receiver.
+    #[inline(never)]
+    fn admit(
+        &mut self,
+        slot: &Slot,
+        ingress: &Ingress<'_>,
+        groups: Option<&PortGroups>,
+        burst: &Burst<'_>,
+        index: usize,
+    ) -> bool {
+        let list = &mut self.lists[index];
+        let (verdicts, window) = (&mut self.received, &mut self.window);
+        if slot.frame_len_max != FrameLenMax::NONE {
+            let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
+            if over != 0 {
+                slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
+                tell_too_long_for(slot, list, burst, over);
+                list.leave_out(over);
+            }
+            if list.frames.is_empty() {
+                return false;
+            }
+        }
+        if let Some(rules) = slot.rules.rx.as_deref() {
+            let frames = &list.frames;
+            list.leave_out(rules.judge_received(frames, burst, verdicts, window, &slot.counters));
+            if list.frames.is_empty() {
+                return false;
+            }
+        }
+        if let Some(groups) = groups {
+            let peer = PortGroups::peer(slot.groups.as_deref(), slot.gives_leases);
+            let (out, now_ns) = (Direction::Out, ingress.now_ns);
+            let refused = groups.judge(out, &list.frames, burst, peer, now_ns);
+            ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
+            list.leave_out(refused);
+        }
+        if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
+            let serves = sender_serves(ingress);
+            let peer = PortGroups::peer(groups, serves);
+            let (into, now_ns) = (Direction::In, ingress.now_ns);
+            let refused = own.judge(into, &list.frames, burst, peer, now_ns);
+            slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
+            list.leave_out(refused);
+        }
+        if list.frames.is_empty() {
+            return false;
+        }
+        if let Some(guard) = slot.guard.as_deref().filter(|guard| guard.snoops()) {
+            snoop(guard, ingress, burst, list, window);
+        }
+        true
+    }
+}
+
+/// True if the sender can give addresses and advertise routes.
+fn sender_serves(ingress: &Ingress<'_>) -> bool {
+    slot(ingress.ports, ingress.port).is_some_and(|sender| sender.gives_leases)
+}
+
+/// Drops frames that the sender must not send, except those already in `refused`; returns all refused frames.
+fn refuse(
+    sender: &Slot,
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    window: &mut Window,
+    mut refused: u64,
+) -> u64 {
+    let drop = |refused: &mut u64, frames: u64, reason: DropReason| {
+        let dropped = frames & !*refused;
+        ingress.counters.dropped_of(reason, burst, dropped);
+        *refused |= dropped;
+    };
+    if burst.still_tagged != 0 {
+        // If such a tag stayed in place, a guest could choose its VLAN.
+        let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
+        drop(&mut refused, tagged_on_access(ingress, burst), reason);
+    }
+    if sender.frame_len_max != FrameLenMax::NONE {
+        let over = sender.frame_len_max.exceeded_by(burst) & !refused;
+        drop(&mut refused, over, DropReason::OverMtuTx);
+        if over != 0 {
+            tell_too_long(sender, ingress, burst, over);
+        }
+    }
+    if let Some(guard) = sender.guard.as_deref() {
+        let now_secs = clock::secs(ingress.now_ns);
+        for (index, frame) in (0..).zip(burst.frames()) {
+            if refused >> index & 1 != 0 {
+                continue;
+            }
+            let head = frame.head.as_slice();
+            let csum_at = frame.offload.csum().map(|csum| csum.field());
+            if let Err(reason) = guard.check(head, frame.len, csum_at, now_secs) {
+                drop(&mut refused, 1 << index, reason.into());
+            } else if guard.may_be_question(head) && goes_on(ingress, frame, now_secs) {
+                guard.snoop_question(window.fill(head, index, burst), now_secs);
+            }
+        }
+    }
+    refused
+}
+
+/// Frames (bit i: frame i) that begin with a tag which the sender must not send.
+#[cold]
+fn tagged_on_access(ingress: &Ingress<'_>, burst: &Burst<'_>) -> u64 {
+    let is_refused = |index: &u16| {
+        let takes = |tag| ingress.view.takes_still_tagged(ingress.port, tag);
+        burst.still_tagged >> index & 1 != 0 && !burst.begins_with(*index).is_some_and(takes)
+    };
+    (0..burst.frames().len() as u16).filter(is_refused).fold(0, |bits, index| bits | 1 << index)
+}
+
+/// Makes an overlay notify a guest in one of its networks that these frames are too long. Only frames that the guest is
+/// allowed to send count: a forged sender address would direct the message to another guest.
+#[cold]
+fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: u64) {
+    let (Some(network), Some(mtu)) =
+        (ingress.view.network_of(ingress.port), sender.frame_len_max.mtu())
+    else {
+        return;
+    };
+    let now_secs = clock::secs(ingress.now_ns);
+    // The overlay is searched for once. Otherwise, a guest that floods frames which are too long would cause a search
+    // through all ports for each frame.
+    let mut overlay: Option<&Slot> = None;
+    for (_, frame) in (0..).zip(burst.frames()).filter(|(index, _)| over >> index & 1 != 0) {
+        let head = frame.head.as_slice();
+        let csum_at = frame.offload.csum().map(|csum| csum.field());
+        let guard = sender.guard.as_deref();
+        let may = guard.is_none_or(|it| it.check(head, frame.len, csum_at, now_secs).is_ok());
+        if may && goes_on(ingress, frame, now_secs) {
+            let tells = |slot: &&Slot| slot.port.tell_too_long(head, network, mtu);
+            match overlay {
+                Some(slot) => _ = tells(&slot),
+                None => overlay = ingress.ports.iter().flatten().find(tells),
+            }
+        }
+    }
+}
+
+/// Makes an overlay notify the senders of these frames that the frames are too long for it.
+#[cold]
+fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64) {
+    let Some(mtu) = receiver.frame_len_max.mtu() else { return };
+    for outgoing in list.frames.iter().filter(|it| over >> it.frame & 1 != 0) {
+        if let (Some(frame), EgressTag::Tagged(network)) =
+            (burst.frames().get(usize::from(outgoing.frame)), outgoing.tag)
+        {
+            receiver.port.tell_too_long(frame.head.as_slice(), network.bits(), mtu);
+        }
+    }
+}
+
+/// True if the fabric accepts a frame, including its source address. The fabric is asked again when the frame is
+/// forwarded.
+fn goes_on(ingress: &Ingress<'_>, frame: &Frame, now_secs: u32) -> bool {
+    Ethernet::parse(frame.head.as_slice()).is_ok_and(|Ethernet { src, dst, .. }| {
+        let key = FrameKey { src, dst, tag: frame.tag };
+        ingress.view.forward(ingress.port, &key, now_secs).is_ok()
+    })
+}
+
+/// Shows a guest's source guard the addresses that the guest is about to get from a port which may assign addresses.
+#[inline(never)]
+fn snoop(
+    guard: &SourceGuard,
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    list: &List,
+    window: &mut Window,
+) {
+    if !sender_serves(ingress) {
+        return;
+    }
+    let now_secs = clock::secs(ingress.now_ns);
+    for outgoing in &list.frames {
+        let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
+        let head = frame.head.as_slice();
+        if SourceGuard::may_be_answer(head) {
+            let origin = Origin::new(ingress.port, frame.tag);
+            let others = || ingress.ports.iter().flatten().filter_map(|slot| slot.guard.as_deref());
+            let is_free = |address| !others().any(|guard| guard.holds(address, origin, now_secs));
+            guard.snoop(window.fill(head, outgoing.frame, burst), origin, now_secs, is_free);
+        }
+    }
+}
+
+/// True if a frame would leave by `port` without its own tag but with another tag behind it, which would then take
+/// effect. Such a frame is dropped.
+fn is_still_tagged(
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    port: PortId,
+    outgoing: Outgoing,
+) -> bool {
+    let gives = |tag| ingress.view.gives_still_tagged(port, outgoing.tag, tag);
+    let refused = burst.still_tagged >> outgoing.frame & 1 != 0
+        && burst.begins_with(outgoing.frame).is_some_and(|tag| !gives(tag));
+    if refused {
+        let reason = weir_fabric::DropReason::VlanStillTagged;
+        ingress.counters.dropped_of(reason, burst, 1 << outgoing.frame);
+    }
+    refused
+}
+
+fn count_drop(
+    ingress: &Ingress<'_>,
+    port: PortId,
+    reason: DropReason,
+    burst: &Burst<'_>,
+    frame: u16,
+) {
+    if let Some(slot) = slot(ingress.ports, port) {
+        slot.counters.dropped_of(reason, burst, 1 << frame);
+    }
+}
+
+/// An egress decision for tests and simple ports.
+impl Outgoing {
+    /// The unchanged frame, without a tag.
+    pub fn untagged(frame: u16) -> Self {
+        Self { frame, tag: EgressTag::Untagged }
+    }
+}

@@ -1,0 +1,338 @@
+//! Copies of frames, from a worker's hand to the rings from which an observer reads them.
+
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, TryLockError};
+
+use rtrb::{Consumer, Producer, RingBuffer};
+use weir_fabric::EgressTag;
+use weir_filter::{Outcome, Program};
+use weir_limits::{CAPTURE_LANES_MAX, CAPTURE_RING_LEN, FRAME_LEN_MAX};
+use weir_wire::vlan::TAG_LEN;
+use weir_wire::{Head, Tci};
+
+use super::record::{Direction, HEADER_LEN, Header};
+use crate::frames::burst::{Burst, Frame};
+use crate::frames::drop_reason::DropReason;
+use crate::frames::port::Outgoing;
+use crate::frames::stats::Counter;
+use crate::switching::filter::Window;
+use crate::threads::clock;
+
+/// The frames of a port that are copied, and how much of each.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Copies frames that it sends.
+    pub tx: bool,
+    /// Copies frames that it receives.
+    pub rx: bool,
+    /// Copies frames that its drop counters count.
+    pub drops: bool,
+    /// Copies only frames that this program matches; it sees the frame as it would be written.
+    pub filter: Option<Arc<Program>>,
+    /// Most bytes of each frame.
+    pub snap_len: u32,
+}
+
+impl Wanted {
+    /// Every frame, whole, but no drops.
+    pub const ALL: Self =
+        Self { tx: true, rx: true, drops: false, filter: None, snap_len: u32::MAX };
+}
+
+/// The counts of a capture for one of its ports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Frames that were wanted before the filter.
+    pub seen: u64,
+    /// Seen frames that the filter matched.
+    pub matched: u64,
+    /// Matched frames that were not copied, since the reader was too slow.
+    pub lost: u64,
+    /// Drops of frames that no longer exist, by reason: only their number is known.
+    pub unseen_drops: Vec<(DropReason, u64)>,
+}
+
+/// One port of a capture: which frames workers copy, and into which rings.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    wanted: Wanted,
+    number: u16,
+    lanes: Arc<Lanes>,
+    seen: Counter,
+    matched: Counter,
+    lost: Counter,
+    unseen: Box<[Counter]>,
+}
+
+/// The taps of a port.
+pub(crate) type Taps = Arc<[Arc<Tap>]>;
+
+/// A ring for each of the first workers; further workers share them.
+#[derive(Debug)]
+pub(crate) struct Lanes(Box<[Mutex<Lane>]>);
+
+struct Lane {
+    ring: Producer<u8>,
+    /// The record that is being written.
+    record: Vec<u8>,
+    window: Window,
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").finish_non_exhaustive()
+    }
+}
+
+thread_local! {
+    /// The index of this thread's worker.
+    static WORKER: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Makes this thread worker `index`.
+pub(crate) fn enter(index: usize) {
+    WORKER.set(index);
+}
+
+impl Tap {
+    pub(crate) fn new(wanted: Wanted, number: u16, lanes: Arc<Lanes>) -> Self {
+        let (seen, matched, lost) = Default::default();
+        let unseen = DropReason::all().map(|_| Counter::default()).collect();
+        Self { wanted, number, lanes, seen, matched, lost, unseen }
+    }
+
+    /// True if the tap copies frames that come and go.
+    pub(crate) fn copies(&self) -> bool {
+        self.wanted.tx || self.wanted.rx
+    }
+
+    /// True if the tap copies dropped frames.
+    pub(crate) fn copies_drops(&self) -> bool {
+        self.wanted.drops
+    }
+
+    /// Copies frames that its port sends.
+    pub(crate) fn sent(&self, burst: &Burst<'_>) {
+        if self.wanted.tx {
+            let frames = (0..).zip(burst.frames()).map(|(n, frame)| (n, frame.tag));
+            self.copy(clock::now_ns(), burst, frames, Direction::Tx, None);
+        }
+    }
+
+    /// Copies those of `frames` that its port received at `at_ns`: `is_delivered` tells which, by their index.
+    pub(crate) fn received(
+        &self,
+        at_ns: u64,
+        burst: &Burst<'_>,
+        frames: &[Outgoing],
+        is_delivered: impl Fn(usize) -> bool,
+    ) {
+        if self.wanted.rx {
+            let frames = frames.iter().enumerate().filter(|(place, _)| is_delivered(*place));
+            let frames = frames.map(|(_, outgoing)| match outgoing.tag {
+                EgressTag::Untagged => (outgoing.frame, None),
+                EgressTag::Tagged(tag) => (outgoing.frame, Some(tag)),
+            });
+            self.copy(at_ns, burst, frames, Direction::Rx, None);
+        }
+    }
+
+    /// Copies the dropped frames of a burst (bit i: frame i), as their sender sent them.
+    pub(crate) fn dropped(&self, burst: &Burst<'_>, frames: u64, reason: DropReason) {
+        if self.wanted.drops {
+            let direction = if reason.is_receivers() { Direction::Rx } else { Direction::Tx };
+            let dropped = (0_u16..).zip(burst.frames()).filter(|(n, _)| frames >> n & 1 != 0);
+            let dropped = dropped.map(|(n, frame)| (n, frame.tag));
+            self.copy(clock::now_ns(), burst, dropped, direction, Some(reason));
+        }
+    }
+
+    /// Counts drops of frames that no longer exist.
+    pub(crate) fn dropped_unseen(&self, frames: u64, reason: DropReason) {
+        if let (true, Some(counter)) = (self.wanted.drops, self.unseen.get(reason.index())) {
+            counter.add(frames);
+        }
+    }
+
+    fn copy(
+        &self,
+        at_ns: u64,
+        burst: &Burst<'_>,
+        frames: impl Iterator<Item = (u16, Option<Tci>)>,
+        direction: Direction,
+        dropped: Option<DropReason>,
+    ) {
+        let (mut seen, mut matched, mut lost) = (0, 0, 0);
+        // If another thread holds the lane for the copies of its burst, this one does not wait.
+        let mut lane = self.lanes.mine();
+        for (number, tag) in frames {
+            seen += 1;
+            let Some(lane) = lane.as_deref_mut() else {
+                // Without a lane there is no window for the filter either.
+                matched += 1;
+                lost += 1;
+                continue;
+            };
+            let frame = &burst.frames()[usize::from(number)];
+            let tagged;
+            let (head, len) = match tag {
+                None => (&frame.head, frame.len),
+                Some(_) => {
+                    tagged = on_port(frame, tag);
+                    (&tagged.0, tagged.1)
+                }
+            };
+            let program = self.wanted.filter.as_deref();
+            if !matches(program, head.as_slice(), len, &mut lane.window, number, burst) {
+                continue;
+            }
+            matched += 1;
+            let offload = match len == frame.len {
+                true => frame.offload,
+                false => frame.offload.tag_inserted(),
+            };
+            let header = Header {
+                vnet: offload.to_vnet(1).to_bytes(),
+                at_ns,
+                len,
+                kept: len.min(self.wanted.snap_len),
+                port: self.number,
+                direction,
+                csum_pending: frame.offload.csum().is_some(),
+                gso: frame.offload.gso().is_some(),
+                dropped,
+            };
+            lost += u64::from(!lane.push(header, head.as_slice(), frame, number, burst));
+        }
+        for (counter, n) in [(&self.seen, seen), (&self.matched, matched), (&self.lost, lost)] {
+            counter.add(n);
+        }
+    }
+
+    pub(crate) fn counted(&self) -> Counted {
+        let unseen = DropReason::all().zip(&self.unseen).map(|(reason, n)| (reason, n.get()));
+        // Read in this order, since writers count a frame as seen last.
+        let (lost, matched, seen) = (self.lost.get(), self.matched.get(), self.seen.get());
+        Counted { seen, matched, lost, unseen_drops: unseen.filter(|(_, n)| *n > 0).collect() }
+    }
+}
+
+/// The front and the length of a frame with the tag that it has on a port.
+pub(crate) fn on_port(frame: &Frame, tag: Option<Tci>) -> (Head, u32) {
+    let (mut head, mut len) = (frame.head, frame.len);
+    if tag.is_some_and(|tag| head.insert_vlan(tag).is_ok()) {
+        len += TAG_LEN as u32;
+    }
+    (head, len)
+}
+
+/// True if a frame is wanted. `front` is the part that is copied in any case.
+pub(crate) fn matches(
+    program: Option<&Program>,
+    front: &[u8],
+    len: u32,
+    window: &mut Window,
+    number: u16,
+    burst: &Burst<'_>,
+) -> bool {
+    let Some(program) = program else { return true };
+    match program.run(front, len) {
+        Outcome::Match => true,
+        Outcome::NoMatch => false,
+        // If a program reads beyond even the window, the frame does not match, as with filters of ports.
+        Outcome::Beyond => program.run(window.fill(front, number, burst), len) == Outcome::Match,
+    }
+}
+
+impl Lanes {
+    fn mine(&self) -> Option<std::sync::MutexGuard<'_, Lane>> {
+        let lane = self.0.get(WORKER.get() % self.0.len().max(1))?;
+        match lane.try_lock() {
+            Ok(lane) => Some(lane),
+            // A thread that panicked has pushed a whole record, or none.
+            Err(TryLockError::Poisoned(lane)) => Some(lane.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+}
+
+impl Lane {
+    /// Copies a frame; `false` if the ring has no room for it.
+    #[inline]
+    fn push(
+        &mut self,
+        mut header: Header,
+        head: &[u8],
+        frame: &Frame,
+        number: u16,
+        burst: &Burst<'_>,
+    ) -> bool {
+        let kept = header.kept as usize;
+        self.record.clear();
+        self.record.extend_from_slice(&header.to_bytes());
+        if let Some(front) = head.get(..kept) {
+            // Nearly all frames are copied here. The reader's position is not read if there was enough room before.
+            self.record.extend_from_slice(front);
+            return self.ring.push_entire_slice(&self.record).is_ok();
+        }
+        // Nothing is fetched for which there is no room.
+        if self.ring.slots() < HEADER_LEN + kept {
+            return false;
+        }
+        self.record.extend_from_slice(head);
+        burst.fetch(1 << number);
+        let is_lost = burst.lost() >> number & 1 != 0;
+        for piece in burst.payload(frame) {
+            let filled = self.record.len();
+            let wanted = piece.len().min(HEADER_LEN + kept - filled);
+            if wanted == 0 || is_lost {
+                break;
+            }
+            self.record.resize(filled + wanted, 0);
+            piece.read(&mut self.record[filled..]);
+        }
+        header.kept = (self.record.len() - HEADER_LEN) as u32; // a frame's length at most
+        self.record[..HEADER_LEN].copy_from_slice(&header.to_bytes());
+        self.ring.push_entire_slice(&self.record).is_ok()
+    }
+}
+
+/// The other end of a ring, with the last header read from it.
+pub(crate) struct Drain {
+    ring: Consumer<u8>,
+    next: Option<Header>,
+}
+
+impl Drain {
+    /// The time of the next frame.
+    pub(crate) fn peek(&mut self) -> Option<u64> {
+        if self.next.is_none() {
+            let mut bytes = [0; HEADER_LEN];
+            self.ring.pop_entire_slice(&mut bytes).ok()?;
+            self.next = Some(Header::from_bytes(&bytes));
+        }
+        self.next.map(|header| header.at_ns)
+    }
+
+    /// The next frame, after a [`peek`](Self::peek) has found it; its bytes go to `bytes`.
+    pub(crate) fn pop(&mut self, bytes: &mut Vec<u8>) -> Option<Header> {
+        let header = self.next.take()?;
+        bytes.resize(header.kept as usize, 0);
+        // A record is pushed as a whole.
+        self.ring.pop_entire_slice(bytes).is_ok().then_some(header)
+    }
+}
+
+/// Rings for `workers` workers, with their other ends.
+pub(crate) fn lanes(workers: usize) -> (Arc<Lanes>, Vec<Drain>) {
+    let count = workers.clamp(1, CAPTURE_LANES_MAX);
+    let rings = (0..count).map(|_| RingBuffer::new(CAPTURE_RING_LEN));
+    let (producers, consumers): (Vec<_>, Vec<_>) = rings.unzip();
+    let lane = |ring| {
+        let record = Vec::with_capacity(HEADER_LEN + FRAME_LEN_MAX as usize + TAG_LEN);
+        Mutex::new(Lane { ring, record, window: Window::default() })
+    };
+    let drain = |ring| Drain { ring, next: None };
+    let lanes = Arc::new(Lanes(producers.into_iter().map(lane).collect()));
+    (lanes, consumers.into_iter().map(drain).collect())
+}

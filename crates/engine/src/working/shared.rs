@@ -1,0 +1,77 @@
+//! Data that workers share with one another and with the control side.
+
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+
+use arc_swap::ArcSwap;
+use weir_fabric::{Fabric, PortId};
+
+use crate::lost::blocked::Watcher;
+use crate::switching::switch::{Ports, Slot};
+use crate::taps::captured::Captured;
+use crate::threads::activity::Activity;
+use crate::threads::gate::Gate;
+use crate::working::crew::{Crew, Options};
+use crate::working::share::Shares;
+use crate::working::stalls::Retry;
+
+/// Data of the workers and the control side.
+pub(crate) struct Shared {
+    pub(crate) fabric: Fabric,
+    pub(crate) ports: ArcSwap<Ports>,
+    pub(crate) crew: Crew,
+    pub(crate) shares: Shares,
+    pub(crate) activity: Activity,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) watcher: Watcher,
+    pub(crate) gate: Gate,
+    /// The present captures; locked before `ports` change for a capture.
+    pub(crate) captured: Mutex<Captured>,
+}
+
+impl Shared {
+    pub(crate) fn new(options: Options) -> std::io::Result<Self> {
+        Ok(Self {
+            fabric: Fabric::with_capacity(options.fdb),
+            ports: ArcSwap::default(),
+            crew: Crew::new(options),
+            shares: Shares::default(),
+            activity: Activity::new()?,
+            stopping: AtomicBool::new(false),
+            watcher: Watcher::start()?,
+            gate: Gate::new(!options.held),
+            captured: Mutex::default(),
+        })
+    }
+
+    /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.
+    pub(crate) fn change(&self, id: PortId, change: impl Fn(&mut Slot)) {
+        self.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                change(slot);
+                slot.settle();
+            }
+            ports
+        });
+    }
+
+    /// Called when a receiver has buffers again: tells the workers whose frames wait for it, except `me`. Returns true
+    /// if frames of `me` wait for it.
+    #[inline]
+    pub(crate) fn refilled(&self, slot: &Slot, receiver: PortId, me: usize) -> bool {
+        let waiting = slot.waiters.refilled();
+        if waiting & !(1 << me) != 0 {
+            self.tell(waiting & !(1 << me), receiver);
+        }
+        waiting >> me & 1 != 0
+    }
+
+    #[cold]
+    fn tell(&self, mut workers: u64, receiver: PortId) {
+        while workers != 0 {
+            self.crew.tell(workers.trailing_zeros() as usize, Retry::Receiver(receiver));
+            workers &= workers - 1;
+        }
+    }
+}
