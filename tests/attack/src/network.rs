@@ -13,7 +13,7 @@ use crate::{
         harm,
         packet::{End, datagram},
     },
-    measure::switch::{GREEN, RESOLVER, SECRET},
+    measure::switch::{GIVEN, GREEN, RESOLVER, SECRET},
     random::Random,
 };
 
@@ -60,6 +60,12 @@ const PTR: u16 = 12;
 /// weir in the network.
 fn weir(mac: Mac, port: u16) -> End {
     End { mac, ip: GREEN, port }
+}
+
+/// One of the addresses that weir gives.
+fn given(which: u8) -> [u8; 4] {
+    let [[a, b, c, first], [.., last]] = GIVEN;
+    [a, b, c, first + which % (last - first + 1)]
 }
 
 /// The guest's end, with an address of the subnet that weir does not give.
@@ -218,12 +224,12 @@ fn addresses_for_clients_that_are_not(field: &Field) -> Strike {
             let [a, b, c, d, e, ..] = random.next().to_be_bytes();
             let client = [2, a, b, c, d, e];
             let id = [61, 7, 1, 2, a, b, c, d, e];
-            let wants = [&id[..], &[50, 4, GREEN[0], GREEN[1], GREEN[2], e]].concat();
+            let wants = [&id[..], &[50, 4], &given(e)].concat();
             let xid = u32::from_be_bytes([a, b, c, d]);
             let frames = [
-                asked(mac, &dhcp(client, xid, DISCOVER, &id)),
-                asked(mac, &dhcp(client, xid, REQUEST, &wants)),
+                asked(mac, &dhcp(mac, xid, DISCOVER, &id)),
                 asked(mac, &dhcp(mac, xid, REQUEST, &wants)),
+                asked(client, &dhcp(client, xid, REQUEST, &wants)),
             ];
             two.strikes(&frames)?;
         }
@@ -242,7 +248,7 @@ fn addresses_that_are_declined(field: &Field) -> Strike {
             let xid = u32::from_be_bytes([a, b, c, d]);
             let server = [54, 4, GREEN[0], GREEN[1], GREEN[2], GREEN[3]];
             let of = |[a, b, c, d]: [u8; 4]| [&[50, 4, a, b, c, d], &server[..]].concat();
-            let any = [GREEN[0], GREEN[1], GREEN[2], last];
+            let any = given(last);
             let frames = [
                 asked(mac, &dhcp(mac, xid, DISCOVER, &[])),
                 asked(mac, &dhcp(mac, xid, REQUEST, &of(any))),

@@ -55,6 +55,8 @@ pub const OPEN_PORT: u16 = 80;
 pub const SHUT: &str = "shut";
 /// weir's own address in the network `green`, in which `asker0` and `asker1` are.
 pub const GREEN: [u8; 4] = [10, 77, 0, 1];
+/// The first and the last address that weir gives there: as many as one guest may have.
+pub const GIVEN: [[u8; 4]; 2] = [[10, 77, 0, 100], [10, 77, 0, 115]];
 /// The address of the guest `secret`, in another network.
 pub const SECRET: [u8; 4] = [10, 78, 0, 9];
 /// The host's resolver, which answers nobody.
@@ -158,6 +160,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
     let udp = udp.local_addr()?.port();
     fs::write(dir.join(OVERLAY_PORT), udp.to_string())?;
     let [green, secret] = [GREEN, SECRET].map(Ipv4Addr::from);
+    let [first, last] = GIVEN.map(Ipv4Addr::from);
     let [router, red] =
         [(GREEN, 254), (SECRET, 1)].map(|([a, b, c, _], d)| Ipv4Addr::new(a, b, c, d));
     let rule = |protocol: &str| {
@@ -168,7 +171,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
         "keeper = {:?}\napi_listen = \"{tcp}\"\napi_token_file = {token:?}\n{}\
          \n[overlay]\nlocal = \"{own}\"\nport = {udp}\n\
          \n[network.blue]\nvni = {VNI}\npeers = [\"{peer}\"]\n\
-         \n[network.green]\nvlan = 20\naddress = \"{green}/24\"\ndhcp = true\nrouter = \"{router}\"\n\
+         \n[network.green]\nvlan = 20\naddress = \"{green}/24\"\ndhcp = true\nrange = \"{first}-{last}\"\nrouter = \"{router}\"\n\
          \n[network.red]\nvlan = 21\naddress = \"{red}/24\"\ndhcp = true\nfixed = [\"secret {secret}\"]\n\
          \n[group.closed]\n\n[group.web]\nrules = [\n{rules}]\n",
         dir.join(KEEPER),
