@@ -138,7 +138,7 @@ fn every_key_is_read() {
         kind: UplinkKind::Tap,
         interface: "weir0".parse().unwrap(),
         path: None,
-        host_access: false,
+        host_access: None,
         queues: 4.try_into().unwrap(),
         vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
         tag_protocol: TagProtocol::Dot1ad,
@@ -486,7 +486,7 @@ fn diagnostic_unknown_uplink_kind() {
      1 │ [uplink.lan]
      2 │ kind = "afxdp"
        ·        ───┬───
-       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`
+       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`, `stream`
      3 │ name = "eth0"
        ╰────
       help: did you mean `af_xdp`?
@@ -830,7 +830,7 @@ fn a_stream_has_a_socket_and_what_is_of_an_interface_does_not_fit_it() {
     let stream = "[uplink.out]\nkind = \"stream\"\n";
     let good = format!("{stream}path = \"/run/weir/out.sock\"\nhost_access = true\n");
     let uplink = parse(&good).unwrap().uplinks.remove(0);
-    assert_eq!((uplink.device().as_str(), uplink.host_access), ("/run/weir/out.sock", true));
+    assert_eq!((uplink.device().as_str(), uplink.host_access), ("/run/weir/out.sock", Some(true)));
     assert_eq!(uplink.mtu_held().map(|mtu| mtu.get()), Some(1500));
     let reasons = |text: &str| messages(text).join("; ");
     assert!(reasons(stream).contains("a stream needs a `path`"), "{}", reasons(stream));

@@ -27,9 +27,11 @@ keys! {
         interface: InterfaceName = "none".parse().expect("a constant that is a valid name"),
             [named("name"), fixed(DEVICE_IS_OPEN)];
         /// The socket of the other end, of a stream.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<SocketPath> = None, [fixed(DEVICE_IS_OPEN)];
         /// Whether guests reach the host's loopback by gvproxy, and gvproxy's API.
-        host_access: bool = false, [fixed(DEVICE_IS_OPEN)];
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        host_access: Option<bool> = None, [fixed(DEVICE_IS_OPEN)];
         /// Its queues.
         queues: QueuePairs = QueuePairs::default(), [fixed(DEVICE_IS_OPEN)];
         /// VLANs of the port.
@@ -93,7 +95,7 @@ impl UplinkConfig {
             if self.path.is_some() {
                 faults.push(fault("path", "only a stream has a `path`", help));
             }
-            if self.host_access {
+            if self.host_access.is_some() {
                 faults.push(fault("host_access", "only a stream has `host_access`", help));
             }
             return faults;

@@ -366,13 +366,15 @@ impl Connecting {
         let socket = Arc::new(socket);
         (self.keep)(Some(&socket));
         self.present = Some(Arc::clone(&socket));
+        // Who finds the socket to be of no use says so after this.
         let mut state = self.line.state();
         self.line.socket.store(Some(Arc::clone(&socket)));
-        state.trouble = None;
-        drop(state);
         // A worker that is woken finds the socket.
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&self.line.watched[0], &socket, data, epoll::EventFlags::IN)?;
+        epoll::add(&self.line.watched[0], &socket, data, epoll::EventFlags::IN)
+            .inspect_err(|_| self.line.socket.store(None))?;
+        state.trouble = None;
+        drop(state);
         let StreamOptions { name, peer, .. } = &self.line.options;
         tracing::info!(uplink = name, peer, "connected");
         Ok(())

@@ -100,7 +100,7 @@ impl Switch {
             name: config.name.to_string(),
             peer: config.device(),
             mtu: config.mtu().get(),
-            host_access: config.host_access,
+            host_access: config.host_access.unwrap_or_default(),
             asks_dhcp: !has_own,
         };
         let (dial, path) = (self.hands.dial(), PathBuf::from(config.device()));
