@@ -26,7 +26,7 @@ const COMMAND_MAX: usize = 5_000;
 const COMMAND: &str = "cli";
 
 /// Most files in git, and most lines of them that programs have written.
-const FILES_MAX: usize = 1_550;
+const FILES_MAX: usize = 1_570;
 const WRITTEN_MAX: usize = 2_000;
 /// Documents that programs write, and the folder whose JSON they write.
 const WRITTEN: [&str; 5] = [
@@ -248,7 +248,7 @@ mod tests {
     fn each_bound_is_found_broken() {
         let tree = |files, written| Tree { files, written }.broken();
         assert_eq!(tree(FILES_MAX, WRITTEN_MAX), [""; 0]);
-        assert!(tree(FILES_MAX + 1, 0)[0].ends_with("files in git; at most 1550"));
+        assert!(tree(FILES_MAX + 1, 0)[0].ends_with("files in git; at most 1570"));
         assert!(tree(0, WRITTEN_MAX + 1)[0].starts_with("2001 lines in git that programs wrote"));
         assert!(is_written("docs/figures/epyc.json") && !is_written("docs/figures/page.md.in"));
         let of = |code: [usize; 2]| {

@@ -104,6 +104,7 @@ const NOBODYS: &[&str] = &[
     "WINDOW_",
     "WEIGHT_",
     "XDP_",
+    "STREAM_",
     "OVERLAY_",
     "DATAGRAM",
     "NETWORKS_",
