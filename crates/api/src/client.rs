@@ -17,7 +17,7 @@ use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use weir_config::reload::Difference;
-use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
+use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::capture::CaptureRequest;
 use weir_switch::control::{AddressEntry, Put, VifShown, VifStatus};
@@ -208,6 +208,15 @@ impl Client {
     /// One interface, with each of its settings.
     pub fn vif(&mut self, name: &PortName) -> Result<VifShown, ClientError> {
         self.get(&format!("/v1/vifs/{name}"))
+    }
+
+    /// The interface `name` with the keys of a template. It is not added.
+    pub fn vif_of_template(
+        &mut self,
+        template: &TemplateName,
+        name: &PortName,
+    ) -> Result<VifConfig, ClientError> {
+        self.get(&format!("/v1/templates/{template}/vifs/{name}"))
     }
 
     /// Changes an interface in use, and returns a note about the change.

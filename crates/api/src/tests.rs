@@ -77,6 +77,9 @@ impl ControlHandler for Recorder {
                 put: Put { outcome: PutOutcome::Changed, changed: vec!["vlan".into()], note: None },
             },
             Request::VifShow { .. } => Response::not_found("no such interface", "look"),
+            Request::VifOfTemplate { name, .. } => {
+                Response::Vif { config: vif(name.as_str()).into() }
+            }
             Request::VifExplain { .. } => panic!("a mistake in the switch"),
             Request::VifSet { .. } => Response::Noted { note: "later".into() },
             Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
@@ -224,6 +227,48 @@ fn an_interface_that_is_to_be_there_is_named_once_and_one_that_is_to_go_need_not
 }
 
 #[test]
+fn with_a_template_a_request_names_only_what_differs() {
+    let served = Served::new();
+    let sent = |method: &str, path: &str, body: &str| {
+        let length = body.len();
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: weir\r\ncontent-length: {length}");
+        served.raw(format!("{head}\r\n\r\n{body}").as_bytes())
+    };
+    let template: weir_config::TemplateName = "tenant".parse().unwrap();
+    let made = served.client().vif_of_template(&template, &name("web0")).unwrap();
+    assert_eq!(made, vif("web0"));
+    let named = "{\"name\":\"web1\",\"queues\":2,\"template\":\"other\"}";
+    assert_eq!(sent("POST", "/v1/vifs?template=tenant", named).0, 200);
+    assert_eq!(sent("PUT", "/v1/vifs/web2?template=tenant", "{}").0, 200);
+    let of = |name: PortName, keys: serde_json::Value| {
+        let serde_json::Value::Object(keys) = keys else { panic!("keys") };
+        Request::VifOfTemplate { template: template.clone(), name, keys }
+    };
+    let keys = serde_json::json!({ "name": "web1", "queues": 2 });
+    let asked = [
+        of(name("web0"), serde_json::json!({})),
+        of(name("web1"), keys),
+        Request::VifAdd { config: vif("web1").into() },
+        of(name("web2"), serde_json::json!({})),
+        Request::VifPut { config: vif("web2").into() },
+    ];
+    assert_eq!(*served.handler.requests.lock().unwrap(), asked);
+    for (method, path, body) in [
+        ("POST", "/v1/vifs?template=tenant", "{}"),
+        ("POST", "/v1/vifs?template=tenant", "{\"name\":7}"),
+        ("POST", "/v1/vifs?template=tenant", "[]"),
+        ("POST", "/v1/vifs?template=Tenant", "{\"name\":\"web1\"}"),
+        ("POST", "/v1/vifs?tenant", "{\"name\":\"web1\"}"),
+        ("POST", "/v1/vifs", named),
+        ("PUT", "/v1/vifs/web2?template=tenant", named),
+        ("GET", "/v1/templates/a%20b/vifs/web0", ""),
+    ] {
+        let (status, says) = sent(method, path, body);
+        assert_eq!(status, 400, "{method} {path} {body}: {says}");
+    }
+}
+
+#[test]
 fn a_refusal_keeps_its_words_and_its_help() {
     let served = Served::new();
     let error = served.client().remove_vif(&name("x")).unwrap_err();
@@ -351,7 +396,12 @@ fn the_guide_names_every_path_with_its_methods() {
     let paths = document["paths"].as_object().unwrap();
     assert!(paths.len() > 15, "{}", paths.len());
     for (path, methods) in paths {
-        let named = format!("`{}`", path.replace("{port}", "NAME").replace("{vif}", "NAME"));
+        let named = format!(
+            "`{}`",
+            path.replace("{port}", "NAME")
+                .replace("{vif}", "NAME")
+                .replace("{template}", "TEMPLATE")
+        );
         let row = rows.iter().find(|row| row.contains(&named));
         let row = row.unwrap_or_else(|| panic!("the guide lacks {path}"));
         for method in methods.as_object().unwrap().keys() {

@@ -8,7 +8,9 @@ use std::str::FromStr;
 
 use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
-use weir_config::{Config, FilterRule, PortName, SecurityGroup, Setting, SocketPath, ValueError};
+use weir_config::{
+    Config, FilterRule, PortName, SecurityGroup, Setting, SocketPath, TemplateName, ValueError,
+};
 use weir_libvirt::args::LibvirtCommand;
 use weir_workbench::args::LabCommand;
 
@@ -280,6 +282,9 @@ pub enum VifCommand {
         /// Settings, as in the [vif.NAME] table of the configuration
         #[arg(value_name = "KEY=VALUE")]
         settings: Vec<Setting>,
+        /// Begin with the keys of [template.NAME]; `none` takes one of them back to its default
+        #[arg(long, value_name = "NAME", value_parser = explained::<TemplateName>)]
+        template: Option<TemplateName>,
         /// Where there is such an interface, set what differs, or change nothing
         #[arg(long)]
         may_exist: bool,
@@ -333,6 +338,7 @@ const VIF_ADD_EXAMPLES: &str = "\
 Examples:
   weir vif add web0
   weir vif add web0 queues=2 latency_budget=1ms vlan=10
+  weir vif add web0 --template tenant vlan=10 rate=none
   weir vif add fw0 trunk=[10,20] native=1 socket=/run/vms/fw0.sock
   weir vif add web0 --may-exist vlan=10 by=libvirt:6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11
 

@@ -366,8 +366,14 @@ pub fn vif(
 ) -> Result<(), CommandError> {
     let connect = || Client::connect(defaults.control.as_path());
     match command {
-        VifCommand::Add { name, settings, may_exist, save: also_save } => {
-            let config = VifConfig::from_settings(name, settings, &defaults.control)?;
+        VifCommand::Add { name, settings, template, may_exist, save: also_save } => {
+            let flag = template.as_ref().map(Setting::template);
+            let settings: &[_] =
+                &flag.into_iter().chain(settings.iter().cloned()).collect::<Vec<_>>();
+            let base = |template: &_| -> Result<_, CommandError> {
+                Ok(connect()?.vif_of_template(template, name)?)
+            };
+            let config = VifConfig::under_template(name, settings, &defaults.control, base)?;
             let mut client = connect()?;
             if *may_exist {
                 put(&mut client, config, settings, out)?;
@@ -420,7 +426,12 @@ fn put(
     let name = new.name.clone();
     let existing = client.vifs()?.into_iter().find(|vif| vif.config.name == name);
     let config = match existing {
-        Some(VifStatus { config, xen: false, .. }) => config.with_settings(settings)?,
+        // An interface of another template gets the keys of its new one.
+        Some(VifStatus { config, xen: false, .. })
+            if new.template.is_none() || new.template == config.template =>
+        {
+            config.with_settings(settings)?
+        }
         _ => new,
     };
     let Put { outcome, changed, note } = client.put_vif(&config)?;

@@ -9,6 +9,7 @@ use super::group::{Groups, NoSuchGroup};
 use super::mirror::check_mirrors;
 use super::overlay::{NetworkError, Networks};
 use super::sharing::Sharing;
+use super::template::{NoSuchTemplate, Templates};
 use super::values::{LatencyBudget, Schedule, SocketPath, UplinkKind};
 use super::{Config, UplinkConfig, VifConfig, XenConfig};
 
@@ -62,6 +63,8 @@ pub struct Whole<'a> {
     pub schedule: Schedule,
     /// Its security groups.
     pub groups: &'a Groups,
+    /// Its templates.
+    pub templates: &'a Templates,
     /// Its networks.
     pub networks: &'a Networks,
     /// Its uplinks, in the order in which they came.
@@ -131,8 +134,10 @@ impl Whole<'_> {
             let budget = vif.latency_budget.unwrap_or(self.latency_budget);
             let network = self.networks.check_vif(vif).err().map(Fault::from);
             let group = self.groups.check(&vif.groups).err().map(Fault::from);
+            let template = vif.template.as_ref().and_then(|it| self.templates.get(it).err());
+            let template = template.map(Fault::from);
             let of_vif = vif.faults(budget, Some(self.schedule)).into_iter();
-            let of_vif = of_vif.chain(network).chain(group);
+            let of_vif = of_vif.chain(network).chain(group).chain(template);
             faults.extend(of_vif.map(|fault| TableFault::of(&table, fault)));
         }
     }
@@ -305,6 +310,12 @@ impl From<NoSuchGroup> for Fault {
     }
 }
 
+impl From<NoSuchTemplate> for Fault {
+    fn from(error: NoSuchTemplate) -> Self {
+        Self { keys: ["template", HEADER], reason: error.to_string(), help: error.help() }
+    }
+}
+
 impl From<NetworkError> for Fault {
     fn from(error: NetworkError) -> Self {
         Self { keys: [error.key(), HEADER], reason: error.to_string(), help: error.help() }
@@ -366,6 +377,7 @@ impl Config {
             latency_budget: self.switch.latency_budget,
             schedule: self.switch.schedule,
             groups: &self.groups,
+            templates: &self.templates,
             networks: &self.networks,
             uplinks: self.uplinks.iter().collect(),
             vifs: self.vifs.iter().collect(),

@@ -30,10 +30,13 @@ pub struct Key {
     pub of_one_xen: bool,
     /// Whether it holds for the copies that a mirror gets.
     pub of_copies: bool,
+    /// The reason why a template cannot have it.
+    pub template: Option<&'static str>,
 }
 
-/// Keys with their values as text, as the file would say them; without a value where the file need not name the key.
-pub(crate) type Rows = Vec<(Key, Option<String>)>;
+/// A key with its value as text, as the file would say it; without a value where the file need not name the key.
+pub(crate) type Row = (Key, Option<String>);
+pub(crate) type Rows = Vec<Row>;
 
 impl Key {
     /// Of a field that is a table of its own.
@@ -49,6 +52,7 @@ impl Key {
             xen: None,
             of_one_xen: true,
             of_copies: true,
+            template: None,
         }
     }
 
@@ -77,6 +81,11 @@ impl Key {
         Self { xen: Some(instead), ..self }
     }
 
+    /// Each interface has it for itself.
+    pub(crate) const fn not_of_templates(self, why: &'static str) -> Self {
+        Self { template: Some(why), ..self }
+    }
+
     /// A mirror cannot have it.
     pub(crate) const fn not_of_copies(self) -> Self {
         Self { of_copies: false, ..self }
@@ -94,14 +103,17 @@ pub(crate) trait Value: Sized {
         problems: &mut Vec<Problem>,
     );
 
-    /// Is as it is `now`, as far as that cannot change.
-    fn keep_fixed(&mut self, key: &Key, now: &Self);
+    /// Takes the keys that `which` chooses from another.
+    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self);
+
+    /// Changes keys with the value in `from` to the value in `to`.
+    fn follow(&mut self, from: &Self, to: &Self);
 
     /// Adds its rows.
     fn show(&self, key: Key, rows: &mut Rows);
 }
 
-impl<T: FromToml + Clone + Display> Value for T {
+impl<T: FromToml + Clone + PartialEq + Display> Value for T {
     fn read(
         &mut self,
         key: &Key,
@@ -116,9 +128,15 @@ impl<T: FromToml + Clone + Display> Value for T {
         }
     }
 
-    fn keep_fixed(&mut self, key: &Key, now: &Self) {
-        if !key.alive {
-            self.clone_from(now);
+    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
+        if which(key) {
+            self.clone_from(from);
+        }
+    }
+
+    fn follow(&mut self, from: &Self, to: &Self) {
+        if self == from {
+            self.clone_from(to);
         }
     }
 
@@ -127,7 +145,7 @@ impl<T: FromToml + Clone + Display> Value for T {
     }
 }
 
-impl<T: FromToml + Clone + Display> Value for Option<T> {
+impl<T: FromToml + Clone + PartialEq + Display> Value for Option<T> {
     fn read(
         &mut self,
         key: &Key,
@@ -140,9 +158,15 @@ impl<T: FromToml + Clone + Display> Value for Option<T> {
         }
     }
 
-    fn keep_fixed(&mut self, key: &Key, now: &Self) {
-        if !key.alive {
-            self.clone_from(now);
+    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
+        if which(key) {
+            self.clone_from(from);
+        }
+    }
+
+    fn follow(&mut self, from: &Self, to: &Self) {
+        if self == from {
+            self.clone_from(to);
         }
     }
 
@@ -160,13 +184,22 @@ impl Value for VlanMode {
         problems: &mut Vec<Problem>,
     ) {
         if which(key) {
-            *self = parse::vlan(section, problems);
+            let said = parse::vlan(section, problems);
+            if said != Self::Unset {
+                *self = said;
+            }
         }
     }
 
-    fn keep_fixed(&mut self, key: &Key, now: &Self) {
-        if !key.alive {
-            self.clone_from(now);
+    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
+        if which(key) {
+            self.clone_from(from);
+        }
+    }
+
+    fn follow(&mut self, from: &Self, to: &Self) {
+        if self == from {
+            self.clone_from(to);
         }
     }
 
@@ -184,13 +217,22 @@ impl Value for Vec<FilterRule> {
         problems: &mut Vec<Problem>,
     ) {
         if which(key) {
-            *self = filter::rules(section, problems);
+            let said = filter::rules(section, problems);
+            if section.has(key.name) {
+                *self = said;
+            }
         }
     }
 
-    fn keep_fixed(&mut self, key: &Key, now: &Self) {
-        if !key.alive {
-            self.clone_from(now);
+    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
+        if which(key) {
+            self.clone_from(from);
+        }
+    }
+
+    fn follow(&mut self, from: &Self, to: &Self) {
+        if self == from {
+            self.clone_from(to);
         }
     }
 
@@ -328,11 +370,20 @@ macro_rules! keys {
                 )+
             }
 
-            fn keep_fixed(&mut self, _: &$crate::keys::Key, now: &Self) {
+            fn take(
+                &mut self,
+                _: &$crate::keys::Key,
+                which: &dyn Fn(&$crate::keys::Key) -> bool,
+                from: &Self,
+            ) {
                 $(
                     let key = $crate::keys::keys!(@key $field $says $columns);
-                    $crate::keys::Value::keep_fixed(&mut self.$field, &key, &now.$field);
+                    $crate::keys::Value::take(&mut self.$field, &key, which, &from.$field);
                 )+
+            }
+
+            fn follow(&mut self, from: &Self, to: &Self) {
+                $($crate::keys::Value::follow(&mut self.$field, &from.$field, &to.$field);)+
             }
 
             fn show(&self, _: $crate::keys::Key, rows: &mut $crate::keys::Rows) {
@@ -366,7 +417,8 @@ macro_rules! keys {
 
             /// As it is `now`, as far as that cannot change.
             pub(crate) fn with_fixed_of(mut self, now: &Self) -> Self {
-                $crate::keys::Value::keep_fixed(&mut self, &$crate::keys::Key::TABLE, now);
+                let fixed = |key: &$crate::keys::Key| !key.alive;
+                $crate::keys::Value::take(&mut self, &$crate::keys::Key::TABLE, &fixed, now);
                 self
             }
         }

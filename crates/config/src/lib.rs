@@ -33,6 +33,7 @@
 //! * `keys`: tables of keys; each key is declared once.
 //! * `check`: the rule-book.
 //! * `switch`: the keys of the whole switch.
+//! * `template`: keys that interfaces have in common.
 //! * `uplink`: the keys of a port to the host or the outside.
 //! * `vif`: the keys of a guest's interface.
 //! * `xen`: which vifs of Xen guests are served, and their settings.
@@ -73,6 +74,7 @@ mod sharing;
 mod storm;
 mod suggest;
 mod switch;
+mod template;
 mod uplink;
 pub mod values;
 mod vif;
@@ -105,6 +107,7 @@ pub use settings::{Change, Setting};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
 pub use storm::{StormChanges, StormControl};
 pub use switch::SwitchConfig;
+pub use template::{NoSuchTemplate, TemplateConfig, Templates};
 pub use uplink::UplinkConfig;
 pub use values::{
     BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
@@ -112,8 +115,8 @@ pub use values::{
     LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName,
     OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs,
     Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath,
-    SocketRole, TagProtocol, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
-    Vni, Weight, WorkerCount, Workers,
+    SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError,
+    Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use vif::{VifChanges, VifConfig};
 pub use xen::XenConfig;
@@ -128,6 +131,8 @@ pub struct Config {
     pub networks: Networks,
     /// `[group.NAME]`
     pub groups: Groups,
+    /// `[template.NAME]`
+    pub templates: Templates,
     /// `[uplink.NAME]`, in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// `[vif.NAME]`, in the order of the file.

@@ -20,6 +20,7 @@ use super::keys::{Key, Value};
 use super::overlay::{self, Networks};
 use super::section::{Places, Section};
 use super::settings::NONE;
+use super::template::{self, Templates, templates};
 use super::values::{
     Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
     TrunkVids, UplinkKind, Vid, VlanMode,
@@ -48,6 +49,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let networks = root.subtables("network", &mut problems);
     let networks = overlay::networks(networks, overlay, &mut problems);
     let groups = group::groups(root.subtables("group", &mut problems), &mut problems);
+    let (templates, places) = templates(root.subtables("template", &mut problems), &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
@@ -56,8 +58,15 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, &switch.control, true, &mut problems))
+        .filter_map(|section| vif(section, &switch.control, Some(&templates), &mut problems))
         .collect();
+    for placed in &mut vifs {
+        let template = places.iter().find(|(name, _)| placed.port.template.as_ref() == Some(name));
+        placed.places = match template {
+            Some((_, template)) => placed.places.clone().under(template),
+            None => continue,
+        };
+    }
     let xen = root
         .subtable("xen", &mut problems)
         .map(|section| XenConfig::from_section(section, &mut problems));
@@ -73,6 +82,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
             latency_budget: switch.latency_budget,
             schedule: switch.schedule,
             groups: &groups,
+            templates: &templates,
             networks: &networks,
             uplinks: uplinks.iter().map(|placed| &placed.port).collect(),
             vifs: vifs.iter().map(|placed| &placed.port).collect(),
@@ -90,6 +100,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         switch,
         networks,
         groups,
+        templates,
         uplinks: uplinks.into_iter().map(|placed| placed.port).collect(),
         vifs: vifs.into_iter().map(|placed| placed.port).collect(),
         xen: xen.map(|(xen, _)| xen),
@@ -107,7 +118,7 @@ pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, 
     let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, control, false, &mut problems))
+        .filter_map(|section| vif(section, control, None, &mut problems))
         .collect();
     root.finish(&mut problems);
     for Placed { port, places } in &vifs {
@@ -229,17 +240,23 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     Some(Placed { port, places })
 }
 
+/// Reads a table `[vif.NAME]`. Outside of a file the templates are not known, and `template` is a name only.
 fn vif(
     mut section: Section<'_>,
     control: &SocketPath,
-    in_file: bool,
+    templates: Option<&Templates>,
     problems: &mut Vec<Problem>,
 ) -> Option<Placed<VifConfig>> {
     let name = port_name(&section, "vif.", problems);
     let socket = vif_socket(&mut section, name.as_ref(), control, problems);
-    let mut port = VifConfig::template();
+    let template = section.value("template", &mut Vec::new());
+    let template = templates.and_then(|all| all.get(&template?).ok());
+    let plain = VifConfig::template;
+    let mut port = template.map_or_else(plain, |it| template::under(it, &mut section));
     port.read_keys(&mut section, |key| key.name != "socket", problems);
-    if in_file && let Some(span) = section.refuse("by") {
+    if templates.is_some()
+        && let Some(span) = section.refuse("by")
+    {
         problems.push(
             Problem::new(format!("`{}` has `by`", section.title))
                 .label(span, "says who keeps an interface that no file names")

@@ -11,8 +11,9 @@ use utoipa::ToSchema;
 use super::check::{TableFault, Whole};
 use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
-    Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks, Owner,
-    PlacementConfig, PortName, SocketPath, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
+    Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
+    PlacementConfig, PortName, SocketPath, SwitchConfig, TemplateConfig, Templates, UplinkConfig,
+    VifConfig, XenConfig,
 };
 
 mod keys;
@@ -83,6 +84,8 @@ pub struct Running<'a> {
     pub networks: &'a Networks,
     /// Its groups.
     pub groups: &'a Groups,
+    /// Its templates.
+    pub templates: &'a Templates,
     /// Its uplinks.
     pub uplinks: Vec<&'a UplinkConfig>,
     /// Its interfaces.
@@ -131,6 +134,8 @@ pub struct Steps {
     pub placement: Option<PlacementConfig>,
     /// All groups as they are to be, if one differs.
     pub groups: Option<Groups>,
+    /// All templates as they are to be, if one differs.
+    pub templates: Option<Templates>,
     /// Uplinks as they are to be.
     pub uplinks_changed: Vec<UplinkConfig>,
     /// New ones.
@@ -182,6 +187,8 @@ impl Running<'_> {
         compare_networks(self.networks, &file.networks, &mut tables);
         compare_groups(self.groups, &file.groups, &mut tables);
         steps.groups = (*self.groups != file.groups).then(|| file.groups.clone());
+        compare_templates(self.templates, &file.templates, &mut tables);
+        steps.templates = (*self.templates != file.templates).then(|| file.templates.clone());
         let xen = (self.xen.map(keys::xen), file.xen.as_ref().map(keys::xen));
         tables.extend(with_a_restart("xen".into(), xen));
         self.compare_uplinks(file, &mut tables, &mut steps);
@@ -260,15 +267,11 @@ impl Running<'_> {
         for RunningVif { config: vif, from_file, xen } in self.vifs.iter().copied() {
             let table = format!("vif.{}", vif.name);
             let wanted = file.vifs.iter().find(|it| it.name == vif.name);
-            match wanted {
+            let stays = !xen && (vif.by.is_some() || wanted.is_none() && !from_file);
+            let followed = stays.then(|| self.followed(file, vif)).filter(|it| it != vif);
+            match wanted.filter(|_| !stays).or(followed.as_ref()) {
                 // It is said where it is to be added.
                 Some(_) if xen => {}
-                // Whatever the file says of the name.
-                _ if vif.by.is_some() => {
-                    let by = vif.by.as_ref().map_or("", Owner::as_str);
-                    let note = Some(format!("kept by {by}; stays"));
-                    tables.push(whole(table, DifferenceKind::Unlisted, note));
-                }
                 Some(wanted) => {
                     let keys = vif_difference(vif, wanted);
                     let wanted = wanted.clone().with_fixed_of(vif);
@@ -278,14 +281,17 @@ impl Running<'_> {
                     tables.extend(changed(table, keys));
                 }
                 None if xen => {}
-                None if from_file => {
+                None if stays => {
+                    let note = match &vif.by {
+                        Some(by) => format!("kept by {by}; stays"),
+                        None => "added by `weir vif add`; stays".into(),
+                    };
+                    tables.push(whole(table, DifferenceKind::Unlisted, Some(note)));
+                }
+                None => {
                     steps.vifs_removed.push(vif.name.clone());
                     let note = Some("disconnects its guest".into());
                     tables.push(whole(table, DifferenceKind::Removed, note));
-                }
-                None => {
-                    let note = Some("added by `weir vif add`; stays".into());
-                    tables.push(whole(table, DifferenceKind::Unlisted, note));
                 }
             }
         }
@@ -303,6 +309,15 @@ impl Running<'_> {
             }
             tables.push(table);
         }
+    }
+
+    /// An interface that no file names, after a change of its template.
+    fn followed(&self, file: &Config, vif: &VifConfig) -> VifConfig {
+        let mut now = vif.clone();
+        self.networks.unsettle(&mut now);
+        let mut followed = self.templates.followed(&file.templates, &now);
+        self.networks.settle(&mut followed);
+        followed
     }
 
     /// Why there can be no port of this name next to those there are.
@@ -338,6 +353,7 @@ impl Running<'_> {
             latency_budget: self.switch.latency_budget,
             schedule: self.switch.schedule,
             groups: self.groups,
+            templates: self.templates,
             networks,
             uplinks: self.uplinks.clone(),
             vifs: self.vifs.iter().map(|vif| vif.config).collect(),
@@ -357,6 +373,7 @@ impl Running<'_> {
         after.uplinks.retain(|uplink| !gone.contains(&uplink.name));
         after.uplinks.extend(uplinks());
         after.groups = steps.groups.as_ref().unwrap_or(self.groups);
+        after.templates = steps.templates.as_ref().unwrap_or(self.templates);
         after.latency_budget = steps.latency_budget.unwrap_or(after.latency_budget);
         let reason = |it: &TableFault| match it.fault.keys {
             // The networks of the file come with a restart.
@@ -390,21 +407,36 @@ fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDiffe
 fn compare_groups(now: &Groups, file: &Groups, tables: &mut Vec<TableDifference>) {
     let new = file.all.iter().filter(|it| now.get(&it.name).is_none());
     for GroupConfig { name, .. } in now.all.iter().chain(new) {
-        let table = format!("group.{name}");
         let keys = |groups: &Groups| groups.get(name).map(keys::group);
-        match (keys(now), keys(file)) {
-            (Some(now), Some(file)) => {
-                let keys = differing(name.as_str(), now, file);
-                tables.extend(changed(table, keys));
-            }
-            (None, Some(file)) => {
-                let mut added = whole(table, DifferenceKind::Added, None);
-                added.keys = given(file, &Rows::new());
-                tables.push(added);
-            }
-            (Some(_), None) => tables.push(whole(table, DifferenceKind::Removed, None)),
-            (None, None) => {}
+        tables.extend(at_once("group", name.as_str(), keys(now), keys(file)));
+    }
+}
+
+fn compare_templates(now: &Templates, file: &Templates, tables: &mut Vec<TableDifference>) {
+    let new = file.all.iter().filter(|it| now.get(&it.name).is_err());
+    for TemplateConfig { name, .. } in now.all.iter().chain(new) {
+        let keys = |templates: &Templates| templates.get(name).ok().map(TemplateConfig::rows);
+        tables.extend(at_once("template", name.as_str(), keys(now), keys(file)));
+    }
+}
+
+/// A table whose keys can all change while weir runs.
+fn at_once(
+    kind: &str,
+    name: &str,
+    now: Option<Rows>,
+    file: Option<Rows>,
+) -> Option<TableDifference> {
+    let table = format!("{kind}.{name}");
+    match (now, file) {
+        (Some(now), Some(file)) => changed(table, differing(name, now, file)),
+        (None, Some(file)) => {
+            let mut added = whole(table, DifferenceKind::Added, None);
+            added.keys = given(file, &Rows::new());
+            Some(added)
         }
+        (Some(_), None) => Some(whole(table, DifferenceKind::Removed, None)),
+        (None, None) => None,
     }
 }
 

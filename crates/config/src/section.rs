@@ -21,8 +21,8 @@ use super::values::{
     LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName,
     OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs,
     Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath,
-    SocketRole, TagProtocol, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni,
-    Weight, WorkerCount, Workers,
+    SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError,
+    Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -42,9 +42,12 @@ pub(super) struct Section<'t> {
     asked: Vec<&'static str>,
     /// Keys whose values were refused.
     bad: Vec<&'static str>,
+    /// Keys that are not read.
+    hidden: Vec<&'static str>,
 }
 
 /// Where the keys of a table are in the text.
+#[derive(Clone)]
 pub(super) struct Places {
     pub title: String,
     pub header: Range<usize>,
@@ -66,6 +69,15 @@ impl Places {
         }
     }
 
+    /// Keys that the table does not say are in the table of its template.
+    pub fn under(mut self, template: &Self) -> Self {
+        for (key, place) in &template.keys {
+            self.keys.entry(key.clone()).or_insert_with(|| place.clone());
+        }
+        self.bad.extend(&template.bad);
+        self
+    }
+
     /// Whether it is about a value that was refused.
     pub fn is_bad(&self, fault: &check::Fault) -> bool {
         fault.keys.iter().any(|key| self.bad.contains(key))
@@ -74,7 +86,8 @@ impl Places {
 
 impl<'t> Section<'t> {
     pub fn new(title: String, span: Range<usize>, table: &'t DeTable<'t>) -> Self {
-        Self { title, span, table, asked: Vec::new(), bad: Vec::new() }
+        let (asked, bad, hidden) = Default::default();
+        Self { title, span, table, asked, bad, hidden }
     }
 
     /// The value of `key` read as a `T`; `None` if it is absent, or bad, which is then reported.
@@ -115,12 +128,17 @@ impl<'t> Section<'t> {
 
     /// Whether the key is there, good or bad.
     pub fn has(&self, key: &str) -> bool {
-        self.table.iter().any(|(name, _)| name.get_ref() == key)
+        !self.hidden.contains(&key) && self.table.iter().any(|(name, _)| name.get_ref() == key)
     }
 
     /// Whether `key` has the text `word`.
     pub fn is_word(&mut self, key: &'static str, word: &str) -> bool {
         self.raw(key).is_some_and(|value| value.get_ref().as_str() == Some(word))
+    }
+
+    /// From now on the key reads as if it were not there.
+    pub fn hide(&mut self, key: &'static str) {
+        self.hidden.push(key);
     }
 
     /// The place of a key's value, if it is there.
@@ -288,6 +306,9 @@ impl<'t> Section<'t> {
         if !self.asked.contains(&key) {
             self.asked.push(key);
         }
+        if self.hidden.contains(&key) {
+            return None;
+        }
         let (name, value) = self.table.iter().find(|(name, _)| name.get_ref() == key)?;
         Some((name.span(), value))
     }
@@ -332,6 +353,7 @@ from_toml_string! {
     PortName = "a name in quotes";
     NetworkName = "the name of a network in quotes, such as \"blue\"";
     SecurityGroup = "the name of a group in quotes, such as \"web\"";
+    TemplateName = "the name of a template in quotes, such as \"tenant\"";
     GroupDefault = "\"deny\" or \"allow\"";
     RuleDirection = "\"in\" or \"out\"";
     RuleSide = "the other end in quotes, such as \"group:lb\" or \"10.0.0.0/8\"";

@@ -14,7 +14,7 @@ use super::error::{ConfigError, Problem};
 use super::keys::{Alters, Key};
 use super::parse;
 use super::section::{Fault, FromToml, Section};
-use super::values::{PortName, SocketPath};
+use super::values::{PortName, SocketPath, TemplateName};
 use super::{VifChanges, VifConfig};
 
 /// What diagnostics call text that came from the command line.
@@ -35,9 +35,19 @@ pub struct Setting {
 pub struct NotASetting;
 
 impl Setting {
+    /// The setting that names a template.
+    pub fn template(name: &TemplateName) -> Self {
+        Self { key: "template".into(), value: name.to_string() }
+    }
+
     /// Its key.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// True if it takes the key back to its default.
+    pub(super) fn takes_back(&self) -> bool {
+        self.value == NONE
     }
 }
 
@@ -81,7 +91,8 @@ fn as_toml(name: &PortName, settings: &[Setting]) -> String {
 }
 
 impl VifConfig {
-    /// The interface `name` with `settings`; its default socket stands beside `control`.
+    /// The interface `name` with `settings`; a template is only a name here. The default socket stands beside
+    /// `control`.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem of the settings.
@@ -91,6 +102,27 @@ impl VifConfig {
         control: &SocketPath,
     ) -> Result<Self, ConfigError> {
         from_text(&as_toml(name, settings), control)
+    }
+}
+
+impl VifConfig {
+    /// As [`from_settings`](Self::from_settings). If the settings name a template, `base` gives the interface that the
+    /// template makes.
+    ///
+    /// # Errors
+    /// That of `base`, or [`ConfigError::Invalid`].
+    pub fn under_template<E: From<ConfigError>>(
+        name: &PortName,
+        settings: &[Setting],
+        control: &SocketPath,
+        base: impl FnOnce(&TemplateName) -> Result<Self, E>,
+    ) -> Result<Self, E> {
+        let template = settings.iter().rfind(|it| it.key == "template");
+        // The parser refuses what is no name.
+        match template.and_then(|it| it.value.parse().ok()) {
+            None => Ok(Self::from_settings(name, settings, control)?),
+            Some(template) => Ok(base(&template)?.with_settings(settings)?),
+        }
     }
 }
 
@@ -166,6 +198,13 @@ impl VifChanges {
                         )),
                 );
             }
+        }
+        if let Some(span) = section.refuse("template") {
+            problems.push(
+                Problem::new("`template` cannot change while the interface exists")
+                    .label(span, "taken when the interface is added")
+                    .help("set the keys that are to differ from the template"),
+            );
         }
         if let Some(span) = section.refuse("filter") {
             problems.push(

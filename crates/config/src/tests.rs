@@ -151,6 +151,7 @@ fn every_key_is_read() {
     let web0 = VifConfig {
         name: "web0".parse().unwrap(),
         socket: "/run/vms/web0.sock".parse().unwrap(),
+        template: None,
         mode: SocketRole::Client,
         socket_mode: Some("0660".parse().unwrap()),
         queues: 2.try_into().unwrap(),
@@ -921,7 +922,7 @@ fn file_larger_than_any_configuration_is_not_read() {
 
 // ---- settings of the command line ----
 
-fn settings(texts: &[&str]) -> Vec<Setting> {
+pub(super) fn settings(texts: &[&str]) -> Vec<Setting> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 

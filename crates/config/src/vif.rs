@@ -13,12 +13,14 @@ use super::sharing::{Sharing, SharingChanges};
 use super::storm::{StormChanges, StormControl};
 use super::values::{
     ContainerBytes, LatencyBudget, MacAddress, MemoryMax, Mtu, Owner, PortName, QueuePairs,
-    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TagProtocol, VlanMode,
+    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName, VlanMode,
 };
 
 /// Why keys of the socket are fixed.
 const SOCKET_EXISTS: &str =
     "the socket exists; `weir vif del NAME` and a reload disconnect its guest";
+/// The reason why a template lacks a key.
+const EACH_ITS_OWN: &str = "each interface has its own";
 /// What a Xen guest has in place of a socket.
 const IN_XENSTORE: &str = "a Xen guest is met in xenstore";
 
@@ -32,7 +34,13 @@ keys! {
     ) {
         /// The vhost-user socket.
         socket: SocketPath = "/".parse().expect("a constant that is a valid path"),
-            [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
+            [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE), not_of_templates(EACH_ITS_OWN)];
+        /// The template of its keys, except for those that it has itself.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        template: Option<TemplateName> = None, [
+            not_of_xen("the keys of [xen] are those of all Xen guests"),
+            not_of_templates("an interface has one template")
+        ];
         /// Which side of the socket listens.
         mode: SocketRole = SocketRole::default(), [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
         /// Permissions of the socket's file where weir makes it; without them only weir's own user may connect.
@@ -55,15 +63,19 @@ keys! {
         #[serde(default)]
         agent: Option<SocketPath> = None, [
             fixed(SOCKET_EXISTS),
+            not_of_templates("each virtual machine has its own"),
             not_of_xen("name the channel of the guest's configuration: agent_channel = \"weir.agent\"")
         ];
         /// The guest's MAC address, the only source address it may then send from.
-        mac: Option<MacAddress> => Change<MacAddress> = None,
-            [not_of_xen("the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']")];
+        mac: Option<MacAddress> => Change<MacAddress> = None, [
+            not_of_templates(EACH_ITS_OWN),
+            not_of_xen("the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']")
+        ];
         /// Who keeps it, where neither the file nor a person does (`libvirt:UUID`).
         #[serde(default)]
         by: Option<Owner> = None, [
             fixed("it belongs to whom it was added by"),
+            not_of_templates("an owner adds each of its interfaces: `weir vif add NAME by=...`"),
             not_of_xen("the toolstack keeps a Xen guest's interfaces")
         ];
         /// Whether source addresses are checked.
@@ -135,6 +147,15 @@ impl VifConfig {
         Self { socket, ..Self::defaults(name) }
     }
 
+    /// Has this moderation, without settings that it ignores.
+    pub(super) fn moderate(&mut self, moderation: Moderation) {
+        self.moderation = moderation;
+        self.rx_usecs = self.rx_usecs.filter(|_| moderation.takes_rx_usecs());
+        self.rx_frames = self.rx_frames.filter(|_| moderation.takes_rx_frames());
+        let takes_container_bytes = moderation.takes_container_bytes();
+        self.container_bytes = self.container_bytes.filter(|_| takes_container_bytes);
+    }
+
     /// The port's MTU: the configured one, or Ethernet's 1500.
     pub fn mtu(&self) -> Mtu {
         self.mtu.unwrap_or(Mtu::ETHERNET)
@@ -150,10 +171,7 @@ impl VifChanges {
     /// Settings of a replaced policy that the new one ignores go back to their defaults.
     fn settle(&mut self, vif: &mut VifConfig) {
         if let Some(moderation) = self.moderation {
-            vif.rx_usecs = vif.rx_usecs.filter(|_| moderation.takes_rx_usecs());
-            vif.rx_frames = vif.rx_frames.filter(|_| moderation.takes_rx_frames());
-            let takes_container_bytes = moderation.takes_container_bytes();
-            vif.container_bytes = vif.container_bytes.filter(|_| takes_container_bytes);
+            vif.moderate(moderation);
         }
     }
 }

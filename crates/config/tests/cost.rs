@@ -102,6 +102,7 @@ fn no_configuration_takes_more_memory_than_was_counted_before() {
         switch: &empty.switch,
         networks: &empty.networks,
         groups: &empty.groups,
+        templates: &empty.templates,
         uplinks: Vec::new(),
         vifs: Vec::new(),
         xen: None,

@@ -33,7 +33,7 @@ pub(super) fn define(
         })
     };
     let read: Vec<Setting> = settings.iter().map(read).collect::<Result<_, _>>()?;
-    let vif = VifConfig::from_settings(name, &read, &defaults.control)?;
+    let vif = domain::vif_of(name, &read, &defaults.control)?;
     let xml = dump(virsh)?;
     let defined = with_vif(&xml, &vif, settings)?;
     // What libvirt would keep is what the hook can read.

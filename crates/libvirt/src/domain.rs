@@ -12,7 +12,7 @@ use weir_config::{FilterRule, Owner, PortName, Setting, SocketPath, ValueError, 
 use weir_limits as limits;
 use weir_text::plain::plain_short;
 
-use crate::LibvirtError;
+use crate::{LibvirtError, PATIENCE, connect};
 
 /// Of the elements that are weir's in a domain.
 pub const NAMESPACE: &str = "urn:weir:libvirt";
@@ -308,10 +308,8 @@ impl Element {
         let of_interface = interface.map(|it| it.keys.as_slice()).unwrap_or_default();
         let of_interface = of_interface.iter().map(|(key, value)| (*key, value.as_str()));
         let own = self.keys.iter().map(|(key, value)| (key.as_str(), value.as_str()));
-        let unsaid = of_interface
-            .chain([("socket_mode", SOCKET_MODE)])
-            .filter(|(key, _)| self.key(key).is_none())
-            .chain([("by", owner.as_str())]);
+        let unsaid =
+            of_interface.filter(|(key, _)| self.key(key).is_none()).chain([("by", owner.as_str())]);
         let all: Vec<_> = own.chain(unsaid).collect();
         let socket = all.iter().find(|(key, _)| *key == "socket").map(|(_, socket)| *socket);
         let name = self.name.as_deref().or_else(|| socket.map(stem)).unwrap_or_default();
@@ -322,9 +320,26 @@ impl Element {
             .map(|(key, value)| format!("{key}={value}").parse())
             .collect::<Result<_, _>>()
             .map_err(|_| DomainError::Element(self.shown(index)))?;
-        let vif = VifConfig::from_settings(&name, &settings, control)?;
-        Ok(VifConfig { filter: self.filter.clone(), ..vif })
+        let mut vif = vif_of(&name, &settings, control)?;
+        if self.key("socket_mode").is_none() {
+            vif.socket_mode = vif.socket_mode.or_else(|| SOCKET_MODE.parse().ok());
+        }
+        if vif.template.is_none() || !self.filter.is_empty() {
+            vif.filter.clone_from(&self.filter);
+        }
+        Ok(vif)
     }
+}
+
+/// The interface with these settings. A running weir says what its template is.
+pub(super) fn vif_of(
+    name: &PortName,
+    settings: &[Setting],
+    control: &SocketPath,
+) -> Result<VifConfig, LibvirtError> {
+    VifConfig::under_template(name, settings, control, |template| {
+        Ok(connect(control, PATIENCE)?.vif_of_template(template, name)?)
+    })
 }
 
 /// What weir calls an interface whose socket is called `NAME.sock`.

@@ -397,6 +397,9 @@ pub const FILTER_MEMORY_WORDS: usize = 16;
 /// Bytes of a frame's front that a filter can see: all of a frame with an MTU of 1500.
 pub const FILTER_WINDOW_LEN: usize = 2048;
 
+/// Templates of one switch.
+pub const TEMPLATES_MAX: usize = 256;
+
 /// Security groups of one switch.
 pub const GROUPS_MAX: usize = 256;
 /// Rules of one group.

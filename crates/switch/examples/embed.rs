@@ -33,6 +33,7 @@ pub fn serve(dir: &Path, mut show: impl FnMut(&str) -> bool) -> Result<(), Box<d
         switch: SwitchConfig::new(socket("control.sock")?),
         networks: Networks::default(),
         groups: Default::default(),
+        templates: Default::default(),
         uplinks: Vec::new(),
         vifs: vec![
             VifConfig::new("a".parse()?, socket("a.sock")?),

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use weir_config::reload::{Difference, ShownSetting};
-use weir_config::{FilterRule, PortName, VifChanges, VifConfig};
+use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
@@ -52,6 +52,15 @@ pub enum Request {
     VifShow {
         /// The interface's name.
         name: PortName,
+    },
+    /// The interface that a template makes. It is not added. Answer: [`Response::Vif`].
+    VifOfTemplate {
+        /// The template's name.
+        template: TemplateName,
+        /// The interface's name.
+        name: PortName,
+        /// Keys that differ from the template, as those of [`VifConfig`].
+        keys: serde_json::Map<String, serde_json::Value>,
     },
     /// Every interface with its configuration. Answer: [`Response::Vifs`].
     VifList,
@@ -116,6 +125,11 @@ pub enum Response {
     Shown {
         /// The interface, setting by setting.
         vif: Box<VifShown>,
+    },
+    /// The configuration of an interface.
+    Vif {
+        /// The interface.
+        config: Box<VifConfig>,
     },
     /// The interface is as requested.
     Put {

@@ -8,7 +8,8 @@ use std::time::Instant;
 use miette::Diagnostic;
 use weir_config::{
     self as config, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, UplinkConfig, VifChanges, VifConfig, Whole, Workers, filter,
+    SocketRole, SwitchConfig, Templates, UplinkConfig, VifChanges, VifConfig, Whole, Workers,
+    filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -158,6 +159,8 @@ pub struct Switch {
     networks: Networks,
     /// Security groups, as they are now.
     groups: Mutex<Arc<Groups>>,
+    /// Templates, as they are now.
+    templates: Mutex<Arc<Templates>>,
     /// IP addresses that are configured for a station.
     owners: Arc<evpn::ConfiguredOwners>,
     /// Guests that weir itself serves in their networks.
@@ -238,6 +241,7 @@ impl Switch {
             engine,
             networks,
             groups: Mutex::default(),
+            templates: Mutex::default(),
             owners: Arc::default(),
             served: Served::default(),
             latency_budget: Mutex::new(latency_budget),
@@ -555,13 +559,14 @@ impl Switch {
         config: &VifConfig,
     ) -> Option<Response> {
         let others = ports.vifs.iter().enumerate().filter(|(index, _)| Some(*index) != in_place_of);
-        let groups = self.groups();
+        let (groups, templates) = (self.groups(), self.templates());
         let whole = Whole {
             control: &self.control,
             keeper,
             latency_budget: *self.latency_budget.lock().unwrap_or_else(|e| e.into_inner()),
             schedule: self.schedule,
             groups: &groups,
+            templates: &templates,
             networks: &self.networks,
             uplinks: ports.uplinks.iter().map(|uplink| &uplink.config).collect(),
             vifs: others.map(|(_, vif)| &vif.config).collect(),

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use axum::extract::rejection::PathRejection;
+use serde_json::Map;
+use weir_config::{TemplateName, VifConfig};
 use weir_switch::control::{AddressEntry, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{PortStats, QueuePairStats, RuleStats};
@@ -142,6 +145,30 @@ pub(super) async fn vif(
         other => Err(Problem::of(other)),
     };
     api.answer(&asker, job).await
+}
+
+/// The interface that a template makes, with a default socket. Nothing is added: send it, with changes, to
+/// `/v1/vifs`.
+#[utoipa::path(
+    get, path = "/v1/templates/{template}/vifs/{vif}",
+    params(("template" = TemplateName, Path), ("vif" = PortName, Path)),
+    responses(
+        (status = 200, body = VifConfig), (status = 400, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn vif_of_template(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    named: Result<Path<(TemplateName, PortName)>, PathRejection>,
+) -> Result<Response, Problem> {
+    let Path((template, name)) = named.map_err(|error| Problem::bad(error.body_text()))?;
+    let ask = Ask::VifOfTemplate { template, name, keys: Map::new() };
+    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
+        Answer::Vif { config } => Ok(json(&config)),
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
 }
 
 /// The configuration file with which weir was started.

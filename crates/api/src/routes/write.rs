@@ -1,7 +1,8 @@
 //! Requests that change something: the same changes that the command line can make.
 
+use serde_json::{Map, Value};
 use weir_config::reload::Difference;
-use weir_config::{FilterRule, FilterRules, VifChanges, VifConfig, cost};
+use weir_config::{FilterRule, FilterRules, TemplateName, VifChanges, VifConfig, cost};
 use weir_switch::control::{Put, Refusal, ReloadOutcome};
 
 use super::*;
@@ -63,7 +64,16 @@ impl Api {
         asker: &Asker,
         ask: impl FnOnce() -> Result<Ask, Problem> + Send + 'static,
     ) -> Response {
-        let job = |handler: &dyn ControlHandler| match handler.handle(ask()?) {
+        self.change_of(asker, |_| ask()).await
+    }
+
+    /// Makes a change that depends on the switch.
+    async fn change_of(
+        &self,
+        asker: &Asker,
+        ask: impl FnOnce(&dyn ControlHandler) -> Result<Ask, Problem> + Send + 'static,
+    ) -> Response {
+        let job = |handler: &dyn ControlHandler| match handler.handle(ask(handler)?) {
             Answer::Ok => Ok(json(&Done { note: None })),
             Answer::Noted { note } => Ok(json(&Done { note: Some(note) })),
             other => Err(Problem::of(other)),
@@ -75,44 +85,91 @@ impl Api {
 /// The request that shows an interface in the form in which it is sent.
 const VIF_EXAMPLE: &str = "a `config` of GET /v1/vifs";
 
+/// A template for the interface of a request.
+#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Under {
+    /// The template of the keys that the body leaves out. Without a template the body has all keys.
+    #[serde(default)]
+    template: Option<TemplateName>,
+}
+
+type MaybeUnder = Result<Query<Under>, axum::extract::rejection::QueryRejection>;
+
+/// The template that a request names.
+fn template_of(under: MaybeUnder) -> Result<Option<TemplateName>, Problem> {
+    let Query(Under { template }) = under.map_err(|error| Problem::bad(error.body_text()))?;
+    Ok(template)
+}
+
+/// The interface of a request: all of it, or the keys that differ from `template`.
+fn wanted(
+    handler: &dyn ControlHandler,
+    bytes: &[u8],
+    template: Option<TemplateName>,
+    name: Option<PortName>,
+) -> Result<Box<VifConfig>, Problem> {
+    const EXAMPLE: &str = "{\"name\":\"web0\",\"vlan\":{\"access\":10}}";
+    let Some(template) = template else { return parsed(bytes, VIF_EXAMPLE) };
+    let mut keys: Map<String, Value> = parsed(bytes, EXAMPLE)?;
+    keys.remove("template");
+    let named = keys.get("name").cloned().map(serde_json::from_value::<PortName>).transpose();
+    let named = named.map_err(|error| Problem::bad(error.to_string()))?;
+    let Some(name) = named.or(name) else {
+        return Err(Problem::bad("the request's body has no `name`").with_help(EXAMPLE));
+    };
+    match handler.handle(Ask::VifOfTemplate { template, name, keys }) {
+        Answer::Vif { config } => Ok(config),
+        other => Err(Problem::of(other)),
+    }
+}
+
 /// Adds an interface.
 #[utoipa::path(
-    post, path = "/v1/vifs", request_body = VifConfig,
+    post, path = "/v1/vifs", params(Under), request_body = VifConfig,
     responses(
         (status = 200, body = Done), (status = 400, body = Problem),
-        (status = 403, body = Problem), (status = 409, body = Problem)
+        (status = 403, body = Problem), (status = 404, body = Problem),
+        (status = 409, body = Problem)
     )
 )]
 pub(super) async fn add_vif(
     State(api): State<Api>,
     writer: Writer,
+    under: MaybeUnder,
     request: Request,
 ) -> Result<Response, Problem> {
+    let template = template_of(under)?;
     let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
-    let ask = move || Ok(Ask::VifAdd { config: parsed(&bytes, VIF_EXAMPLE)? });
-    Ok(api.change(&asker, ask).await)
+    let ask = move |handler: &dyn ControlHandler| {
+        Ok(Ask::VifAdd { config: wanted(handler, &bytes, template, None)? })
+    };
+    Ok(api.change_of(&asker, ask).await)
 }
 
 /// Makes an interface have these settings: adds it, or changes the existing one to exactly the settings sent. Nothing
 /// changes if a key that differs cannot change under traffic.
 #[utoipa::path(
-    put, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifConfig,
+    put, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path), Under), request_body = VifConfig,
     responses(
-        (status = 200, body = Put), (status = 400, body = Problem),
-        (status = 403, body = Problem), (status = 409, body = Problem)
+        (status = 200, body = Put), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
     )
 )]
 pub(super) async fn put_vif(
     State(api): State<Api>,
     writer: Writer,
     Named(name): Named,
+    under: MaybeUnder,
     request: Request,
 ) -> Result<Response, Problem> {
+    let template = template_of(under)?;
     let asker = writer.compiles();
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| {
-        let config: Box<VifConfig> = parsed(&bytes, VIF_EXAMPLE)?;
+        let config = wanted(handler, &bytes, template, Some(name.clone()))?;
         if config.name != name {
             let detail = format!("the path names {name}, and the request's body {}", config.name);
             return Err(Problem::bad(detail).with_help("send one name in both places"));

@@ -112,6 +112,7 @@ impl Crowd {
             },
             networks: Networks::default(),
             groups: Default::default(),
+            templates: Default::default(),
             uplinks: Vec::new(),
             vifs: vifs.clone(),
             xen: None,

@@ -304,6 +304,7 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
         },
         networks: Networks::default(),
         groups: Default::default(),
+        templates: Default::default(),
         uplinks: Vec::new(),
         vifs: vec![sender, vif(Role::Receiver)?],
         xen: None,

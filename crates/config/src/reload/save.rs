@@ -3,13 +3,13 @@
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
 
 use super::super::{
-    Config, ConfigError, FilterRule, GroupRule, Groups, SwitchConfig, TrunkVids, UplinkConfig,
-    VifChanges, VifConfig, VlanMode,
+    Config, ConfigError, FilterRule, GroupRule, Groups, SwitchConfig, Templates, TrunkVids,
+    UplinkConfig, VifChanges, VifConfig, VlanMode,
 };
 use super::Running;
 use crate::Setting;
 use crate::keys::{Key, Rows};
-use crate::settings::from_text;
+use crate::settings::{NONE, from_text};
 
 impl VifConfig {
     /// The interface with `settings` in place of its own. Other keys stay as they are, except for those that belong to
@@ -29,11 +29,16 @@ impl VifConfig {
         (nothing.vlan, nothing.filter) = (&VlanMode::Unset, &[]);
         let mut document = DocumentMut::new();
         let table = table(&mut document, "vif", Some(self.name.as_str()));
-        Port::vif(&vif).save(table, &nothing, &nothing.keys);
+        Port::vif(&vif).save(table, &nothing, &nothing);
         if settings.iter().any(|it| VLANS.contains(&it.key())) {
             VLANS.iter().for_each(|key| drop(table.remove(key)));
         }
         for setting in settings {
+            // Here each key of the template is one of the interface.
+            if vif.template.is_some() && setting.takes_back() {
+                table.remove(setting.key());
+                continue;
+            }
             // The parser reports text that is not TOML, with its place.
             let line = setting.to_string().parse::<DocumentMut>();
             match line.ok().and_then(|mut line| line.remove(setting.key())) {
@@ -64,20 +69,23 @@ impl<'a> Port<'a> {
         Self { keys: uplink.rows(), vlan: &uplink.vlan, filter: &uplink.filter }
     }
 
-    /// Changes `table` from `before` to this port. Keys with their default are left out.
-    fn save(&self, table: &mut dyn TableLike, before: &Port<'_>, defaults: &Rows) {
-        save_keys(table, &before.keys, &self.keys, defaults, |key| {
+    /// Changes `table` from `before` to this port. Keys as in `base`, the template or the defaults, are left out.
+    fn save(&self, table: &mut dyn TableLike, before: &Port<'_>, base: &Port<'_>) {
+        save_keys(table, &before.keys, &self.keys, &base.keys, |key| {
             !matches!(key.name, "vlan" | "filter")
         });
         if self.vlan != before.vlan {
             VLANS.iter().for_each(|key| drop(table.remove(key)));
-            for (key, value) in vlans(self.vlan) {
+            for (key, value) in vlans(self.vlan).into_iter().filter(|_| self.vlan != base.vlan) {
                 table.insert(key, Item::Value(value));
+            }
+            if *self.vlan == VlanMode::Unset && self.vlan != base.vlan {
+                table.insert("vlan", Item::Value(NONE.into()));
             }
         }
         if self.filter != before.filter {
             table.remove("filter");
-            if !self.filter.is_empty() {
+            if self.filter != base.filter {
                 table.insert("filter", rules(self.filter));
             }
         }
@@ -100,23 +108,23 @@ impl Running<'_> {
         for uplink in &self.uplinks {
             let (now, name) = (Port::uplink(uplink), uplink.name.as_str());
             let (kind, interface) = (uplink.kind, uplink.interface.clone());
-            let defaults = UplinkConfig::new(uplink.name.clone(), kind, interface).rows();
+            let defaults = UplinkConfig::new(uplink.name.clone(), kind, interface);
             match file.uplinks.iter().find(|it| it.name == uplink.name) {
                 Some(before) if before == *uplink => {}
                 Some(before) => {
                     let table = table(&mut document, "uplink", Some(name));
-                    now.save(table, &Port::uplink(before), &defaults);
+                    now.save(table, &Port::uplink(before), &Port::uplink(&defaults));
                 }
                 None => {
                     let table = table(&mut document, "uplink", Some(name));
                     let nothing: Rows = now.keys.iter().map(|(key, _)| (*key, None)).collect();
                     let before = Port { keys: nothing, vlan: &VlanMode::Unset, filter: &[] };
-                    let none = before.keys.clone();
-                    now.save(table, &before, &none);
+                    now.save(table, &before, &before);
                 }
             }
         }
         self.save_groups(&mut document, &file.groups);
+        self.save_templates(&mut document, &file.templates);
         let vifs: Vec<_> = self
             .vifs
             .iter()
@@ -130,24 +138,19 @@ impl Running<'_> {
         }
         for vif in vifs {
             let name = vif.name.as_str();
-            let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone());
-            let defaults = defaults.rows();
-            match file.vifs.iter().find(|it| it.name == vif.name) {
+            let base = self.templates.base_of(vif);
+            let mut base = Port::vif(&base);
+            // `base` has the running socket, so a new socket would pass for the default and be left out.
+            base.keys.retain(|(key, _)| key.name != "socket");
+            // The file's templates are as they run by now.
+            let before = file.vifs.iter().find(|it| it.name == vif.name);
+            let before = before.map(|it| file.templates.followed(self.templates, it));
+            match &before {
                 Some(before) if before == vif => {}
-                Some(before) => {
+                before => {
                     let table = table(&mut document, "vif", Some(name));
-                    // `defaults` has the running socket, so a new socket would pass for the default and be left out.
-                    let said =
-                        defaults.into_iter().filter(|(key, _)| key.name != "socket").collect();
-                    Port::vif(vif).save(table, &Port::vif(before), &said);
-                }
-                None => {
-                    let table = table(&mut document, "vif", Some(name));
-                    let mut before = Port::vif(vif);
-                    before.keys = defaults.clone();
-                    (before.vlan, before.filter) = (&VlanMode::Unset, &[]);
-                    before.keys.retain(|(key, _)| key.name != "socket");
-                    Port::vif(vif).save(table, &before, &before.keys.clone());
+                    let before = before.as_ref().map(Port::vif);
+                    Port::vif(vif).save(table, before.as_ref().unwrap_or(&base), &base);
                 }
             }
         }
@@ -169,6 +172,24 @@ impl Running<'_> {
             if !group.rules.is_empty() {
                 table.insert("rules", lines(group.rules.iter().map(group_rule)));
             }
+        }
+    }
+
+    fn save_templates(&self, document: &mut DocumentMut, file: &Templates) {
+        for template in &file.all {
+            if self.templates.get(&template.name).is_err() {
+                remove(document, "template", template.name.as_str());
+            }
+        }
+        let defaults = VifConfig::template();
+        for template in &self.templates.all {
+            let before = file.get(&template.name).ok();
+            if before == Some(template) {
+                continue;
+            }
+            let before = before.map_or(&defaults, |it| &it.vif);
+            let table = table(document, "template", Some(template.name.as_str()));
+            Port::vif(&template.vif).save(table, &Port::vif(before), &Port::vif(&defaults));
         }
     }
 
@@ -201,6 +222,9 @@ fn save_keys(
             continue;
         }
         match value {
+            None if value_in(defaults, key).flatten().is_some() => {
+                table.insert(key, Item::Value(NONE.into()));
+            }
             Some(text) if value_in(defaults, key).as_ref() != Some(value) => {
                 let mut new = value_of(key, text);
                 // A comment behind the value stays.

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{LatencyBudget, Networks, VifConfig};
+use crate::{LatencyBudget, Networks, Templates, VifConfig};
 
 /// A key of `[vif.NAME]`, as it is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -26,6 +26,8 @@ pub enum SettingFrom {
     Default,
     /// The file, as weir has read it last; for a Xen guest, `[xen]` or the toolstack.
     File,
+    /// The interface's template.
+    Template,
     /// A command, or the API.
     Command,
     /// The interface's network, or the overlay.
@@ -39,6 +41,7 @@ impl fmt::Display for SettingFrom {
         f.pad(match self {
             Self::Default => "default",
             Self::File => "file",
+            Self::Template => "template",
             Self::Command => "command",
             Self::Network => "network",
             Self::Switch => "switch",
@@ -50,10 +53,12 @@ impl fmt::Display for SettingFrom {
 pub fn shown_vif(
     vif: &VifConfig,
     file: Option<&VifConfig>,
+    templates: &Templates,
     networks: &Networks,
     budget: LatencyBudget,
 ) -> Vec<ShownSetting> {
     let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone()).rows();
+    let base = templates.base_of(vif).rows();
     let file = file.map(VifConfig::rows);
     let inherited = |key: &str| match key {
         "isolated" if networks.isolates(&vif.vlan) => {
@@ -63,8 +68,8 @@ pub fn shown_vif(
         "latency_budget" => Some((budget.to_string(), SettingFrom::Switch)),
         _ => None,
     };
-    let each = vif.rows().into_iter().zip(defaults).enumerate();
-    let shown = each.map(|(at, ((key, value), (_, default)))| {
+    let each = vif.rows().into_iter().zip(defaults.into_iter().zip(base)).enumerate();
+    let shown = each.map(|(at, ((key, value), ((_, default), (_, base))))| {
         let in_file = file.as_ref().and_then(|file| file.get(at)).map(|(_, value)| value);
         let key = key.name;
         let inherited = inherited(key);
@@ -72,8 +77,13 @@ pub fn shown_vif(
         let is_inherited = inherited.as_ref().is_some_and(|(it, _)| value.as_ref() == Some(it));
         let (value, from) = match inherited {
             Some((it, from)) if value.is_none() || is_inherited && key == "mtu" => (Some(it), from),
-            _ if in_file == Some(&value) && value != default => (value, SettingFrom::File),
-            _ if in_file.is_none() && value == default => (value, SettingFrom::Default),
+            _ if value == base && base != default => (value, SettingFrom::Template),
+            _ if in_file == Some(&value) && (value != default || base != default) => {
+                (value, SettingFrom::File)
+            }
+            _ if in_file.is_none() && value == default && base == default => {
+                (value, SettingFrom::Default)
+            }
             _ if in_file == Some(&value) => (value, SettingFrom::Default),
             _ => (value, SettingFrom::Command),
         };

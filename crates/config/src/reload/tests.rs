@@ -30,6 +30,7 @@ impl Started {
             switch: &self.config.switch,
             networks: &self.config.networks,
             groups: &self.config.groups,
+            templates: &self.config.templates,
             uplinks: self.config.uplinks.iter().collect(),
             vifs: vifs.chain(self.xen_guests.iter().map(xen)).collect(),
             xen: self.config.xen.as_ref(),
@@ -70,6 +71,7 @@ fn lines(difference: &Difference) -> Vec<String> {
 /// change while weir runs.
 const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("socket", "", "socket = \"/run/weir/other.sock\"", false),
+    ("template", "", "template = \"t\"", true),
     ("mode", "", "mode = \"client\"", false),
     ("socket_mode", "", "socket_mode = \"0660\"", false),
     ("queues", "", "queues = 4", true),
@@ -200,6 +202,7 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
         let schedule = match *key {
             "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
             "groups" => "[group.web]\n",
+            "template" => "[template.t]\n",
             _ => "",
         };
         let file = |keys: &str| format!("{schedule}[{table}]\n{keys}\n");
@@ -413,6 +416,7 @@ fn an_interface_with_no_other_settings_is_the_same_whatever_it_has() {
         let switch = match *key {
             "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
             "groups" => "[group.web]\n",
+            "template" => "[template.t]\n",
             _ => "",
         };
         let text = format!("{switch}[vif.b]\n[vif.web0]\n{needs}\n{line}\n");
@@ -466,7 +470,7 @@ fn each_setting_is_shown_with_where_it_is_from() {
     let config = parse(text).unwrap();
     let budget = config.switch.latency_budget;
     let shown = |vif: &VifConfig, file| {
-        let shown = shown_vif(vif, file, &config.networks, budget).into_iter();
+        let shown = shown_vif(vif, file, &config.templates, &config.networks, budget).into_iter();
         let shown = shown.filter(|it| it.from != SettingFrom::Default && it.key != "socket");
         shown.map(|it| format!("{} {} {}", it.key, it.value.unwrap(), it.from)).collect::<Vec<_>>()
     };
@@ -492,7 +496,7 @@ fn each_setting_is_shown_with_where_it_is_from() {
     );
     let added = VifConfig { rss_rebalance: false, ..vif("late") };
     assert_eq!(shown(&added, None), [inherits, "rss_rebalance false command"]);
-    let of_all = shown_vif(web0, None, &config.networks, budget);
+    let of_all = shown_vif(web0, None, &config.templates, &config.networks, budget);
     let keys: Vec<_> = of_all.iter().map(|it| it.key.as_str()).collect();
     for (key, ..) in VIF_KEYS {
         assert!(keys.contains(key), "{key}");

@@ -79,6 +79,12 @@ pub enum ValueError {
         /// The name.
         value: String,
     },
+    /// A text that cannot name a template.
+    #[error("`{value}` cannot be the name of a template")]
+    TemplateName {
+        /// The name.
+        value: String,
+    },
     /// A text that is not the address of an underlay host.
     #[error("`{value}` is not the address of a host")]
     HostAddress {
@@ -202,7 +208,7 @@ impl ValueError {
                 "write an IPv4 or IPv6 address that one host has, such as \"192.0.2.1\"; names are not looked up"
                     .into()
             }
-            Self::PortName { .. } | Self::NetworkName { .. } | Self::SecurityGroup { .. } => format!(
+            Self::PortName { .. } | Self::NetworkName { .. } | Self::SecurityGroup { .. } | Self::TemplateName { .. } => format!(
                 "1 to {} characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit",
                 limits::PORT_NAME_LEN_MAX
             ),

@@ -18,7 +18,7 @@ use weir_wire::Mac;
 pub use error::ValueError;
 pub use names::{
     ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, Owner, PortName,
-    SecurityGroup, SocketMode, SocketPath, UserName,
+    SecurityGroup, SocketMode, SocketPath, TemplateName, UserName,
 };
 pub use numbers::{
     ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,

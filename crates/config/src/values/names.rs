@@ -83,6 +83,21 @@ impl FromStr for SecurityGroup {
     }
 }
 
+text! {
+    /// The name of a template, in the form of a port's name.
+    TemplateName
+}
+
+impl FromStr for TemplateName {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        match text.parse::<PortName>() {
+            Ok(PortName(name)) => Ok(Self(name)),
+            Err(_) => Err(ValueError::TemplateName { value: text.into() }),
+        }
+    }
+}
+
 /// The address of a host in the underlay. A single host can have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -10,7 +10,7 @@ use std::sync::PoisonError;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use weir_config::{Config, PortName, VifConfig};
+use weir_config::{Config, PortName, TemplateConfig, Templates, VifConfig};
 use weir_engine::clock;
 use weir_fabric::source_guard::{Lease, Origin};
 use weir_fabric::{Known, PortId, SourceGuard, Vid};
@@ -32,6 +32,8 @@ pub(super) struct Noted {
     /// Interfaces of `weir vif add` as they are now. Each is parsed by itself, because a later release may know more
     /// keys.
     pub(super) added: Vec<serde_json::Value>,
+    /// Templates as the interfaces in `added` have them, each as an interface.
+    pub(super) templates: BTreeMap<String, serde_json::Value>,
     /// Run-time settings of ports that the file names, by port.
     pub(super) settings: BTreeMap<String, Settings>,
     /// Ports that the file names but that were removed.
@@ -96,6 +98,17 @@ impl Noted {
 }
 
 impl Noted {
+    /// An added interface as its template is by now, if this weir can read the template of before.
+    pub(super) fn followed(&self, config: &Config, vif: &VifConfig) -> VifConfig {
+        let before = self.templates.iter().filter_map(|(name, vif)| {
+            let vif = serde_json::from_value(vif.clone()).ok()?;
+            Some(TemplateConfig::new(name.parse().ok()?, vif))
+        });
+        let (before, mut vif) = (Templates { all: before.collect() }, vif.clone());
+        config.networks.unsettle(&mut vif);
+        before.followed(&config.templates, &vif)
+    }
+
     /// Keys of an interface that differ from the file, or `added`.
     pub(super) fn unsaved_of(&self, vif: &str) -> Vec<String> {
         let keys = self.settings.get(vif).into_iter().flat_map(Settings::keys);
@@ -191,6 +204,10 @@ impl Switch {
     /// Run-time settings since the file was read, without learned addresses.
     pub(super) fn set_since(&self) -> serde_json::Result<Noted> {
         let mut noted = Noted { version: VERSION, ..Noted::default() };
+        for template in &self.templates().all {
+            let vif = serde_json::to_value(template.keys())?;
+            noted.templates.insert(template.name.to_string(), vif);
+        }
         let source = self.source();
         let Some(listed) = source.as_ref().map(|source| &source.listed) else { return Ok(noted) };
         let ports = self.ports();
@@ -305,6 +322,28 @@ mod tests {
         let all = [("web7".to_owned(), vec![(vid.get(), mac.to_u64(), 7)])];
         let noted = Noted { addresses: all.into(), ..Noted::default() };
         assert_eq!(noted.known("web7"), [Known { vid, mac, seen_secs: 7 }]);
+    }
+
+    #[test]
+    fn added_interfaces_follow_a_template_that_has_changed_meanwhile() {
+        let config = |rate: &str| {
+            let text = format!("[template.t]\nrate = \"{rate}\"\n");
+            let defaults = weir_config::Defaults::of_user(true, None).unwrap();
+            Config::from_toml("weir.toml", &text, &defaults).unwrap()
+        };
+        let before = config("1Gbit");
+        let template = before.templates.get(&"t".parse().unwrap()).unwrap();
+        let vif = template.vif("web0".parse().unwrap(), "/run/web0.sock".parse().unwrap());
+        let set = vif.with_settings(&["rate=3Gbit".parse().unwrap()]).unwrap();
+        let templates = [("t".to_owned(), serde_json::to_value(template.keys()).unwrap())].into();
+        let noted = Noted { templates, ..Noted::default() };
+        let noted = Noted::read(noted.to_file().unwrap()).unwrap();
+        let rate = |noted: &Noted, vif: &VifConfig| {
+            noted.followed(&config("2Gbit"), vif).sharing.rate.map(|rate| rate.to_string())
+        };
+        assert_eq!(rate(&noted, &vif).as_deref(), Some("2Gbit"));
+        assert_eq!(rate(&noted, &set).as_deref(), Some("3Gbit"));
+        assert_eq!(rate(&Noted::default(), &vif).as_deref(), Some("1Gbit"));
     }
 
     #[test]

@@ -1,10 +1,15 @@
-//! Requests for an interface to exist with given settings: it is added, changed, or left as it is.
+//! Requests for an interface to exist with given settings: it is added, changed, or left as it is. Templates, from
+//! which such settings can come.
 
+use std::sync::{Arc, PoisonError};
+
+use serde_json::{Map, Value};
 use weir_config::reload::{KeyDifference, shown_vif, vif_difference};
-use weir_config::{PortName, SocketPath, VifConfig};
+use weir_config::{Defaults, PortName, SocketPath, TemplateName, Templates, VifConfig};
 use weir_engine::guest::{PortInfo, State};
 
-use super::{Link, Ports, Switch, Vif, failed, no_such_vif, port_state, xen};
+use super::settings::Settings;
+use super::{Link, Ports, Switch, Vif, failed, no_such_vif, port_state, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
 
 /// What has changed of an interface.
@@ -49,9 +54,47 @@ impl Switch {
             state: port_state(state),
             stopped_reason: stop_reason.filter(|_| state == State::Stopped),
             origin: vif.origin(),
-            settings: shown_vif(&vif.config, file, &self.networks, budget),
+            settings: shown_vif(&vif.config, file, &self.templates(), &self.networks, budget),
         };
         Response::Shown { vif: Box::new(shown) }
+    }
+
+    /// The templates that it has now.
+    pub(super) fn templates(&self) -> Arc<Templates> {
+        Arc::clone(&self.templates.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Has these templates from now on; returns the old ones.
+    pub(super) fn replace_templates(&self, templates: Arc<Templates>) -> Arc<Templates> {
+        let mut now = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut now, templates)
+    }
+
+    /// The interface `name` with the template's keys, except for those in `keys`. It is not added.
+    pub(super) fn of_template(
+        &self,
+        template: &TemplateName,
+        name: PortName,
+        keys: &Map<String, Value>,
+    ) -> Response {
+        let templates = self.templates();
+        let template = match templates.get(template) {
+            Ok(template) => template,
+            Err(error) => return Response::not_found(error.to_string(), error.help()),
+        };
+        let socket = match Defaults::vif_socket(&self.control, &name) {
+            Ok(socket) => socket,
+            Err(error) => return refused(&error, "name a `socket`"),
+        };
+        let vif = template.vif(name, socket);
+        // Reading an interface compiles its filter, which is for those who may write.
+        if keys.is_empty() {
+            return Response::Vif { config: Box::new(vif) };
+        }
+        match Settings::of(keys).onto(&vif) {
+            Ok(config) => Response::Vif { config: Box::new(config) },
+            Err(error) => refused(&error, "the keys are those of an interface in GET /v1/vifs"),
+        }
     }
 
     /// Changes an interface to `config`, or refuses if that conflicts with the others.

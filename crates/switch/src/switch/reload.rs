@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
 use weir_config::{
     Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
-    SwitchConfig, UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
+    SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
 };
 use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
@@ -63,6 +63,8 @@ enum Undo {
     Placement(PlacementConfig),
     /// The old groups.
     Groups(Arc<Groups>),
+    /// The old templates.
+    Templates(Arc<Templates>),
     /// The old budget of the switch, and the old settings of interfaces.
     Vifs(LatencyBudget, Vec<VifConfig>),
     Uplink(UplinkConfig),
@@ -268,11 +270,12 @@ impl Switch {
             let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
             (vifs.collect::<Vec<_>>(), uplinks.collect::<Vec<_>>())
         };
-        let groups = self.groups();
+        let (groups, templates) = (self.groups(), self.templates());
         let running = Running {
             switch: &switch,
             networks: &self.networks,
             groups: &groups,
+            templates: &templates,
             uplinks: uplinks.iter().collect(),
             vifs: vifs
                 .iter()
@@ -350,6 +353,8 @@ impl Switch {
         if let Some(placement) = steps.placement {
             undo.push(Undo::Placement(self.place(placement)));
         }
+        let old = steps.templates.map(|templates| self.replace_templates(Arc::new(templates)));
+        undo.extend(old.map(Undo::Templates));
         // No interface is held to new groups before all of them are there.
         let regrouped = steps.groups.map(|groups| self.replace_groups(Arc::new(groups)));
         let is_regrouped = regrouped.is_some();
@@ -400,6 +405,10 @@ impl Switch {
                 Undo::Groups(groups) => {
                     self.replace_groups(groups);
                     self.hold_to_groups();
+                    Ok(())
+                }
+                Undo::Templates(templates) => {
+                    self.replace_templates(templates);
                     Ok(())
                 }
                 Undo::Vifs(budget, vifs) => self.set_all(Some(budget), &vifs, &mut Vec::new()),

@@ -34,6 +34,9 @@ impl ControlHandler for Switch {
             Request::FilterSet { name, rules } => {
                 self.one_after_the_other(|it| it.filter_set(&name, rules))
             }
+            Request::VifOfTemplate { template, name, keys } => {
+                self.of_template(&template, name, &keys)
+            }
             Request::ConfigFile => Response::ConfigFile { path: self.config_file() },
             Request::Diff { text } => self.diff(&text),
             Request::Saved { text } => self.saved(&text),

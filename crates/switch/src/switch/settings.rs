@@ -26,6 +26,24 @@ impl Settings {
         Ok(settings)
     }
 
+    /// Settings that a request names.
+    pub(super) fn of(keys: &Map<String, Value>) -> Self {
+        let mut settings = Self::default();
+        settings.named("", keys);
+        settings
+    }
+
+    fn named(&mut self, path: &str, keys: &Map<String, Value>) {
+        for (key, value) in keys {
+            match value {
+                Value::Object(inner) if GROUPS.contains(&key.as_str()) => {
+                    self.named(&format!("{path}{key}."), inner);
+                }
+                value => drop(self.0.insert(format!("{path}{key}"), value.clone())),
+            }
+        }
+    }
+
     fn add(&mut self, path: &str, file: &Map<String, Value>, now: &Map<String, Value>) {
         let keys: BTreeSet<_> = file.keys().chain(now.keys()).collect();
         for key in keys {
@@ -110,7 +128,7 @@ impl Wanted {
         let mut unreadable = BTreeMap::new();
         for value in &noted.added {
             match serde_json::from_value::<VifConfig>(value.clone()) {
-                Ok(vif) => wanted.added.push(vif),
+                Ok(vif) => wanted.added.push(noted.followed(config, &vif)),
                 Err(error) => {
                     let name = value["name"].as_str().unwrap_or_default().to_owned();
                     unreadable.insert(name, error.to_string());

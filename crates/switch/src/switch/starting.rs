@@ -64,6 +64,7 @@ impl Switch {
             config.networks.clone(),
         )?;
         switch.replace_groups(Arc::new(config.groups.clone()));
+        switch.replace_templates(Arc::new(config.templates.clone()));
         unix_socket::allow_links(config.switch.allow_symlinks);
         let host = manager::Host { hands, ..manager::Host::default() };
         switch.manager.place(config.switch.placement, host);

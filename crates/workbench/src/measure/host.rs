@@ -114,6 +114,7 @@ impl Host {
             },
             networks: Networks::default(),
             groups: Default::default(),
+            templates: Default::default(),
             uplinks: Vec::new(),
             vifs: vifs.clone(),
             xen: None,

@@ -109,6 +109,7 @@ const NOBODYS: &[&str] = &[
     "DATAGRAM",
     "NETWORKS_",
     "GROUPS_",
+    "TEMPLATES_",
     "GROUP_RULES_",
     "GROUP_VALUES_",
     "GROUP_CONNECTION_",

@@ -33,16 +33,37 @@ const VLANS: &[&str] =
 /// Another interface, which no file names, may have this address as well.
 const MAC: &str = "mac = \"52:54:00:00:00:07\"";
 
+/// A template of each file. Its keys may be the same as those of an interface, or go badly with them.
+const TEMPLATES: &[&str] = &[
+    "",
+    "vlan = 7\nmtu = 1400",
+    "moderation = \"backend\"\nrx_usecs = 20\nisolated = true",
+    "network = \"blue\"\nrate = \"1Gbit\"\nbroadcasts_per_second = 100",
+    "filter = [{ direction = \"tx\", action = \"drop\", match = \"ip6\" }]\nqueues = 2",
+    "socket_mode = \"0660\"",
+];
+/// Whether an interface has the template, and what it takes back of it.
+const UNDER: &[&str] =
+    &["", "", "template = \"t\"", "template = \"t\"\nrate = \"none\"\nmtu = \"none\""];
+
 /// A good file with some interfaces of `a`, `b` and `c`.
 fn file() -> impl Strategy<Value = String> {
     let settings = prop::sample::subsequence(SETTINGS, 0..4);
-    let vif = (prop::sample::select(VLANS), prop::bool::weighted(0.2), settings);
-    let text = prop::array::uniform3(prop::option::weighted(0.8, vif)).prop_map(|vifs| {
+    let under = prop::sample::select(UNDER);
+    let vif = (under, prop::sample::select(VLANS), prop::bool::weighted(0.2), settings);
+    let vifs = prop::array::uniform3(prop::option::weighted(0.8, vif));
+    let text = (prop::sample::select(TEMPLATES), vifs).prop_map(|(template, vifs)| {
         let mut text = "[switch]\nworkers = 2\n[network.blue]\nvlan = 20\n".to_owned();
+        text += &format!("[template.t]\n{template}\n");
         for (name, vif) in ["a", "b", "c"].into_iter().zip(vifs) {
-            let Some((vlan, has_mac, settings)) = vif else { continue };
+            let Some((under, vlan, has_mac, settings)) = vif else { continue };
             let mac = if has_mac { MAC } else { "" };
-            text += &format!("[vif.{name}]\n{vlan}\n{mac}\n{}\n", settings.join("\n"));
+            let mut settings = settings.join("\n");
+            for key in ["rate", "mtu"].into_iter().filter(|key| under.contains(&format!("\n{key}")))
+            {
+                settings = settings.replace(&format!("{key} = "), &format!("# {key} = "));
+            }
+            text += &format!("[vif.{name}]\n{under}\n{vlan}\n{mac}\n{settings}\n");
         }
         text
     });
@@ -61,8 +82,26 @@ impl Bench {
         let dir = tempfile::tempdir().unwrap();
         let config = read(dir.path(), text).unwrap();
         let bench = Self { switch: Switch::start(&config).unwrap(), dir };
-        let added = bench.put(bench.config("late", by_hand));
+        let config = match by_hand.strip_prefix("template=t") {
+            Some(_) => {
+                let (template, keys) = ("t".parse().unwrap(), Default::default());
+                let request = Request::VifOfTemplate { template, name: name("late"), keys };
+                let Response::Vif { config } = bench.switch.handle(request) else {
+                    panic!("there is a template")
+                };
+                *config
+            }
+            None => bench.config("late", by_hand),
+        };
+        let added = bench.put(config);
         matches!(added, Response::Put { .. }).then_some(bench)
+    }
+
+    fn vif(&self, vif: &str) -> VifConfig {
+        let Response::Vifs { vifs } = self.switch.handle(Request::VifList) else {
+            panic!("a list")
+        };
+        vifs.into_iter().find(|it| it.config.name.as_str() == vif).unwrap().config
     }
 
     /// Each interface, without the directory of this switch.
@@ -109,13 +148,16 @@ proptest! {
     fn a_reload_and_single_commands_end_in_the_same_state_or_the_same_refusal(
         before in file(),
         after in file(),
-        by_hand in prop::sample::select(&["queues=1", "mac=52:54:00:00:00:07", "mirror=b"][..]),
+        by_hand in prop::sample::select(&["queues=1", "mac=52:54:00:00:00:07", "mirror=b", "template=t"][..]),
     ) {
         let benches = [Bench::of_file(&before, by_hand), Bench::of_file(&before, by_hand)];
         let [Some(at_once), Some(one_by_one)] = benches else {
             return Err(TestCaseError::reject("they do not go together"));
         };
-        let wanted = read(one_by_one.dir.path(), &after).unwrap();
+        let mut wanted = read(one_by_one.dir.path(), &after).unwrap();
+        let before = read(one_by_one.dir.path(), &before).unwrap();
+        let late = one_by_one.vif("late");
+        wanted.vifs.push(before.templates.followed(&wanted.templates, &late));
         let refused = one_by_one.by_commands(&wanted);
         match at_once.switch.handle(Request::Reload { text: after, partly: false }) {
             Response::Reloaded { outcome: ReloadOutcome::Applied { .. }, .. } => {

@@ -1,0 +1,347 @@
+//! `[template.NAME]`: keys that interfaces have in common.
+
+use weir_limits as limits;
+
+use super::VifConfig;
+use super::error::Problem;
+use super::keys::{Key, Row, Rows, Value};
+use super::section::{Places, Section};
+use super::settings::NONE;
+use super::values::{PortName, SocketPath, TemplateName};
+
+/// All templates of a switch.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Templates {
+    /// In the order of the file.
+    pub all: Vec<TemplateConfig>,
+}
+
+/// `[template.NAME]`: an interface without the keys that each interface has for itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TemplateConfig {
+    /// The template's name.
+    pub name: TemplateName,
+    /// The template's keys.
+    pub(crate) vif: VifConfig,
+}
+
+/// An interface's template that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no template {0}")]
+pub struct NoSuchTemplate(pub TemplateName);
+
+impl NoSuchTemplate {
+    /// Advice on how to resolve it.
+    pub fn help(&self) -> String {
+        format!("add a table [template.{}]", self.0)
+    }
+}
+
+impl TemplateConfig {
+    /// The template of which `keys` are the keys, an interface's name and socket aside.
+    pub fn new(name: TemplateName, keys: VifConfig) -> Self {
+        Self { name, vif: keys }
+    }
+
+    /// The template's keys, with a name and a socket that mean nothing.
+    pub fn keys(&self) -> &VifConfig {
+        &self.vif
+    }
+
+    /// The interface `name` with the template's keys.
+    pub fn vif(&self, name: PortName, socket: SocketPath) -> VifConfig {
+        VifConfig { name, socket, template: Some(self.name.clone()), ..self.vif.clone() }
+    }
+
+    /// Each key that the template says, with its value. All can change: the interfaces say which of theirs cannot.
+    pub(super) fn rows(&self) -> Rows {
+        let rows = self.vif.rows().into_iter().zip(VifConfig::template().rows());
+        let rows = rows.filter(|((key, _), _)| key.template.is_none());
+        let said = |((Key { name, .. }, value), (_, default)): (Row, Row)| {
+            (Key::new(name, ""), value.filter(|it| default.as_ref() != Some(it)))
+        };
+        rows.map(said).collect()
+    }
+}
+
+impl Templates {
+    /// The template with this name.
+    ///
+    /// # Errors
+    /// [`NoSuchTemplate`]
+    pub fn get(&self, name: &TemplateName) -> Result<&TemplateConfig, NoSuchTemplate> {
+        let found = self.all.iter().find(|template| template.name == *name);
+        found.ok_or_else(|| NoSuchTemplate(name.clone()))
+    }
+
+    /// `vif` with only the keys of its template, or with defaults if it has no template.
+    pub fn base_of(&self, vif: &VifConfig) -> VifConfig {
+        let template = vif.template.as_ref().and_then(|name| self.get(name).ok());
+        let base = template.map_or_else(VifConfig::template, |template| template.vif.clone());
+        VifConfig { name: vif.name.clone(), socket: vif.socket.clone(), ..base }
+    }
+
+    /// `vif` after its template has become what `new` says: keys that had the template's value have the new one.
+    pub fn followed(&self, new: &Self, vif: &VifConfig) -> VifConfig {
+        let mut vif = vif.clone();
+        let of =
+            |templates: &Self| vif.template.as_ref().and_then(|it| templates.get(it).ok().cloned());
+        if let (Some(from), Some(to)) = (of(self), of(new)) {
+            vif.follow(&from.vif, &to.vif);
+        }
+        vif
+    }
+}
+
+/// Reads the tables `[template.NAME]`.
+pub(super) fn templates(
+    sections: Vec<Section<'_>>,
+    problems: &mut Vec<Problem>,
+) -> (Templates, Vec<(TemplateName, Places)>) {
+    if let Some(one_more) = sections.get(limits::TEMPLATES_MAX) {
+        let most = limits::TEMPLATES_MAX;
+        problems.push(
+            Problem::new(format!("{} templates are too many", sections.len()))
+                .label(one_more.span.clone(), format!("one more than {most}")),
+        );
+        return Default::default();
+    }
+    let each = sections.into_iter().filter_map(|section| template(section, problems));
+    let (all, places): (Vec<_>, Vec<_>) =
+        each.map(|(it, places)| (it.clone(), (it.name, places))).unzip();
+    (Templates { all }, places)
+}
+
+fn template(
+    mut section: Section<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<(TemplateConfig, Places)> {
+    let name = section.title.strip_prefix("template.").unwrap_or_default().parse::<TemplateName>();
+    let name = name.map_err(|error| {
+        let mut problem = Problem::new("bad name of a template");
+        problem.help = error.help();
+        problems.push(problem.label(section.span.clone(), error.to_string()));
+    });
+    let mut vif = VifConfig::template();
+    vif.read_keys(&mut section, |key| key.template.is_none(), problems);
+    for (key, _) in vif.rows() {
+        if let (Some(why), Some(span)) = (key.template, section.refuse(key.name)) {
+            problems.push(
+                Problem::new(format!("`{}` has `{}`", section.title, key.name))
+                    .label(span, "not a key of a template")
+                    .help(why),
+            );
+        }
+    }
+    let places = section.places();
+    section.finish(problems);
+    Some((TemplateConfig { name: name.ok()?, vif }, places))
+}
+
+/// The interface that `section` is the table of, with the keys of its template. `none` takes a key back to its default.
+/// The other keys of the section are not read yet.
+pub(super) fn under(template: &TemplateConfig, section: &mut Section<'_>) -> VifConfig {
+    let mut vif = template.vif.clone();
+    let plain = VifConfig::template();
+    for (key, _) in plain.rows() {
+        let words: &[&'static str] = match key.name {
+            "vlan" => &["vlan", "trunk", "network", "mirror"],
+            _ => &[key.name],
+        };
+        for word in words {
+            if section.is_word(word, NONE) {
+                section.hide(word);
+                vif.take(&Key::TABLE, &|it| it.name == key.name, &plain);
+            }
+        }
+    }
+    if let Some(moderation) = section.value("moderation", &mut Vec::new()) {
+        vif.moderate(moderation);
+    }
+    vif
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reload::{DifferenceKind, SettingFrom, shown_vif};
+    use crate::tests::{messages, parse, refused, settings};
+    use crate::{VlanMode, reload};
+
+    const TEMPLATE: &str = "[template.tenant]\nvlan = 10\nqueues = 2\nmoderation = \"backend\"\n\
+                            rx_usecs = 20\nrate = \"1Gbit\"\ngroups = [\"web\"]\n\
+                            filter = [{ direction = \"tx\", action = \"drop\", match = \"ip6\" }]\n\
+                            [group.web]\n";
+
+    fn vifs(text: &str) -> Vec<VifConfig> {
+        parse(&format!("{TEMPLATE}{text}")).unwrap().vifs
+    }
+
+    #[test]
+    fn an_interface_has_the_keys_of_its_template_except_for_its_own() {
+        let text = "[vif.a]\ntemplate = \"tenant\"\n\
+                    [vif.b]\ntemplate = \"tenant\"\nqueues = 4\ntrunk = \"all\"\nfilter = []\n\
+                    [vif.c]\ntemplate = \"tenant\"\nmoderation = \"immediate\"\n\
+                    [vif.d]\ntemplate = \"tenant\"\nvlan = \"none\"\nrate = \"none\"\ngroups = \"none\"\n\
+                    [vif.e]\n";
+        let [a, b, c, d, e] = vifs(text).try_into().unwrap();
+        assert_eq!((a.queues.get(), a.vlan.clone()), (2, VlanMode::Access(10.try_into().unwrap())));
+        assert!(a.rx_usecs.is_some() && a.sharing.rate.is_some() && !a.groups.is_empty());
+        assert_eq!((a.filter.len(), a.name.as_str()), (1, "a"));
+        assert_eq!(a.socket.to_string(), "/run/weir/a.sock");
+        assert_eq!((b.queues.get(), b.filter.len()), (4, 0));
+        assert!(matches!(b.vlan, VlanMode::Trunk { .. }));
+        assert_eq!(
+            (c.rx_usecs, c.queues),
+            (None, a.queues),
+            "its policy ignores the template's hold"
+        );
+        assert_eq!((d.vlan, d.sharing.rate, d.groups.is_empty()), (VlanMode::Unset, None, true));
+        assert_eq!(e, VifConfig::new(e.name.clone(), e.socket.clone()));
+    }
+
+    #[test]
+    fn a_fault_of_a_key_from_the_template_is_shown_there() {
+        let text =
+            "[template.t]\nrx_usecs = 20\n[vif.a]\ntemplate = \"t\"\nmoderation = \"immediate\"\n";
+        assert_eq!(parse(text).unwrap().vifs[0].rx_usecs, None);
+        let text =
+            "[template.t]\nrx_usecs = 20\nmoderation = \"immediate\"\n[vif.a]\ntemplate = \"t\"\n";
+        let shown = refused(text);
+        assert!(
+            shown.contains("has no effect with moderation") && shown.contains(":2:"),
+            "{shown}"
+        );
+        for (text, says) in [
+            ("[vif.a]\ntemplate = \"t\"\n", "there is no template t"),
+            ("[template.t]\nmac = \"52:54:00:00:00:01\"\n", "`template.t` has `mac`"),
+            ("[template.t]\nsocket = \"/run/a\"\n", "`template.t` has `socket`"),
+            ("[template.t]\ntemplate = \"u\"\n", "`template.t` has `template`"),
+            ("[template.t]\nagent = \"/run/a\"\n", "`template.t` has `agent`"),
+            ("[template.t]\nqueue = 2\n", "unknown key `queue`"),
+            ("[template.T]\n", "bad name of a template"),
+            ("[template.t]\ngroups = [\"x\"]\n[vif.a]\ntemplate = \"t\"\n", "there is no group x"),
+            ("[vif.a]\nrate = \"none\"\n", "bad value for"),
+        ] {
+            let messages = messages(text).join("; ");
+            let shown = refused(text);
+            assert!(messages.contains(says) || shown.contains(says), "{text}: {messages}\n{shown}");
+        }
+        // Of a bad value only that is said.
+        let text = "[template.t]\nmoderation = \"no\"\nrx_usecs = 20\n[vif.a]\ntemplate = \"t\"\n";
+        assert_eq!(messages(text).len(), 1, "{:?}", messages(text));
+        let many: String =
+            (0..=limits::TEMPLATES_MAX).map(|n| format!("[template.t{n}]\n")).collect();
+        assert!(messages(&many)[0].contains("templates are too many"));
+    }
+
+    fn running<T>(
+        now: &crate::Config,
+        by_hand: &[VifConfig],
+        look: impl FnOnce(&reload::Running<'_>) -> T,
+    ) -> T {
+        let vif = |from_file| move |config| reload::RunningVif { config, from_file, xen: false };
+        look(&reload::Running {
+            switch: &now.switch,
+            networks: &now.networks,
+            groups: &now.groups,
+            templates: &now.templates,
+            uplinks: Vec::new(),
+            vifs: now.vifs.iter().map(vif(true)).chain(by_hand.iter().map(vif(false))).collect(),
+            xen: None,
+            able: reload::Able { sockets: &|_| true, uplinks: true, pin_vcpus: true },
+        })
+    }
+
+    fn of_template(config: &crate::Config, name: &str) -> VifConfig {
+        let template = config.templates.get(&"tenant".parse().unwrap()).unwrap();
+        template.vif(name.parse().unwrap(), format!("/run/weir/{name}.sock").parse().unwrap())
+    }
+
+    #[test]
+    fn interfaces_follow_their_template_by_the_rules_of_its_keys() {
+        let now = parse(&format!("{TEMPLATE}[vif.a]\ntemplate = \"tenant\"\n")).unwrap();
+        let own =
+            of_template(&now, "own").with_settings(&settings(&["vlan=7", "rate=none"])).unwrap();
+        assert_eq!(own.sharing.rate, None);
+        let owned = of_template(&now, "owned");
+        let owned = VifConfig { by: Some("libvirt:7".parse().unwrap()), ..owned };
+        let by_hand = [own, owned];
+        let changed = TEMPLATE.replace("vlan = 10", "vlan = 11").replace("1Gbit", "2Gbit");
+        let file = parse(&format!("{changed}[vif.a]\ntemplate = \"tenant\"\n")).unwrap();
+        let (difference, steps) = running(&now, &by_hand, |it| it.compare(&file));
+        let tables = difference.tables.iter().map(|it| {
+            let keys = it.keys.iter().map(|key| key.key.as_str()).collect::<Vec<_>>().join(" ");
+            assert_eq!((it.kind == DifferenceKind::Changed, it.alive), (!keys.is_empty(), true));
+            format!("{}: {keys}", it.table)
+        });
+        let expected =
+            ["template.tenant: vlan rate", "vif.a: vlan rate", "vif.own: ", "vif.owned: vlan rate"];
+        assert_eq!(tables.collect::<Vec<_>>(), expected);
+        let vids = steps.vifs_changed.iter().map(|it| it.vlan.to_string()).collect::<Vec<_>>();
+        assert_eq!(vids, ["11", "11"]);
+        assert_eq!(running(&now, &by_hand, |it| it.check(&steps)), Ok(()));
+
+        // A key that cannot change cannot change by way of a template either.
+        let fixed = format!("{TEMPLATE}[vif.a]\ntemplate = \"tenant\"\n").replacen(
+            "vlan",
+            "mode = \"client\"\nvlan",
+            1,
+        );
+        let (difference, _) = running(&now, &by_hand, |it| it.compare(&parse(&fixed).unwrap()));
+        let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
+        assert_eq!(fixed, ["vif.a.mode", "vif.own.mode", "vif.owned.mode"]);
+
+        // A template in use stays.
+        let without = parse("[group.web]\n").unwrap();
+        let check = running(&now, &by_hand, |it| it.check(&it.compare(&without).1));
+        assert!(check.unwrap_err().contains("vif.own: there is no template tenant"));
+    }
+
+    #[test]
+    fn what_is_saved_reads_back_as_what_runs() {
+        let text = format!("{TEMPLATE}[vif.a]\ntemplate = \"tenant\" # of a customer\n");
+        let now = parse(&text).unwrap();
+        assert_eq!(running(&now, &[], |it| it.saved(&text, &now)).unwrap(), text);
+        let set = |settings_of: &[&str]| {
+            let vif = of_template(&now, "late");
+            vif.with_settings(&settings(settings_of)).unwrap()
+        };
+        let by_hand = [
+            VifConfig { filter: Vec::new(), ..set(&["vlan=none", "rate=none", "groups=none"]) },
+            VifConfig {
+                name: "other".parse().unwrap(),
+                ..set(&["queues=1", "socket=/run/o.sock"])
+            },
+        ];
+        for of in [text.clone(), text.replace("1Gbit", "3Gbit").replace("vlan = 10\n", "")] {
+            let file = parse(&of).unwrap();
+            let saved = running(&now, &by_hand, |it| it.saved(&of, &file)).unwrap();
+            let read = parse(&saved).unwrap_or_else(|error| panic!("{saved}\n{error}"));
+            assert_eq!(read.templates, now.templates, "{saved}");
+            assert_eq!(read.vifs, [&now.vifs[..], &by_hand[..]].concat(), "{saved}");
+            assert!(saved.contains("# of a customer"), "{saved}");
+            assert_eq!(saved.matches("\"backend\"").count(), 1, "the template says it: {saved}");
+        }
+    }
+
+    #[test]
+    fn each_setting_says_whether_it_is_from_the_template() {
+        let config =
+            parse(&format!("{TEMPLATE}[vif.a]\ntemplate = \"tenant\"\nqueues = 1\nmtu = 9000\n"));
+        let config = config.unwrap();
+        let from = |vif: &VifConfig, file| {
+            let budget = config.switch.latency_budget;
+            let shown = shown_vif(vif, file, &config.templates, &config.networks, budget);
+            let from = |key: &str| shown.iter().find(|it| it.key == key).unwrap().from;
+            ["template", "vlan", "rate", "queues", "mtu", "weight"].map(from)
+        };
+        use SettingFrom::{Command, Default, File, Template};
+        let a = &config.vifs[0];
+        assert_eq!(from(a, Some(a)), [File, Template, Template, File, File, Default]);
+        let set = a.with_settings(&settings(&["rate=none", "weight=2"])).unwrap();
+        assert_eq!(from(&set, Some(a)), [File, Template, Command, File, File, Command]);
+        let late = of_template(&config, "late");
+        assert_eq!(from(&late, None), [Command, Template, Template, Template, Default, Default]);
+    }
+}
