@@ -38,6 +38,11 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "",
         "it takes a libvirtd; cli/tests/libvirt.rs installs this hook and does as the page says",
     ),
+    (
+        "docs/guide/proxmox.md",
+        "",
+        "it takes Proxmox VE; cli/tests/plugged.rs calls this hook as Proxmox VE does",
+    ),
     ("docs/guide/migration.md", "migrate -d", "the same, by QEMU's other monitor"),
     (
         "docs/guide/without-root.md",

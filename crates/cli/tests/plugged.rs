@@ -1,0 +1,218 @@
+//! Programs of others that make interfaces of a running weir: the hook script of Proxmox VE, called as `HOOK VMID
+//! PHASE`, in order and out of order.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use rand::{RngExt as _, SeedableRng as _};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde_json::Value;
+use tempfile::TempDir;
+use weir_testing::eventually;
+
+/// The script that an administrator installs.
+const HOOK: &str = include_str!("../../../examples/proxmox/hook");
+
+const CONFIG: &str = "[switch]\nworkers = 1\n[vif.file]\n\
+                      [template.tenant]\nvlan = 10\nrate = \"1Gbit\"\nsocket_mode = \"0660\"\n";
+
+/// A weir, and a host's settings of machines.
+struct Host {
+    weir: Child,
+    dir: TempDir,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.weir.kill();
+        let _ = self.weir.wait();
+    }
+}
+
+impl Host {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let control = path("control.sock");
+        let config = CONFIG.replace("[switch]", &format!("[switch]\ncontrol = {control:?}"));
+        fs::write(path("weir.toml"), config).unwrap();
+        fs::create_dir(path("machines")).unwrap();
+        let program = format!("{} --control {}", env!("CARGO_BIN_EXE_weir"), control.display());
+        let hook = HOOK.replace("/usr/bin/weir", &program);
+        let hook =
+            hook.replace("/etc/weir/proxmox\n", &format!("{}\n", path("machines").display()));
+        assert!(hook.contains(&program) && hook.contains("machines\n"), "{hook}");
+        fs::write(path("hook"), hook).unwrap();
+        let weir = run(dir.path());
+        let host = Self { weir, dir };
+        host.serves();
+        host
+    }
+
+    fn serves(&self) {
+        eventually("weir serves", || self.weir(&["vif", "list"]).status.success().then_some(()));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn weir(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--control").arg(self.path("control.sock")).args(args).output().unwrap()
+    }
+
+    /// The exit code of the hook, and all that it says.
+    fn hook(&self, vmid: &str, phase: &str) -> (i32, String) {
+        let mut command = Command::new("sh");
+        let output = command.arg(self.path("hook")).args([vmid, phase]).output().unwrap();
+        (output.status.code().unwrap(), text(&output))
+    }
+
+    fn does(&self, vmid: &str, phase: &str) {
+        let (code, said) = self.hook(vmid, phase);
+        assert_eq!(code, 0, "{vmid} {phase}: {said}");
+    }
+
+    fn machine(&self, vmid: &str, settings: &str) {
+        fs::write(self.path("machines").join(vmid), settings).unwrap();
+    }
+
+    /// Each interface with its owner, by name.
+    fn vifs(&self) -> Vec<(String, String)> {
+        let vifs: Value =
+            serde_json::from_slice(&self.weir(&["vif", "list", "--json"]).stdout).unwrap();
+        let vifs = vifs.as_array().unwrap().iter().map(|vif| {
+            let of = |key: &str| vif["config"][key].as_str().unwrap_or("").to_owned();
+            (of("name"), of("by"))
+        });
+        let mut vifs: Vec<_> = vifs.filter(|(name, _)| name != "file").collect();
+        vifs.sort();
+        vifs
+    }
+
+    fn shown(&self, vif: &str) -> String {
+        text(&self.weir(&["vif", "show", vif]))
+    }
+}
+
+fn run(dir: &Path) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("run").arg(dir.join("weir.toml"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+fn owned(names: &[(&str, &str)]) -> Vec<(String, String)> {
+    names.iter().map(|(name, vmid)| ((*name).into(), format!("proxmox:{vmid}"))).collect()
+}
+
+#[test]
+fn a_machine_has_its_interfaces_from_its_start_to_its_end() {
+    let host = Host::start();
+    host.machine(
+        "100",
+        "# the customer's\nvm100-0 template=tenant rate=2Gbit\n\nvm100-1 trunk=[10,20]",
+    );
+    host.machine("10", "vm10-0\n");
+    let both = owned(&[("vm100-0", "100"), ("vm100-1", "100")]);
+    for _ in 0..2 {
+        for phase in ["pre-start", "post-start", "pre-stop"] {
+            host.does("100", phase);
+            host.does("100", phase);
+            assert_eq!(host.vifs(), both, "{phase}");
+        }
+        let shown = host.shown("vm100-0");
+        let row = |key: &str| {
+            let line = shown.lines().find(|line| line.starts_with(key)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("rate"), "rate 2Gbit command");
+        assert_eq!(row("vlan"), "vlan 10 template");
+        assert_eq!(row("by"), "by proxmox:100 command");
+        host.does("10", "pre-start");
+        host.does("100", "post-stop");
+        host.does("100", "post-stop");
+        assert_eq!(host.vifs(), owned(&[("vm10-0", "10")]), "another machine's stays");
+        host.does("10", "post-stop");
+        assert_eq!(host.vifs(), []);
+    }
+    // The file of a machine changes, and goes, while it runs.
+    host.does("100", "pre-start");
+    host.machine("100", "vm100-2 vlan=11\n");
+    host.does("100", "pre-start");
+    assert_eq!(host.vifs(), owned(&[("vm100-2", "100")]));
+    fs::remove_file(host.path("machines/100")).unwrap();
+    host.does("100", "pre-start");
+    host.does("100", "post-stop");
+    assert_eq!(host.vifs(), []);
+}
+
+#[test]
+fn a_machine_that_cannot_have_its_interfaces_is_told_why() {
+    let mut host = Host::start();
+    for (settings, says) in [
+        ("file\n", "by is none and not proxmox:7"),
+        ("vm7-0 vlan=10 speed=1\n", "unknown key `speed`"),
+        ("vm7-0 template=nobody\n", "there is no template nobody"),
+        ("vm7-0 by=proxmox:8\n", "by"),
+        ("vm7-0 ; touch PLACE/pwned $(touch PLACE/pwned)\n", "KEY=VALUE"),
+        ("--help vlan=1\n", "cannot be the name"),
+    ] {
+        host.machine("7", &settings.replace("PLACE", host.dir.path().to_str().unwrap()));
+        let (code, said) = host.hook("7", "pre-start");
+        assert!(code != 0 && said.contains(says), "{settings}: {code}: {said}");
+        assert_eq!(host.vifs(), [], "{settings}");
+    }
+    assert!(!host.path("pwned").exists());
+    for vmid in ["", "7/../8", "-1", "*"] {
+        let (code, said) = host.hook(vmid, "pre-start");
+        assert!(code == 2 && said.contains("is not the number"), "{vmid}: {said}");
+    }
+    host.machine("7", "vm7-0\n");
+    for phase in ["", "post-restore", "pre-stop"] {
+        host.does("7", phase);
+        assert_eq!(host.vifs(), [], "{phase}");
+    }
+    host.weir.kill().unwrap();
+    host.weir.wait().unwrap();
+    let (code, said) = host.hook("7", "pre-start");
+    assert!(code != 0 && said.contains("no weir answers"), "{said}");
+    host.does("8", "pre-start");
+    host.weir = run(host.dir.path());
+    host.serves();
+    host.does("7", "post-start");
+    assert_eq!(host.vifs(), owned(&[("vm7-0", "7")]), "it is made if weir has ended meanwhile");
+}
+
+#[test]
+fn phases_in_any_order_leave_what_the_last_one_says() {
+    let host = Host::start();
+    let seed = rand::random();
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let machines = ["1", "11", "111"];
+    for vmid in machines {
+        host.machine(vmid, &format!("vm{vmid}-0 template=tenant\nvm{vmid}-1\n"));
+    }
+    let mut present = [false; 3];
+    for turn in 0..40 {
+        let at = random.random_range(0..machines.len());
+        let phase = ["pre-start", "post-start", "pre-stop", "post-stop"][random.random_range(0..4)];
+        host.does(machines[at], phase);
+        present[at] = phase.ends_with("-start") || present[at] && phase != "post-stop";
+        let there = machines.iter().zip(present).filter(|(_, is)| *is);
+        let mut names: Vec<_> = there
+            .flat_map(|(vmid, _)| {
+                [0, 1].map(|nr| (format!("vm{vmid}-{nr}"), format!("proxmox:{vmid}")))
+            })
+            .collect();
+        names.sort();
+        assert_eq!(host.vifs(), names, "seed {seed}, turn {turn}: {} {phase}", machines[at]);
+    }
+    machines.iter().for_each(|vmid| host.does(vmid, "post-stop"));
+    assert_eq!(host.vifs(), []);
+}
