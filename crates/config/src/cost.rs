@@ -13,7 +13,7 @@ use super::error::Problem;
 /// Bytes of a token and of the event that the parser makes of it.
 const TOKEN: u64 = 52;
 /// Bytes of a table: the first node of its map. Each dot of a key may begin one.
-const TABLE: u64 = 1150;
+const TABLE: u64 = 1200;
 /// Bytes of a key and its value in the node of a map, and of the first values of an array.
 const ENTRY: u64 = 190;
 /// Bytes of one more value of an array, which grows by doubling.

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::rc::Rc;
 
 use toml::de::DeTable;
 use weir_limits as limits;
@@ -20,7 +21,7 @@ use super::keys::{Key, Value};
 use super::overlay::{self, Networks};
 use super::section::{Places, Section};
 use super::settings::NONE;
-use super::template::{self, Templates, templates};
+use super::template::{self, Copied, Templates, templates};
 use super::values::{
     Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
     TrunkVids, UplinkKind, Vid, VlanMode,
@@ -55,17 +56,18 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         .into_iter()
         .filter_map(|section| uplink(section, &mut problems))
         .collect();
+    let mut copied = Copied::default();
     let mut vifs: Vec<_> = root
         .subtables("vif", &mut problems)
         .into_iter()
-        .filter_map(|section| vif(section, &switch.control, Some(&templates), &mut problems))
+        .filter_map(|section| {
+            vif(section, &switch.control, Some((&templates, &mut copied)), &mut problems)
+        })
         .collect();
+    copied.report(&mut problems);
     for placed in &mut vifs {
         let template = places.iter().find(|(name, _)| placed.port.template.as_ref() == Some(name));
-        placed.places = match template {
-            Some((_, template)) => placed.places.clone().under(template),
-            None => continue,
-        };
+        placed.places.template = template.map(|(_, places)| Rc::clone(places));
     }
     let xen = root
         .subtable("xen", &mut problems)
@@ -244,19 +246,21 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
 fn vif(
     mut section: Section<'_>,
     control: &SocketPath,
-    templates: Option<&Templates>,
+    templates: Option<(&Templates, &mut Copied)>,
     problems: &mut Vec<Problem>,
 ) -> Option<Placed<VifConfig>> {
     let name = port_name(&section, "vif.", problems);
     let socket = vif_socket(&mut section, name.as_ref(), control, problems);
+    let in_file = templates.is_some();
     let template = section.value("template", &mut Vec::new());
-    let template = templates.and_then(|all| all.get(&template?).ok());
+    let template = templates.and_then(|(all, copied)| {
+        let template = all.get(&template?).ok()?;
+        copied.fits(template).then_some(template)
+    });
     let plain = VifConfig::template;
     let mut port = template.map_or_else(plain, |it| template::under(it, &mut section));
     port.read_keys(&mut section, |key| key.name != "socket", problems);
-    if templates.is_some()
-        && let Some(span) = section.refuse("by")
-    {
+    if in_file && let Some(span) = section.refuse("by") {
         problems.push(
             Problem::new(format!("`{}` has `by`", section.title))
                 .label(span, "says who keeps an interface that no file names")

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::ops::Range;
+use std::rc::Rc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -47,18 +48,20 @@ pub(super) struct Section<'t> {
 }
 
 /// Where the keys of a table are in the text.
-#[derive(Clone)]
 pub(super) struct Places {
     pub title: String,
     pub header: Range<usize>,
     keys: BTreeMap<String, Range<usize>>,
     bad: Vec<&'static str>,
+    /// The table of its template.
+    pub template: Option<Rc<Places>>,
 }
 
 impl Places {
-    /// The value of a key; the header where the table does not say it.
+    /// The value of a key; the header where neither the table nor its template says it.
     pub fn of(&self, key: &str) -> Range<usize> {
-        self.keys.get(key).unwrap_or(&self.header).clone()
+        let of_template = || self.template.as_ref().and_then(|template| template.keys.get(key));
+        self.keys.get(key).or_else(of_template).unwrap_or(&self.header).clone()
     }
 
     /// Reports settings that do not go together. Of a key whose value was refused nothing else is said.
@@ -69,18 +72,10 @@ impl Places {
         }
     }
 
-    /// Keys that the table does not say are in the table of its template.
-    pub fn under(mut self, template: &Self) -> Self {
-        for (key, place) in &template.keys {
-            self.keys.entry(key.clone()).or_insert_with(|| place.clone());
-        }
-        self.bad.extend(&template.bad);
-        self
-    }
-
     /// Whether it is about a value that was refused.
     pub fn is_bad(&self, fault: &check::Fault) -> bool {
-        fault.keys.iter().any(|key| self.bad.contains(key))
+        let of_template = self.template.as_ref().is_some_and(|template| template.is_bad(fault));
+        of_template || fault.keys.iter().any(|key| self.bad.contains(key))
     }
 }
 
@@ -180,6 +175,7 @@ impl<'t> Section<'t> {
             header: self.span.clone(),
             keys: keys.collect(),
             bad: self.bad.clone(),
+            template: None,
         }
     }
 

@@ -1,5 +1,7 @@
 //! `[template.NAME]`: keys that interfaces have in common.
 
+use std::rc::Rc;
+
 use weir_limits as limits;
 
 use super::VifConfig;
@@ -53,6 +55,11 @@ impl TemplateConfig {
         VifConfig { name, socket, template: Some(self.name.clone()), ..self.vif.clone() }
     }
 
+    /// Characters of the template's values, which each of its interfaces takes over.
+    fn len(&self) -> usize {
+        self.vif.rows().iter().filter_map(|(_, value)| value.as_ref()).map(String::len).sum()
+    }
+
     /// Each key that the template says, with its value. All can change: the interfaces say which of theirs cannot.
     pub(super) fn rows(&self) -> Rows {
         let rows = self.vif.rows().into_iter().zip(VifConfig::template().rows());
@@ -97,7 +104,7 @@ impl Templates {
 pub(super) fn templates(
     sections: Vec<Section<'_>>,
     problems: &mut Vec<Problem>,
-) -> (Templates, Vec<(TemplateName, Places)>) {
+) -> (Templates, Vec<(TemplateName, Rc<Places>)>) {
     if let Some(one_more) = sections.get(limits::TEMPLATES_MAX) {
         let most = limits::TEMPLATES_MAX;
         problems.push(
@@ -108,7 +115,7 @@ pub(super) fn templates(
     }
     let each = sections.into_iter().filter_map(|section| template(section, problems));
     let (all, places): (Vec<_>, Vec<_>) =
-        each.map(|(it, places)| (it.clone(), (it.name, places))).unzip();
+        each.map(|(it, places)| (it.clone(), (it.name, Rc::new(places)))).unzip();
     (Templates { all }, places)
 }
 
@@ -136,6 +143,28 @@ fn template(
     let places = section.places();
     section.finish(problems);
     Some((TemplateConfig { name: name.ok()?, vif }, places))
+}
+
+/// Characters of values that interfaces have taken from templates.
+#[derive(Default)]
+pub(super) struct Copied(usize);
+
+impl Copied {
+    /// Counts one more interface of `template`; false if all together are too long.
+    pub(super) fn fits(&mut self, template: &TemplateConfig) -> bool {
+        self.0 += template.len();
+        self.0 <= limits::TEMPLATES_COPIED_MAX
+    }
+
+    /// Reports that they were too long.
+    pub(super) fn report(&self, problems: &mut Vec<Problem>) {
+        let most = limits::TEMPLATES_COPIED_MAX;
+        if self.0 > most {
+            problems.push(Problem::new("too many interfaces have long templates").help(format!(
+                "values from templates have at most {most} characters together: put fewer rules into the templates"
+            )));
+        }
+    }
 }
 
 /// The interface that `section` is the table of, with the keys of its template. `none` takes a key back to its default.
@@ -233,6 +262,18 @@ mod tests {
         let many: String =
             (0..=limits::TEMPLATES_MAX).map(|n| format!("[template.t{n}]\n")).collect();
         assert!(messages(&many)[0].contains("templates are too many"));
+    }
+
+    #[test]
+    fn templates_with_many_values_are_not_copied_without_end() {
+        let vlans: Vec<_> = (1..4000).map(|vid| vid.to_string()).collect();
+        let template = format!("[template.t]\ntrunk = [{}]\n", vlans.join(","));
+        let vifs = |number: usize| -> String {
+            (0..number).map(|n| format!("[vif.v{n}]\ntemplate = \"t\"\n")).collect()
+        };
+        assert_eq!(parse(&(template.clone() + &vifs(8))).unwrap().vifs.len(), 8);
+        let text = template + &vifs(1000);
+        assert_eq!(messages(&text), ["too many interfaces have long templates"]);
     }
 
     fn running<T>(

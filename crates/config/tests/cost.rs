@@ -33,7 +33,15 @@ fn read(text: &str) -> Option<Config> {
 /// Texts that are costly in one way each: a beginning, a piece that repeats, and an end.
 type Kind = (&'static str, fn(usize) -> String, &'static str);
 
-const KINDS: [Kind; 34] = [
+/// A template with many values.
+const RULES: &str = "[template.t]\ngroups=[\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]\n\
+    addresses=[\"10.0.0.1\",\"10.0.0.2\",\"10.0.0.3\",\"10.0.0.4\"]\nfilter=[\
+    {direction=\"tx\",action=\"drop\"},{direction=\"rx\",action=\"drop\"},\
+    {direction=\"tx\",action=\"drop\"},{direction=\"rx\",action=\"drop\"},\
+    {direction=\"tx\",action=\"drop\"},{direction=\"rx\",action=\"drop\"},\
+    {direction=\"tx\",action=\"drop\"},{direction=\"rx\",action=\"drop\"}]\n";
+
+const KINDS: [Kind; 36] = [
     ("", |n| format!("[v{n}]\n"), ""),
     ("", |n| format!("[vif.v{n}]\n"), ""),
     ("", |n| format!("[uplink.v{n}]\nkind=\"tap\"\nname=\"t{n}\"\n"), ""),
@@ -41,6 +49,8 @@ const KINDS: [Kind; 34] = [
     ("", |n| format!("[group.g{n}]\nrules=[{{direction=\"in\"}},{{direction=\"in\"}}]\n"), ""),
     ("", |n| format!("[vif.v{n}]\ngroups=[\"a\",\"b\"]\n"), ""),
     ("", |n| format!("[vif.v{n}]\nqueues = 2\nvlan = 10\nmtu = 9000\nrate = \"1Gbit\"\n"), ""),
+    ("[template.t]\nvlan=7\n", |n| format!("[vif.v{n}]\ntemplate=\"t\"\n"), ""),
+    (RULES, |n| format!("[vif.v{n}]\ntemplate=\"t\"\n"), ""),
     ("", |n| format!("[vif.v{}.a{n}]\n", n / 4), ""),
     ("[vif.a]\n", |n| format!("k{n}=x\n"), ""),
     ("[vif.a]\n", |n| format!("k{n}=1\n"), ""),

@@ -399,6 +399,9 @@ pub const FILTER_WINDOW_LEN: usize = 2048;
 
 /// Templates of one switch.
 pub const TEMPLATES_MAX: usize = 256;
+/// Most characters of values that interfaces of one configuration take from their templates: a short text with a template
+/// of many values makes each of many interfaces that large.
+pub const TEMPLATES_COPIED_MAX: usize = 256 * 1024;
 
 /// Security groups of one switch.
 pub const GROUPS_MAX: usize = 256;
