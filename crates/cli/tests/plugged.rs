@@ -1,5 +1,5 @@
 //! Programs of others that make interfaces of a running weir: the hook script of Proxmox VE, called as `HOOK VMID
-//! PHASE`, in order and out of order.
+//! PHASE`, in order and out of order, and the Python client.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_testing::eventually;
+use weir_testing::{eventually, has};
 
 /// The script that an administrator installs.
 const HOOK: &str = include_str!("../../../examples/proxmox/hook");
@@ -215,4 +215,80 @@ fn phases_in_any_order_leave_what_the_last_one_says() {
     }
     machines.iter().for_each(|vmid| host.does(vmid, "post-stop"));
     assert_eq!(host.vifs(), []);
+}
+
+/// A program as a user writes it: each assertion ends it with an error.
+const PROGRAM: &str = r#"
+import sys, threading, weir
+
+api = weir.Weir(sys.argv[1])
+assert api.switch()["version"]
+assert [it["config"]["name"] for it in api.vifs()] == ["file"]
+seen = []
+events = api.events()
+listens = threading.Thread(target=lambda: seen.append(next(e for e in events if e["event"] == "port_added")))
+listens.start()
+
+put = lambda **keys: api.put_vif("web0", keys, template="tenant")["outcome"]
+assert put(queues=2) == "added"
+assert put(queues=2) == "unchanged"
+assert put(queues=2, vlan={"access": 7}, sharing={"weight": 3}) == "changed"
+[_, vif] = api.vifs()
+config = vif["config"]
+assert config["template"] == "tenant" and config["queues"] == 2 and config["vlan"] == {"access": 7}, config
+assert config["sharing"]["rate"] == "1Gbit" and config["sharing"]["weight"] == 3, config
+assert config["socket"].endswith("/web0.sock"), config
+assert {it["key"]: it["from"] for it in api.vif("web0")["settings"]}["rate"] == "template"
+assert api.vif_of_template("tenant", "x")["name"] == "x"
+
+assert api.add_vif({"name": "db0"}, template="tenant") == {"note": None}
+api.change_vif("db0", {"latency_budget": {"set": "1ms"}})
+api.set_filter("db0", [{"direction": "tx", "match": "port 25", "action": "drop"}])
+[rule] = api.filter("db0")
+assert rule["packets"] == 0, rule
+assert "weir_" in api.metrics()
+assert api.trace("db0", bytes(60))["steps"]
+listens.join(10)
+assert seen and seen[0]["port"] == "web0", seen
+
+def refused(call, status, says):
+    try:
+        call()
+    except weir.Refused as refusal:
+        assert refusal.status == status and says in str(refusal), refusal
+        return
+    raise AssertionError(says)
+
+refused(lambda: api.add_vif({"name": "db0"}, template="tenant"), 409, "exists already")
+refused(lambda: api.add_vif({"name": "db1"}, template="nobody"), 404, "there is no template nobody")
+refused(lambda: api.add_vif({"name": "db1", "speed": 1}, template="tenant"), 409, "speed")
+refused(lambda: api.add_vif({}, template="tenant"), 400, "no `name`")
+refused(lambda: api.remove_vif("../switch"), 400, "cannot be the name")
+assert "nothing" not in str(api.remove_vif("web0"))
+assert api.remove_vif("web0", if_exists=True)["note"]
+api.remove_vif("db0")
+assert len(api.vifs()) == 1
+text = "[template.tenant]\nrate = \"2Gbit\"\n[vif.file]\ntemplate = \"tenant\"\n"
+assert api.difference(text)["tables"]
+assert "applied" in api.reload(text, partly=True)["outcome"]
+assert api.vifs()[0]["config"]["sharing"]["rate"] == "2Gbit"
+"#;
+
+#[test]
+fn the_python_client_is_that_of_the_description_and_works() {
+    if !has("python3", "python3") {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let client = root.join("examples/python");
+    let description = fs::File::open(root.join("docs/openapi.json")).unwrap();
+    let mut generate = Command::new("python3");
+    let output = generate.arg(client.join("generate.py")).stdin(description).output().unwrap();
+    let written = fs::read(client.join("weir.py")).unwrap();
+    assert!(output.status.success() && output.stdout == written, "{}", text(&output));
+    let host = Host::start();
+    let mut program = Command::new("python3");
+    program.args(["-B", "-c", PROGRAM]).arg(host.path("control.sock")).env("PYTHONPATH", &client);
+    let output = program.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
 }
