@@ -18,7 +18,7 @@ pub enum LibvirtCommand {
     Check(Virsh),
 }
 
-/// Where a domain is.
+/// A domain, and the libvirt that has it.
 #[derive(Debug, Args)]
 pub struct Virsh {
     /// The domain
@@ -32,7 +32,7 @@ pub struct Virsh {
 /// `weir libvirt define`
 #[derive(Debug, Args)]
 pub struct DefineArgs {
-    /// Where it is.
+    /// The domain.
     #[command(flatten)]
     pub virsh: Virsh,
     /// The interface

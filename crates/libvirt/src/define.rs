@@ -17,7 +17,7 @@ use crate::domain::{self, Domain, NAMESPACE, child};
 use crate::xml::{self, escaped};
 use crate::{DomainError, LibvirtError};
 
-/// Where libvirt looks for the hook.
+/// The path of the hook that libvirt calls.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
 
 /// Adds an interface to a domain, or replaces its settings there.
@@ -36,7 +36,7 @@ pub(super) fn define(
     let vif = domain::vif_of(name, &read, &defaults.control)?;
     let xml = dump(virsh)?;
     let defined = with_vif(&xml, &vif, settings)?;
-    // What libvirt would keep is what the hook can read.
+    // libvirt must not keep an element that the hook cannot read.
     Domain::read(&defined)?.vifs(&defaults.control)?;
     if defined != xml {
         ask(virsh, &["define", "/dev/stdin"], &defined)?;
@@ -45,7 +45,7 @@ pub(super) fn define(
     Ok(())
 }
 
-/// Says whether a domain would get its interfaces.
+/// Reports if a domain would get its interfaces.
 pub(super) fn check(
     virsh: &Virsh,
     defaults: &Defaults,
@@ -78,12 +78,12 @@ pub(super) fn check(
 }
 
 fn dump(virsh: &Virsh) -> Result<String, LibvirtError> {
-    // Without passwords it could not be defined again.
+    // Without its passwords the domain could not be defined again.
     let domain = format!("--domain={}", virsh.domain);
     ask(virsh, &["dumpxml", "--inactive", "--security-info", &domain], "")
 }
 
-/// What `virsh` prints.
+/// The output of `virsh`.
 fn ask(virsh: &Virsh, args: &[&str], input: &str) -> Result<String, LibvirtError> {
     let failed = |error: io::Error| LibvirtError::Virsh(format!("cannot run virsh: {error}"));
     let mut command = Command::new("virsh");
@@ -101,7 +101,7 @@ fn ask(virsh: &Virsh, args: &[&str], input: &str) -> Result<String, LibvirtError
     crate::text_of(output.stdout)
 }
 
-/// A place in the XML, and what is to stand there.
+/// A place in the XML, and the text that replaces it.
 type Edit = (Range<usize>, String);
 
 /// The domain with `vif`: its element, an interface on its socket, and memory that weir can map.
@@ -118,7 +118,7 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
         });
     }
     edits.push(element_edit(xml, domain, vif, settings));
-    // From behind, so that places stay where they are.
+    // The last edit comes first, so that the places of the others stay valid.
     edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
     let mut xml = xml.to_owned();
     for (range, text) in edits {
@@ -137,7 +137,7 @@ fn memory_edit(xml: &str, domain: Node<'_, '_>) -> Result<Option<Edit>, DomainEr
         Some(Some("shared")) => {}
         Some(_) => return Err(DomainError::Private),
     }
-    // Huge pages are files in any case.
+    // Huge pages are files, which can be shared.
     if ["source", "hugepages"].iter().all(|name| child(backing, name).is_none()) {
         missing += "<source type='memfd'/>";
     }
@@ -171,7 +171,7 @@ fn element_edit(xml: &str, domain: Node<'_, '_>, vif: &VifConfig, settings: &[St
     }
 }
 
-/// Puts `content` last into an element.
+/// Appends `content` to an element's children.
 fn into(xml: &str, node: Node<'_, '_>, content: &str) -> Edit {
     let range = node.range();
     let text = &xml[range.clone()];

@@ -1,7 +1,7 @@
-//! What weir reads of a domain: its interfaces with `type="vhostuser"`, and its own elements in `<metadata>`.
+//! The parts of a domain that concern weir: interfaces with `type="vhostuser"`, and weir's elements in `<metadata>`.
 //!
-//! Each attribute of `<vif>` is a key of `[vif]`, with its value as `weir vif add` takes it, but for [`ALIAS`] and
-//! [`NAME`]. Its `<filter>` elements are rules, as `weir filter set` takes them.
+//! Each attribute of `<vif>` except [`ALIAS`] and [`NAME`] is a key of `[vif]`, with its value as `weir vif add` takes it.
+//! `<filter>` elements are rules, as `weir filter set` takes them, and `<groups>` names security groups.
 
 use std::str::FromStr;
 
@@ -14,7 +14,7 @@ use weir_text::plain::plain_short;
 
 use crate::{LibvirtError, PATIENCE, connect};
 
-/// Of the elements that are weir's in a domain.
+/// The namespace of weir's elements in a domain.
 pub const NAMESPACE: &str = "urn:weir:libvirt";
 /// The type of interfaces that weir can serve.
 pub(super) const VHOST_USER: &str = "vhostuser";
@@ -22,90 +22,95 @@ pub(super) const VHOST_USER: &str = "vhostuser";
 const VIFS: &str = "vifs";
 const VIF: &str = "vif";
 const FILTER: &str = "filter";
+const GROUPS: &str = "groups";
 const ALIAS: &str = "alias";
 const NAME: &str = "name";
-/// Who may open the socket where its element says nothing: the group of weir's sockets, in which the user of libvirt's
-/// QEMU is to be.
+/// The socket's permissions if nothing says otherwise: the user of libvirt's QEMU has to be in the group of weir's
+/// sockets.
 const SOCKET_MODE: &str = "0660";
 
-/// What is wrong with a domain.
+/// The reason why a domain cannot be used.
 #[derive(Debug, Error, Diagnostic)]
 pub enum DomainError {
-    /// It is larger than any that libvirt takes.
+    /// The XML is larger than libvirt accepts.
     #[error("the XML of the domain is larger than {} bytes", limits::DOMAIN_XML_BYTES_MAX)]
     TooLong,
-    /// It cannot be read.
+    /// The XML cannot be parsed.
     #[error("the XML of the domain cannot be read: {0}")]
     NotXml(String),
-    /// It has no name of its own.
+    /// The domain has no UUID.
     #[error("the domain has no <uuid>")]
     NoUuid,
-    /// There is another element among weir's.
+    /// weir's namespace has an unknown element.
     #[error("weir knows no element <{0}> here")]
     #[diagnostic(help("write <vif .../> elements in one <vifs xmlns=\"{}\">", NAMESPACE))]
     Element(String),
-    /// The elements stand twice.
+    /// The domain has two `<vifs>` elements.
     #[error("the domain has <vifs> twice")]
     #[diagnostic(help("libvirt keeps one element of a namespace: put each <vif .../> into one"))]
     Twice,
-    /// Too many.
+    /// The domain has too many interfaces.
     #[error("the domain has more than {} interfaces", limits::DOMAIN_VIFS_MAX)]
     Many,
-    /// An element is no interface's.
+    /// An element belongs to no interface of the domain.
     #[error("the domain has no interface of type=\"vhostuser\" for its <vif> {0}")]
     #[diagnostic(help(
         "give it an <interface type=\"vhostuser\"> with <source type=\"unix\" path=... mode=\"client\"/>, or the \
          <vif> a `socket` for an interface that is attached later"
     ))]
     NoInterface(String),
-    /// Two elements are one interface's.
+    /// Two elements belong to the same interface.
     #[error("two <vif> elements of the domain are for one interface, {0}")]
     #[diagnostic(help("name each interface by its `alias`, `mac` or `socket`"))]
     Same(String),
-    /// The domain has no say in that.
+    /// The element names an owner.
     #[error("`by` of <vif> {0} cannot be chosen")]
     #[diagnostic(help("leave it out: the interface is kept by the domain"))]
     By(String),
-    /// A rule that is none.
+    /// A text is not a filter rule.
     #[error("{text} is no filter rule: {error}")]
     #[diagnostic(help("write DIRECTION ACTION EXPRESSION into <filter>, such as tx drop port 25"))]
     Rule {
-        /// What stands there.
+        /// The text.
         text: String,
-        /// Why not.
+        /// The reason.
         error: ValueError,
     },
-    /// It has no element of weir's.
+    /// The domain has no element of weir's.
     #[error("the domain has no <vif> of weir's")]
     #[diagnostic(help("`weir libvirt define DOMAIN NAME` writes one"))]
     NoElements,
-    /// weir cannot map its memory.
+    /// weir cannot map the domain's memory.
     #[error("the domain's memory is not shared")]
     #[diagnostic(help(
         "put <source type='memfd'/> and <access mode='shared'/> into its <memoryBacking>"
     ))]
     Private,
-    /// The name is another's.
+    /// An interface of this name exists and is not the domain's.
     #[error("an interface called {0} exists already, and is not the domain's")]
     #[diagnostic(help("give the <vif> another `name`, or `weir vif del` the interface"))]
     Taken(String),
-    /// Too many rules.
+    /// An element names its groups in two places.
+    #[error("the <vif> {0} has its groups twice")]
+    #[diagnostic(help("name them once, with commas: <groups>web, ssh</groups>"))]
+    Groups(String),
+    /// An element has too many filter rules.
     #[error("the <vif> {0} has more than {max} filter rules", max = limits::FILTER_RULES_MAX)]
     Rules(String),
-    /// A name that is none.
+    /// A text is not an interface's name.
     #[error("{text} is no name for an interface: {error}")]
     #[diagnostic(help(
         "give the <vif> a `name` of 1 to 32 characters out of a-z, 0-9, -, _ and ."
     ))]
     Name {
-        /// What it would be.
+        /// The text.
         text: String,
-        /// Why not.
+        /// The reason.
         error: ValueError,
     },
 }
 
-/// A domain, as far as weir has to do with it.
+/// The parts of a domain that concern weir.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) owner: Owner,
@@ -113,7 +118,7 @@ pub(super) struct Domain {
     interfaces: Vec<Interface>,
 }
 
-/// A `<vif>` of weir's.
+/// A `<vif>` element of weir's.
 #[derive(Debug, Default)]
 struct Element {
     alias: Option<String>,
@@ -127,7 +132,7 @@ struct Element {
 #[derive(Debug)]
 struct Interface {
     alias: Option<String>,
-    /// What it says of keys of `[vif]`: where the element says nothing.
+    /// Keys of `[vif]` that the interface gives, for those that the element leaves out.
     keys: Vec<(&'static str, String)>,
 }
 
@@ -136,7 +141,7 @@ impl Element {
         self.keys.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_str())
     }
 
-    /// By which a person finds it.
+    /// Text by which a person finds the element.
     fn shown(&self, index: usize) -> String {
         let says = self.name.as_deref().or(self.alias.as_deref()).or_else(|| self.key("mac"));
         says.map_or_else(|| format!("number {}", index + 1), plain_short)
@@ -149,7 +154,7 @@ impl Interface {
     }
 }
 
-/// The tree of a domain; nothing outside of the text is read for it.
+/// Parses a domain. No file or address that the text names is read.
 pub(super) fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
     let options =
         ParsingOptions { nodes_limit: limits::DOMAIN_XML_NODES_MAX, ..ParsingOptions::default() };
@@ -157,7 +162,7 @@ pub(super) fn parse(xml: &str) -> Result<Document<'_>, DomainError> {
         .map_err(|error| DomainError::NotXml(error.to_string()))
 }
 
-/// Who keeps the interfaces of a domain.
+/// The owner of a domain's interfaces.
 pub(super) fn owner(xml: &str) -> Result<Owner, DomainError> {
     owner_of(parse(xml)?.root_element())
 }
@@ -192,12 +197,12 @@ impl Domain {
         Ok(Self { owner, elements, interfaces })
     }
 
-    /// Whether one of its interfaces is on this socket.
+    /// True if one of the domain's interfaces is on this socket.
     pub(super) fn has_interface(&self, socket: &str) -> bool {
         self.interfaces.iter().any(|interface| interface.key("socket") == Some(socket))
     }
 
-    /// What weir is to have for it.
+    /// The interfaces that weir makes for the domain.
     pub(super) fn vifs(&self, control: &SocketPath) -> Result<Vec<VifConfig>, LibvirtError> {
         let mut vifs: Vec<VifConfig> = Vec::new();
         for (index, found) in self.matched()?.into_iter().enumerate() {
@@ -213,8 +218,8 @@ impl Domain {
         Ok(vifs)
     }
 
-    /// The interface of each element: the one that it names, or the next that no element names. One that names a
-    /// socket may have none yet.
+    /// The interface of each element: the one that the element names, or the next one that no element names. An element
+    /// that names a socket may have no interface yet.
     fn matched(&self) -> Result<Vec<Option<&Interface>>, DomainError> {
         let named: Vec<_> = self.elements.iter().map(|element| self.named_by(element)).collect();
         let is_named = |index: &usize| !named.contains(&Some(*index));
@@ -281,6 +286,14 @@ impl Element {
             }
         }
         for node in node.children().filter(Node::is_element) {
+            if node.has_tag_name((NAMESPACE, GROUPS)) {
+                if element.key(GROUPS).is_some() {
+                    return Err(DomainError::Groups(element.shown(index)));
+                }
+                let names = node.text().unwrap_or_default().trim().to_owned();
+                element.keys.push((GROUPS.to_owned(), names));
+                continue;
+            }
             if !node.has_tag_name((NAMESPACE, FILTER)) {
                 return Err(unknown(node));
             }
@@ -342,7 +355,7 @@ pub(super) fn vif_of(
     })
 }
 
-/// What weir calls an interface whose socket is called `NAME.sock`.
+/// The name of an interface whose socket is called `NAME.sock`.
 fn stem(socket: &str) -> &str {
     let file = socket.rsplit('/').next().unwrap_or_default();
     file.strip_suffix(".sock").unwrap_or(file)

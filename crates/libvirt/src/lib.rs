@@ -26,13 +26,13 @@ pub use crate::domain::{DomainError, NAMESPACE};
 const TIMEOUT: Duration = Duration::from_secs(limits::LIBVIRT_HOOK_TIMEOUT_SECS);
 const PATIENCE: Duration = Duration::from_secs(limits::LIBVIRT_HOOK_PATIENCE_SECS);
 
-/// Why a domain cannot start, or cannot be defined.
+/// The reason why a domain cannot start, or cannot be defined.
 #[derive(Debug, Error, Diagnostic)]
 pub enum LibvirtError {
-    /// Standard input fails.
+    /// Standard input cannot be read.
     #[error("cannot read the domain from standard input: {0}")]
     Read(#[from] io::Error),
-    /// Its XML asks for what cannot be.
+    /// The domain's XML cannot be used.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Domain(#[from] DomainError),
@@ -40,33 +40,33 @@ pub enum LibvirtError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Config(#[from] ConfigError),
-    /// The running weir cannot be asked, or refuses.
+    /// The running weir cannot be reached, or refuses.
     #[error(transparent)]
     #[diagnostic(transparent)]
     Client(#[from] ClientError),
-    /// A setting that is none.
+    /// A word on the command line is not a setting.
     #[error("{0}")]
     Setting(String),
     /// libvirt refuses.
     #[error("{0}")]
     Virsh(String),
-    /// Nobody makes its interfaces.
+    /// The hook is not installed.
     #[error("libvirt has no hook that makes the domain's interfaces")]
     #[diagnostic(help(
         "install -D -m 755 /usr/share/doc/weir/examples/libvirt/qemu-hook /etc/libvirt/hooks/qemu.d/weir, and restart \
          libvirtd or virtqemud"
     ))]
     NoHook,
-    /// It took too long.
+    /// The hook did not end in time.
     #[error("nothing is done within {} s", limits::LIBVIRT_HOOK_TIMEOUT_SECS)]
     #[diagnostic(help("`weir doctor` looks why weir does not answer"))]
     Late,
 }
 
-/// What libvirt does with a domain, as far as weir has to do with it.
+/// An operation of libvirt to which weir reacts.
 ///
-/// `migrate` and `restore` are not among them: on the host where the domain arrives, `prepare` follows, and nothing
-/// takes an interface away where it does not.
+/// `migrate` and `restore` are not among them: `prepare` follows on the host where the domain arrives. If it does not
+/// follow, no interface was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Prepare,
@@ -101,14 +101,14 @@ pub fn run(
     }
 }
 
-/// libvirt waits for its hook, and so does whoever asks for the domain: this ends in time.
+/// Runs the hook within a time limit, because libvirt waits for it.
 fn hook(args: &HookArgs, defaults: &Defaults) -> Result<(), LibvirtError> {
     let Some(operation) = Operation::of(args) else { return Ok(()) };
     let control = defaults.control.clone();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || tell.send(perform(operation, &control)));
     match (told.recv_timeout(TIMEOUT).unwrap_or(Err(LibvirtError::Late)), operation) {
-        // libvirt ends the domain, which runs, if its hook fails here.
+        // libvirt would end the running domain if its hook failed here.
         (Err(error), Operation::Reconnect) => {
             eprintln!("weir: {}", sentence(&error));
             Ok(())
@@ -123,7 +123,7 @@ fn perform(operation: Operation, control: &SocketPath) -> Result<(), LibvirtErro
     match operation {
         Operation::Prepare if is_weirs => prepare(&Domain::read(&xml)?, control),
         Operation::Reconnect if is_weirs => reconnect(&Domain::read(&xml)?, control),
-        // Its elements may have been taken away while it ran.
+        // weir's elements may have been removed while the domain ran.
         Operation::Release if is_weirs || xml.contains(domain::VHOST_USER) => release(
             &domain::owner(&xml)?,
             control,
@@ -147,7 +147,7 @@ fn text_of(bytes: Vec<u8>) -> Result<String, LibvirtError> {
     Ok(String::from_utf8(bytes).map_err(|_| DomainError::NotXml("it is not UTF-8".into()))?)
 }
 
-/// Makes all interfaces of a domain that starts. What has its name already is left behind from another time.
+/// Makes all interfaces of a domain that starts. Interfaces that it already has are left over from an earlier run.
 fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
     let mut client = connect(control, PATIENCE)?;
@@ -158,7 +158,7 @@ fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     Ok(())
 }
 
-/// Makes those that are missing. The others may have been changed since, and stay as they are.
+/// Makes missing interfaces. The others stay as they are, because `weir vif set` may have changed them.
 fn reconnect(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
     let mut client = connect(control, PATIENCE)?;
@@ -186,7 +186,7 @@ fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), LibvirtError> {
     Ok(())
 }
 
-/// A weir that was killed, or is being restarted, has some time to come back.
+/// Connects to weir, and waits for a weir that was killed or is being restarted.
 fn connect(control: &SocketPath, patience: Duration) -> Result<Client, ClientError> {
     let end = Instant::now() + patience;
     loop {
@@ -199,7 +199,7 @@ fn connect(control: &SocketPath, patience: Duration) -> Result<Client, ClientErr
     }
 }
 
-/// What is wrong and what to do, on one line. Of several problems it names the first.
+/// The error and its remedy on one line. Of several problems only the first is named.
 pub fn sentence(error: &dyn Diagnostic) -> String {
     if let Some(first) = error.related().and_then(|mut all| all.next()) {
         return sentence(first);

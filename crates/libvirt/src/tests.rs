@@ -92,6 +92,18 @@ fn an_element_is_found_by_alias_or_mac_or_in_order() {
 }
 
 #[test]
+fn groups_are_an_element_or_an_attribute() {
+    let attribute = OF_12.replace("<weir:vif/>", "<weir:vif groups='web,ssh'/>");
+    assert_ne!(attribute, OF_12);
+    let groups = |xml: &str| vifs(xml).unwrap()[0].groups.to_string();
+    assert_eq!(groups(&attribute), "web, ssh");
+    let element =
+        "<w:vif name='web0'><w:groups> web, ssh </w:groups><w:filter>tx drop</w:filter></w:vif>";
+    let vifs = vifs(&domain(element, 1)).unwrap();
+    assert_eq!((vifs[0].groups.to_string().as_str(), vifs[0].filter.len()), ("web, ssh", 1));
+}
+
+#[test]
 fn an_element_with_a_socket_needs_no_interface_yet() {
     let [there, later] = &vifs(OF_12).unwrap()[..] else { panic!("two interfaces") };
     assert_eq!((there.name.as_str(), there.socket.as_str()), ("web0", "/run/weir/web0.sock"));
@@ -120,6 +132,9 @@ fn what_is_wrong_is_one_sentence_that_says_what_to_change() {
             "for one interface, web0",
         ),
         ("<w:vif name='a'/><w:vif name='a'/>", 2, "two <vif> elements"),
+        ("<w:vif groups='web'><w:groups>ssh</w:groups></w:vif>", 1, "has its groups twice"),
+        ("<w:vif><w:groups/></w:vif>", 1, "cannot be the name of a group"),
+        ("<w:vif><w:groups>Web</w:groups></w:vif>", 1, "cannot be the name of a group"),
         ("<w:vif by='file'/>", 1, "`by` of <vif> number 1 cannot be chosen"),
         ("<w:vif name='A b'/>", 1, "A b is no name for an interface"),
         ("<w:vif rat='1Gbit'/>", 1, "did you mean `rate`?"),

@@ -1,4 +1,4 @@
-//! What plugs a domain into an interface, as elements of its XML.
+//! The elements of a domain's XML that connect it to an interface.
 
 use weir_config::{SocketRole, VifConfig};
 use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
@@ -6,7 +6,7 @@ use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 /// Seconds between two attempts of a VM monitor to reach weir.
 pub const RECONNECT_SECS: u32 = 1;
 
-/// Of a domain: weir maps the guest's memory.
+/// The elements that share the guest's memory, which weir maps.
 pub fn memory() -> Vec<String> {
     let lines = [
         "<memoryBacking>",
@@ -17,7 +17,7 @@ pub fn memory() -> Vec<String> {
     lines.map(Into::into).into()
 }
 
-/// Of a domain's devices.
+/// The device for an interface.
 pub fn interface(vif: &VifConfig) -> Vec<String> {
     let path = escaped(vif.socket.as_str());
     let mut xml = vec![
