@@ -3,9 +3,11 @@
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Range;
 
+use ipnet::IpNet;
 use weir_fabric::Vid as FabricVid;
 use weir_limits as limits;
 
@@ -133,6 +135,14 @@ pub enum NetworkError {
         /// The overlay's.
         max: Mtu,
     },
+    /// The interface of an uplink is the one by which a network has its way out.
+    #[error("the interface {interface} is the host's in `network.{network}`, which has `nat`")]
+    Interface {
+        /// The interface.
+        interface: InterfaceName,
+        /// The network.
+        network: NetworkName,
+    },
 }
 
 impl NetworkError {
@@ -143,6 +153,10 @@ impl NetworkError {
             Self::Mtu { max, .. } => format!(
                 "leave `mtu` out, which makes it {max}; or raise `mtu` of [overlay] and the MTU of the underlay"
             ),
+            Self::Interface { .. } => {
+                "name another interface; guests of the network reach the host without an uplink"
+                    .into()
+            }
         }
     }
 
@@ -151,6 +165,7 @@ impl NetworkError {
         match self {
             Self::Unknown { .. } => "network",
             Self::Mtu { .. } => "mtu",
+            Self::Interface { .. } => "name",
         }
     }
 }
@@ -264,11 +279,18 @@ impl Networks {
         Some(format!("the name of weir's own port in `network.{}`", of_network.name))
     }
 
-    /// The same for an uplink: its device keeps its MTU, if it fits.
+    /// The same for an uplink: its device keeps its MTU, if it fits, and is no network's way out.
     ///
     /// # Errors
     /// [`NetworkError`]
     pub fn check_uplink(&self, uplink: &UplinkConfig) -> Result<(), NetworkError> {
+        let with_nat =
+            self.all.iter().filter_map(|it| Some((it, it.gateway.as_ref()?.nat.as_ref()?)));
+        let mut owners = with_nat.filter(|(_, nat)| nat.interface == uplink.interface);
+        if let Some((network, _)) = owners.next() {
+            let (interface, network) = (uplink.interface.clone(), network.name.clone());
+            return Err(NetworkError::Interface { interface, network });
+        }
         self.mtu_in(&uplink.vlan, uplink.mtu).map(drop)
     }
 
@@ -395,11 +417,13 @@ pub(super) fn networks(
                 .label(header.clone(), format!("one more than {max}")),
         );
     }
-    let interfaces = with_nat.filter_map(|(network, header)| {
+    let interfaces = with_nat.clone().filter_map(|(network, header)| {
         let nat = network.gateway.as_ref()?.nat.as_ref()?;
         Some((nat.interface.to_string(), header.clone()))
     });
     report_repeated("interface of `nat`", interfaces, problems);
+    let ways_out: Vec<_> = with_nat.take(limits::WAYS_OUT_MAX).collect();
+    share_no_host(&ways_out, problems);
     let with_gateway = all.iter().zip(headers).filter(|(network, _)| network.gateway.is_some());
     let vlans = with_gateway.filter_map(|(network, header)| match network.kind {
         NetworkKind::Vlan(vid) => Some((vid.to_string(), header)),
@@ -407,6 +431,41 @@ pub(super) fn networks(
     });
     report_repeated("VLAN of networks with an `address`", vlans, problems);
     Networks { overlay, all }
+}
+
+/// Networks with `nat` share the host: it routes by their subnets, and forwards its ports to their guests.
+fn share_no_host(ways_out: &[(&NetworkConfig, &Range<usize>)], problems: &mut Vec<Problem>) {
+    let gateways =
+        ways_out.iter().filter_map(|(it, header)| Some((*it, it.gateway.as_ref()?, *header)));
+    let gateways: Vec<_> = gateways.collect();
+    let nets = |it: &GatewayConfig| -> Vec<IpNet> {
+        it.addresses.iter().map(|own| own.get().trunc()).collect()
+    };
+    for (nth, (network, gateway, header)) in gateways.iter().enumerate() {
+        for (earlier, other, first) in gateways.iter().take(nth) {
+            let others = nets(other);
+            let overlap = nets(gateway).into_iter().find_map(|net| {
+                let other = others.iter().find(|it| it.contains(&net) || net.contains(*it))?;
+                Some((net, *other))
+            });
+            let Some((net, other)) = overlap else { continue };
+            let (name, earlier) = (&network.name, &earlier.name);
+            problems.push(
+                Problem::new(format!("`network.{earlier}` and `network.{name}` share addresses"))
+                    .label((*first).clone(), format!("has {other}"))
+                    .label((*header).clone(), format!("has {net}"))
+                    .help("the host routes to networks with `nat` by address: give one another subnet"),
+            );
+        }
+    }
+    let ports = gateways.iter().flat_map(|(_, gateway, header)| {
+        let forwards = gateway.nat.iter().flat_map(|nat| &nat.forward);
+        // Two equal ones of one network are found in its table.
+        let ports: BTreeSet<_> =
+            forwards.map(|it| format!("{} {}", it.protocol, it.port)).collect();
+        ports.into_iter().map(|port| (port, (*header).clone()))
+    });
+    report_repeated("host's port in `forward`", ports, problems);
 }
 
 fn network(

@@ -202,6 +202,46 @@ fn with_a_way_out_the_host_is_the_router() {
 }
 
 #[test]
+fn networks_with_a_way_out_share_no_subnet_no_port_and_no_uplink() {
+    let network = |name: &str, vlan: u8, subnet: &str, rest: &str| {
+        format!("[network.{name}]\nvlan = {vlan}\naddress = \"{subnet}\"\n{rest}\n")
+    };
+    let a = network("a", 1, "192.168.77.1/24", "nat = true");
+    let overlap = ["`network.a` and `network.b` share addresses"];
+    for subnet in ["192.168.77.129/25", "192.168.0.1/16", "192.168.77.2/24"] {
+        let b = network("b", 10, subnet, "nat = true");
+        assert_eq!(read(&(a.clone() + &b)).unwrap_err(), overlap, "{subnet}");
+        // The host is in neither of networks without `nat`, and in one of these two.
+        assert!(read(&(a.clone() + &network("b", 10, subnet, ""))).is_ok(), "{subnet}");
+    }
+    assert!(read(&(a.clone() + &network("b", 10, "192.168.78.1/24", "nat = true"))).is_ok());
+
+    let forwards = |name: &str, vlan: u8, forward: &str| {
+        let keys = "dhcp = true\nnat = true\nforward";
+        let fixed = format!("fixed = \"web{vlan} 10.{vlan}.0.9\"");
+        network(
+            name,
+            vlan,
+            &format!("10.{vlan}.0.1/16"),
+            &format!("{fixed}\n{keys} = \"{forward}\""),
+        )
+    };
+    let one = forwards("a", 1, "tcp 2222 web1:22");
+    let problems = read(&(one.clone() + &forwards("b", 2, "tcp 2222 web2:23"))).unwrap_err();
+    assert_eq!(problems, ["the host's port in `forward` tcp 2222 is used 2 times"]);
+    assert!(read(&(one.clone() + &forwards("b", 2, "udp 2222 web2:22"))).is_ok());
+
+    for kind in ["tap", "af_packet"] {
+        let uplink = |name: &str| format!("[uplink.l]\nkind = \"{kind}\"\nname = \"{name}\"\n");
+        let problems = read(&(uplink("weir-a") + &a)).unwrap_err();
+        let expected =
+            "`uplink.l`: the interface weir-a is the host's in `network.a`, which has `nat`";
+        assert_eq!(problems, [expected]);
+        assert!(read(&(uplink("weir-b") + &a)).is_ok());
+    }
+}
+
+#[test]
 fn weirs_own_port_is_nobody_elses() {
     let lan = "[network.lan]\naddress = \"192.168.77.2/24\"\n";
     let problems = read(&format!("{lan}[vif.\"gateway.lan\"]\n")).unwrap_err();
