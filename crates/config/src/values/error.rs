@@ -5,7 +5,7 @@ use weir_filter::CompileError;
 use weir_limits as limits;
 use weir_wire::{Mac, MacParseError};
 
-use super::LatencyBudget;
+use super::{GuardMode, LatencyBudget};
 
 /// The reason why a value is refused. `Display` says what is wrong with the value; [`ValueError::help`] says
 /// what to write instead.
@@ -243,9 +243,15 @@ impl ValueError {
                 format!("write the address without a length, or all of the network: \"{network}\"")
             }
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
-            Self::NotAChoice { value, choices } => {
-                format!("did you mean `{}`?", crate::suggest::closest(value, choices)?)
-            }
+            Self::NotAChoice { value, choices } => match crate::suggest::closest(value, choices) {
+                Some(word) => format!("did you mean `{word}`?"),
+                None if *choices == GuardMode::WORDS => {
+                    "with configured the guest sends from its addresses only, with snooped also from those that DHCP gives \
+                     it"
+                        .into()
+                }
+                None => return None,
+            },
             Self::Mac(_)
             | Self::WrongType { .. }
             | Self::OutOfRange { .. }
