@@ -294,11 +294,19 @@ impl<T: FromToml + Default> Alters<T> for Change<T> {
 
 impl Alters<VlanMode> for Option<VlanMode> {
     fn read(_: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        let mut none = ["vlan", "trunk", "network", "mirror"].into_iter();
-        if none.any(|key| section.is_word(key, NONE)) {
-            return Some(VlanMode::Unset);
+        // `none` of one and a value of another are one change. A `native` goes with its trunk.
+        if section.has("trunk") && section.is_word("native", NONE) {
+            section.hide("native");
         }
-        Some(parse::vlan(section, problems)).filter(|mode| *mode != VlanMode::Unset)
+        let mut is_taken_back = false;
+        for key in ["vlan", "trunk", "network", "mirror"] {
+            if section.is_word(key, NONE) {
+                section.hide(key);
+                is_taken_back = true;
+            }
+        }
+        let mode = parse::vlan(section, problems);
+        (is_taken_back || mode != VlanMode::Unset).then_some(mode)
     }
 
     fn apply(self, to: &mut VlanMode) {

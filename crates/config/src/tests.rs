@@ -964,6 +964,19 @@ fn setting_cannot_smuggle_in_another_key() {
 }
 
 #[test]
+fn a_guard_that_is_on_is_one_of_two_and_never_off() {
+    let text = refused("[vif.web0]\nsource_guard = \"on\"\n");
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("`on` is not one of `off`, `configured`, `snooped`"), "{text}");
+    assert!(
+        text.contains("configured")
+            && text.contains("with snooped")
+            && !text.contains("did you mean"),
+        "{text}"
+    );
+}
+
+#[test]
 fn changes_apply_to_an_interface_in_use() {
     let name = "web0".parse().unwrap();
     let changes = VifChanges::from_settings(
@@ -1000,6 +1013,21 @@ fn changes_apply_to_an_interface_in_use() {
     assert_eq!(after.container_bytes, None);
     VifChanges::from_settings(&name, &settings(&["vlan=none"])).unwrap().apply(&mut after);
     assert_eq!(after.vlan, VlanMode::Unset);
+    // `none` of one mode and another mode are one change, in either order.
+    for (texts, expected) in [
+        (&["trunk=[10,20]", "native=10", "vlan=none"][..], "trunk 10,20 native 10"),
+        (&["trunk=all", "native=none"], "trunk all"),
+        (&["trunk=none", "native=none", "network=lan2"], "network lan2"),
+        (&["network=none", "vlan=7"], "7"),
+        (&["vlan=none", "mirror=web1"], "mirror web1"),
+        (&["mirror=none", "trunk=none", "native=none"], "-"),
+    ] {
+        set(texts, &mut after);
+        assert_eq!(after.vlan.to_string(), expected, "{texts:?}");
+    }
+    for bad in [&["native=none"][..], &["trunk=none", "native=5"], &["vlan=none", "trunk=no"]] {
+        assert!(VifChanges::from_settings(&name, &settings(bad)).is_err(), "{bad:?}");
+    }
     let unchanged = after.clone();
     VifChanges::default().apply(&mut after);
     assert_eq!(after, unchanged);
