@@ -1,4 +1,4 @@
-//! Router advertisements (RFC 4861 §4.2): by which prefix guests make addresses (RFC 4862), and whom they ask for names
+//! Router advertisements (RFC 4861 §4.2): the prefixes for the guests' addresses (RFC 4862), and their DNS servers
 //! (RFC 8106).
 
 use std::net::Ipv6Addr;
@@ -10,7 +10,7 @@ use weir_wire::layers::{IPV6_HEADER_LEN, protocol};
 use weir_wire::{Mac, Sum, ethertype};
 
 const ADVERTISEMENT: u8 = 134;
-/// "Not forwarded by a router" (RFC 4861 §7.1.1), and the hop limit that guests are to use.
+/// The hop limit of a packet that no router has forwarded (RFC 4861 §7.1.1), and the guests' hop limit.
 const HOPS: u8 = 255;
 const HOPS_OF_GUESTS: u8 = 64;
 /// Options (RFC 4861 §4.6, RFC 8106 §5.1).
@@ -18,31 +18,31 @@ const SOURCE_ADDRESS: u8 = 1;
 const PREFIX: u8 = 3;
 const MTU: u8 = 5;
 const DNS: u8 = 25;
-/// On-link, and one from which guests make addresses.
+/// The L and A flags of a prefix (RFC 4861 §4.6.2).
 const ON_LINK: u8 = 1 << 7;
 const AUTONOMOUS: u8 = 1 << 6;
-/// Addresses are made of no other (RFC 4862 §5.5.3).
+/// The only prefix length for autoconfigured addresses (RFC 4862 §5.5.3).
 const AUTONOMOUS_LEN: u8 = 64;
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// What guests are told.
+/// The contents of the advertisements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaSettings {
     /// Prefixes of the network.
     pub prefixes: Vec<Ipv6Net>,
-    /// Servers of names.
+    /// DNS servers.
     pub dns: Vec<Ipv6Addr>,
-    /// How long the host is the way out (s); 0 if it is none.
+    /// The router lifetime of the host (s); 0 if the host is no default router.
     pub router_secs: u16,
 }
 
-/// The address of its link that a station makes of its MAC address (RFC 4291 appendix A).
+/// The link-local address of a station, from its MAC address (RFC 4291 appendix A).
 pub(crate) fn link_local(mac: Mac) -> Ipv6Addr {
     let Mac([a, b, c, d, e, f]) = mac;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// An advertisement for one station, of which only that one hears (RFC 6085): it would otherwise go beyond uplinks.
+/// An advertisement in a frame to one station (RFC 6085). A multicast frame would leave by the uplinks, too.
 pub(crate) fn advertisement(
     own: Mac,
     to: Mac,
@@ -51,7 +51,7 @@ pub(crate) fn advertisement(
 ) -> Option<Vec<u8>> {
     let mut message = vec![ADVERTISEMENT, 0, 0, 0, HOPS_OF_GUESTS, 0];
     message.extend(settings.router_secs.to_be_bytes());
-    // How long neighbours are reachable, and when they are asked again: as each guest likes.
+    // The reachable time and the retransmission timer are not specified: each guest uses its own.
     message.extend([0; 8]);
     message.extend([SOURCE_ADDRESS, 1]);
     message.extend(own.0);

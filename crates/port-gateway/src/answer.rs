@@ -1,4 +1,4 @@
-//! Which frames are for weir, and what becomes of those that are not DHCP.
+//! Classifies frames for weir, and answers those of ARP, neighbour discovery and echo.
 
 use std::net::IpAddr;
 
@@ -13,27 +13,27 @@ use crate::frame;
 
 /// Ports of DHCP: a client's, and a server's (RFC 2131 §4.1).
 pub(crate) const DHCP_PORTS: Ports = Ports { src: 68, dst: 67 };
-/// Where names are asked for (RFC 1035 §4.2.1).
+/// The port of DNS (RFC 1035 §4.2.1).
 pub(crate) const DNS_PORT: u16 = 53;
 const ICMP: u8 = 1;
-/// Where ARP has the address that is asked for, and neighbour discovery the target of a solicitation.
+/// The offsets of the target address in an ARP request and in a neighbour solicitation.
 const ARP_TARGET_AT: usize = HEADER_LEN + 24;
 const ND_TARGET_AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize + 8;
 const SOLICITATION: u8 = 135;
 const ROUTER_SOLICITATION: u8 = 133;
 
-/// What a frame is that weir answers.
+/// A kind of frame that weir answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
-    /// A question for one of weir's addresses.
+    /// An ARP request or a neighbour solicitation for one of weir's addresses.
     Neighbour,
     /// An echo request.
     Echo,
-    /// A question for routers.
+    /// A router solicitation.
     Routers,
-    /// A message of DHCP, in the datagram that begins there.
+    /// A DHCP message, with the offset of its UDP header.
     Dhcp(u16),
-    /// A question for names, likewise.
+    /// A DNS question, with the offset of its UDP header.
     Names(u16),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Station {
     pub(crate) has_names: bool,
     /// The host has these addresses, and answers at them.
     pub(crate) is_host: bool,
-    /// What guests are told of IPv6, if they are told anything.
+    /// The contents of router advertisements, if weir sends them.
     pub(crate) ra: Option<RaSettings>,
 }
 
@@ -56,7 +56,7 @@ impl Station {
         self.ips.contains(&ip.into())
     }
 
-    /// Whether a frame that begins with `head` is worth asking what it is, where most are the host's.
+    /// True if [`Self::wants`] has to parse the frame that begins with `head`. Most frames are the host's, and skip it.
     #[inline]
     pub(crate) fn may_want(&self, head: &[u8]) -> bool {
         const IPV4: [u8; 2] = ethertype::IPV4.to_be_bytes();
@@ -70,7 +70,7 @@ impl Station {
         }
     }
 
-    /// What the frame is that begins with `head`, if weir answers it.
+    /// The kind of the frame that begins with `head`, if weir answers it.
     pub(crate) fn wants(&self, head: &[u8]) -> Option<Wanted> {
         if self.is_host && !self.may_want(head) {
             return None;
@@ -105,7 +105,7 @@ impl Station {
                 asks.then_some(Wanted::Names(offset))
             }
             (Network::Ipv4(ip), _) if ip.protocol == ICMP && !ip.fragment => {
-                // Options could ask for another way back.
+                // IPv4 options could request another route for the answer.
                 let is_plain = ip.header_len == IPV4_HEADER_LEN_MIN;
                 let for_weir = ethernet.dst == self.mac && self.has(ip.dst) && is_plain;
                 for_weir.then_some(Wanted::Echo)
@@ -116,7 +116,7 @@ impl Station {
                 }
                 match *head.get(HEADER_LEN + usize::from(IPV6_HEADER_LEN))? {
                     ROUTER_SOLICITATION => {
-                        // RFC 4861 §6.1.1: it comes from this link.
+                        // A hop limit of 255 shows that no router has forwarded the frame (RFC 4861 §6.1.1).
                         let is_near = head.get(HEADER_LEN + 7) == Some(&255);
                         (is_near && self.ra.is_some()).then_some(Wanted::Routers)
                     }
@@ -132,14 +132,14 @@ impl Station {
         }
     }
 
-    /// Whether a datagram asks weir for names.
+    /// True if a datagram is a DNS question for weir.
     fn asks(&self, ethernet: &Ethernet, to: impl Into<IpAddr>, ports: Ports) -> bool {
         self.has_names && ports.dst == DNS_PORT && ethernet.dst == self.mac && self.has(to)
     }
 
     /// The answer to a question for a neighbour.
     pub(crate) fn neighbour(&self, head: &[u8]) -> Option<Vec<u8>> {
-        // One that asks weir alone asks as one that asks all.
+        // `Neighbour::read` reports only requests to a group address. A request to weir alone gets the same answer.
         let mut asked = head.to_vec();
         asked.get_mut(..6)?.copy_from_slice(&Mac::BROADCAST.0);
         let ip = Neighbour::read(&asked)?.asks?;

@@ -1,4 +1,4 @@
-//! Frames that wait to be looked at, and answers that wait to be sent: between workers and the thread that answers.
+//! The queues between the workers and the thread that answers: frames for the thread, and its answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,45 +24,45 @@ use weir_wire::{Ethernet, Mac, OffloadCaps, VnetHdr};
 use crate::answer::Wanted;
 use crate::port::Guest;
 
-/// What weir has answered in a network, and what it has not.
+/// Counters of weir's answers in a network, and of the frames that it did not answer.
 #[derive(Debug, Default)]
 pub struct GatewayCounters {
-    /// Questions for weir's addresses (ARP, neighbour discovery).
+    /// Answers for weir's addresses (ARP, neighbour discovery).
     pub neighbours: Counter,
-    /// Guests that were told of prefixes, asked or not.
+    /// Router advertisements, solicited or not.
     pub advertised: Counter,
-    /// Echo requests.
+    /// Echo replies.
     pub echoes: Counter,
     /// Addresses that were offered.
     pub offered: Counter,
-    /// Addresses that were given, and times that were made longer.
+    /// Addresses that were given, and leases that were extended.
     pub given: Counter,
-    /// Settings for clients that have an address.
+    /// Answers with settings for clients that have an address.
     pub informed: Counter,
-    /// Requests for addresses that the client may not have.
+    /// Requests for addresses that the client must not have.
     pub refused: Counter,
     /// Addresses that were given back.
     pub released: Counter,
     /// Addresses that a client has found in use.
     pub declined: Counter,
-    /// Questions of clients for which there is no address.
+    /// DISCOVER messages of clients for which there is no address.
     pub no_address: Counter,
-    /// Questions for names that weir has answered itself.
+    /// DNS questions that weir has answered itself.
     pub dns_answered: Counter,
-    /// Those that the host's resolver has answered.
+    /// DNS questions that the host's resolver has answered.
     pub dns_forwarded: Counter,
-    /// Those that nobody has answered in time.
+    /// DNS questions that no resolver has answered in time.
     pub dns_failed: Counter,
-    /// Frames of a guest that sends too many for weir.
+    /// Frames for weir above the guest's rate.
     pub over_rate: Counter,
-    /// Frames for weir that say nothing to it.
+    /// Frames for weir that it does not understand.
     pub ignored: Counter,
-    /// Answers whose receiver was not there any more.
+    /// Answers whose receiver was no longer behind its port, or that found the queue full.
     pub unsent: Counter,
 }
 
 impl GatewayCounters {
-    /// Each by its name.
+    /// All counters, each with its name.
     pub fn all(&self) -> [(&'static str, u64); 16] {
         [
             ("neighbours", &self.neighbours),
@@ -86,12 +86,12 @@ impl GatewayCounters {
     }
 }
 
-/// A guest's port that is served, and how much of it.
+/// A guest's port that weir serves, and its rates.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) guest: Guest,
     rate: Gcra,
-    /// Of questions for names: who has many of them has its address no less.
+    /// The rate of DNS questions is separate, so that a guest with many of them can still renew its address.
     names_rate: Gcra,
 }
 
@@ -108,14 +108,14 @@ pub(crate) struct Arrival {
 #[derive(Debug, Default)]
 struct Waiting {
     all: VecDeque<Arrival>,
-    /// How many of each port, questions for names apart.
+    /// The number of frames of each port, with DNS questions (`true`) counted separately.
     of: HashMap<(PortId, bool), usize>,
-    /// Guests have come or gone, or the thread is to end.
+    /// `rings`: guests were added or removed. `ends`: the thread has to end.
     rings: bool,
     ends: bool,
 }
 
-/// Says to workers that there are answers.
+/// Notifies a worker of answers.
 #[derive(Debug)]
 pub struct Bell {
     pub(crate) rung: OwnedFd,
@@ -123,7 +123,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// One that has not rung yet.
+    /// Creates a bell that has not rung yet.
     ///
     /// # Errors
     /// There is no descriptor left.
@@ -133,16 +133,16 @@ impl Bell {
     }
 }
 
-/// What the thread is woken for.
+/// The reason for which the thread wakes.
 #[derive(Debug)]
 pub(crate) enum Woken {
-    /// Frames to look at, and whether the guests have changed.
+    /// Frames to answer, and `true` if guests were added or removed.
     Work(Vec<Arrival>, bool),
-    /// The port is gone.
+    /// The thread has to end.
     End,
 }
 
-/// See the module.
+/// The queues of one port.
 pub(crate) struct Desk {
     pub(crate) vid: Vid,
     pub(crate) fdb: Arc<Fdb>,
@@ -150,7 +150,7 @@ pub(crate) struct Desk {
     guests: RwLock<HashMap<PortId, Arc<Served>>>,
     waiting: Mutex<Waiting>,
     woken: Condvar,
-    /// Answers, each for the port that its receiver is to be behind.
+    /// Answers, each with the port that its receiver must be behind.
     answers: Mutex<VecDeque<(PortId, Vec<u8>)>>,
     /// Rings when there is an answer.
     bell: OwnedFd,
@@ -163,7 +163,7 @@ impl Desk {
         Self { vid, fdb, counters, guests, waiting, woken, answers, bell }
     }
 
-    /// The guest behind a port from now on; `None` without.
+    /// Sets the guest behind a port; `None` removes it.
     pub(crate) fn set_guest(&self, port: PortId, guest: Option<Guest>) {
         let mut guests = self.guests.write().unwrap_or_else(PoisonError::into_inner);
         let changed = match guest {
@@ -183,7 +183,7 @@ impl Desk {
         }
     }
 
-    /// Stations of guests, each with the port that it is behind and the guest.
+    /// The guests' stations, each with its port and its guest.
     pub(crate) fn stations(&self, now_secs: u32) -> Vec<(PortId, Mac, Arc<Served>)> {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
         let all = self.fdb.entries(now_secs).into_iter().filter(|entry| entry.vid == self.vid);
@@ -194,7 +194,7 @@ impl Desk {
         all.filter_map(of_guests).collect()
     }
 
-    /// The guest of which this holds, if there is one.
+    /// A guest for which `is_it` is true, if there is one.
     pub(crate) fn guest(&self, is_it: impl Fn(&Guest) -> bool) -> Option<Guest> {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
         guests.values().find(|served| is_it(&served.guest)).map(|served| served.guest.clone())
@@ -210,7 +210,7 @@ impl Desk {
         lock(&self.waiting)
     }
 
-    /// Takes a frame for weir that came from `from`, if that is a guest's port that may send one.
+    /// Takes a frame for weir from a guest's port, within the guest's rate.
     pub(crate) fn arrive(
         &self,
         from: PortId,
@@ -218,7 +218,7 @@ impl Desk {
         copy: impl FnOnce() -> Option<Vec<u8>>,
     ) {
         let served = self.guests.read().unwrap_or_else(PoisonError::into_inner).get(&from).cloned();
-        // An uplink's stations have servers of their own.
+        // Stations behind an uplink have their own servers.
         let Some(served) = served else { return };
         let is_name = matches!(wanted, Wanted::Names(_));
         let (rate, waiting_max) = match is_name {
@@ -246,7 +246,7 @@ impl Desk {
         self.woken.notify_one();
     }
 
-    /// Waits for frames to look at, or until `end`.
+    /// Waits for frames or a change of the guests, at most until `end`.
     pub(crate) fn wait(&self, end: Option<Instant>) -> Woken {
         let idle =
             |waiting: &mut Waiting| waiting.all.is_empty() && !waiting.rings && !waiting.ends;
@@ -267,13 +267,13 @@ impl Desk {
         Woken::Work(waiting.all.drain(..).collect(), changed)
     }
 
-    /// Has the thread end.
+    /// Ends the thread.
     pub(crate) fn end(&self) {
         self.waiting().ends = true;
         self.woken.notify_one();
     }
 
-    /// Has these frames sent, each to the port that its receiver is behind.
+    /// Queues answers, each with the port that its receiver must be behind.
     pub(crate) fn send(&self, all: impl IntoIterator<Item = (PortId, Vec<u8>)>) {
         let mut answers = lock(&self.answers);
         let was_empty = answers.is_empty();
@@ -286,12 +286,12 @@ impl Desk {
         let rings = was_empty && !answers.is_empty();
         drop(answers);
         if rings {
-            // Each write is an event, and it takes centuries to fill the counter.
+            // A write adds 1 to the counter. The counter would overflow only after centuries.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
 
-    /// The next answer whose receiver is where it was.
+    /// The next answer whose receiver is still behind its port.
     pub(crate) fn next_answer(&self) -> Option<Vec<u8>> {
         let mut answers = lock(&self.answers);
         let now_secs = clock::secs(clock::now_ns());
@@ -308,15 +308,15 @@ impl Desk {
     }
 }
 
-/// The host as a station beside weir: the TAP that it has its address on.
+/// The host as a station beside weir: the TAP device that has the host's address.
 pub struct HostSide {
     tap: Tap,
-    /// The TAP's queue once more, among those of the port.
+    /// A duplicate of the TAP's queue, for the port's queues.
     queue: OwnedFd,
 }
 
 impl HostSide {
-    /// Of a TAP with one queue.
+    /// Takes a TAP with one queue.
     ///
     /// # Errors
     /// There is no descriptor left, or the TAP has another number of queues.
@@ -326,11 +326,11 @@ impl HostSide {
     }
 }
 
-/// What the port's frames come from, and what of them goes to the host.
+/// The device of the port: the source of its answers, and the way to the host.
 pub(crate) struct AnswerDevice {
     name: String,
     desk: Arc<Desk>,
-    /// That of the host, if there is one, and the one of answers, which is last.
+    /// The host's queue, if there is a host, and the queue of answers, which is last.
     queues: Vec<OwnedFd>,
     steering: Steering,
     host: Option<Tap>,
@@ -349,7 +349,7 @@ impl AnswerDevice {
         Self { name, desk, queues, steering, host }
     }
 
-    /// The host, if it is its queue.
+    /// The host, if `queue` is the host's.
     fn host(&self, queue: BorrowedFd<'_>) -> Option<&Tap> {
         let of_answers = self.queues.last().is_some_and(|it| it.as_raw_fd() == queue.as_raw_fd());
         self.host.as_ref().filter(|_| !of_answers)
@@ -396,7 +396,7 @@ impl FrameDevice for AnswerDevice {
         Ok(1)
     }
 
-    /// Frames for weir are looked at before they would come here.
+    /// Sends to the host only: frames for weir do not reach the device.
     fn send(
         &self,
         queue: BorrowedFd<'_>,

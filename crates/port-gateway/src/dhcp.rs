@@ -1,4 +1,4 @@
-//! What becomes of one message of a client (RFC 2131).
+//! The server's handling of one client message (RFC 2131).
 //!
 //! weir is the only server of its network, so it answers with a NAK where a server among others would be silent, and lets
 //! a client keep an address that weir does not remember, if the address is free.
@@ -19,13 +19,13 @@ use crate::leases::{Client, Hold, Lease, Leases};
 #[cfg(test)]
 mod tests;
 
-/// What begins a client's message: `op`, Ethernet, and how long its addresses are (RFC 2131 §2).
+/// The first bytes of a client's message: `op`, `htype` (Ethernet) and `hlen` (RFC 2131 §2).
 const REQUEST_OF_ETHERNET: [u8; 3] = [1, 1, 6];
-/// Where a message has its magic cookie, which options follow (RFC 2131 §3), and what that is.
+/// The offsets of the magic cookie and of the options after it, and the cookie's value (RFC 2131 §3).
 const COOKIE: usize = 236;
 const OPTIONS: usize = 240;
 const MAGIC: [u8; 4] = [99, 130, 83, 99];
-/// Options (RFC 2132 §3.1, §3.2), and those that a client is listened to for, each with how long it may be.
+/// The pad and end options (RFC 2132 §3.1, §3.2), and the options that the server reads, each with its valid lengths.
 const PAD: u8 = 0;
 const END: u8 = 255;
 const LISTENED_TO: [(u8, RangeInclusive<usize>); 5] = [
@@ -40,46 +40,46 @@ const NAMES: Range<usize> = 44..236;
 /// A client accepts a message of so many bytes, and a shorter one may be taken for BOOTP's (RFC 1542 §2.1).
 const MESSAGE_LEN_MIN: usize = 300;
 
-/// What guests of a network are given.
+/// The settings that the guests of a network get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpSettings {
     /// weir's own address, and the subnet.
     pub own: Ipv4Net,
-    /// From which addresses it takes.
+    /// The range of addresses that the server gives.
     pub range: RangeInclusive<Ipv4Addr>,
-    /// The way out.
+    /// The default gateway.
     pub router: Option<Ipv4Addr>,
-    /// Servers of names.
+    /// DNS servers.
     pub dns: Vec<Ipv4Addr>,
     /// The domain of guests' names.
     pub domain: Option<String>,
-    /// How long an address is given for (s).
+    /// The lease time (s).
     pub lease_secs: u32,
-    /// Addresses of one interface each.
+    /// Fixed addresses, by interface.
     pub fixed: BTreeMap<String, Ipv4Addr>,
 }
 
-/// Who asks.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Asker<'a> {
-    /// By the interface that it is behind.
+    /// The interface that the sender is behind.
     pub vif: &'a str,
-    /// The sender of its frame.
+    /// The source address of the frame.
     pub mac: Mac,
-    /// The longest packet that its interface takes.
+    /// The MTU of the interface.
     pub mtu: Option<u16>,
 }
 
-/// What was done with a message.
+/// The result of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
     /// An address was offered.
     Offered,
-    /// It was given, or its time was made longer.
+    /// An address was given, or its lease was extended.
     Given,
     /// Settings were given to a client that has an address.
     Informed,
-    /// The client is to ask anew.
+    /// The client got a NAK and has to start again.
     Refused,
     /// The client has given an address back.
     Released,
@@ -87,7 +87,7 @@ pub enum Done {
     Declined,
     /// There is no address for the client.
     NoAddress,
-    /// Not a message for weir, or not one that it may answer.
+    /// The message is not for weir, or weir must not answer it.
     Ignored,
 }
 
@@ -105,9 +105,9 @@ pub struct Reply {
 pub struct Dhcp {
     settings: DhcpSettings,
     leases: Leases,
-    /// Interfaces of the network: an address is kept for each.
+    /// Interfaces of the network. One address is reserved for each.
     vifs: BTreeSet<String>,
-    /// Addresses that interfaces always have, and whose each is.
+    /// Fixed addresses by interface, and the interface of each fixed address.
     fixed: BTreeMap<String, Ipv4Addr>,
     reserved: BTreeMap<Ipv4Addr, String>,
     /// Addresses whose leases have changed since they were saved.
@@ -115,7 +115,7 @@ pub struct Dhcp {
 }
 
 impl Dhcp {
-    /// A server that goes on with these leases.
+    /// Creates a server that starts with these leases.
     pub fn new(settings: DhcpSettings, leases: Leases) -> Self {
         let (vifs, fixed, reserved, changed) = Default::default();
         let mut server = Self { settings, leases, vifs, fixed, reserved, changed };
@@ -123,12 +123,12 @@ impl Dhcp {
         server
     }
 
-    /// Who has which address.
+    /// The leases of the network.
     pub fn leases(&self) -> &Leases {
         &self.leases
     }
 
-    /// Addresses that an interface has now, or is to have.
+    /// The addresses that an interface holds now, and its fixed address.
     pub fn addresses_of(&self, vif: &str, now_secs: u32) -> Vec<Ipv4Addr> {
         let held = self.leases.of_vif(vif);
         let held = held.filter(|(_, lease)| lease.hold == Hold::Bound && lease.holds(now_secs));
@@ -137,7 +137,7 @@ impl Dhcp {
         all
     }
 
-    /// The interface that has an address now, or is to have it.
+    /// The interface that holds an address now, or for which the address is fixed.
     pub fn vif_of(&self, address: Ipv4Addr, now_secs: u32) -> Option<&str> {
         let lease = self.leases.get(address);
         let lease = lease.filter(|it| it.hold == Hold::Bound && it.holds(now_secs));
@@ -145,13 +145,13 @@ impl Dhcp {
         of_lease.or_else(|| self.reserved.get(&address).map(String::as_str))
     }
 
-    /// What it gives.
+    /// The server's settings.
     pub fn settings(&self) -> &DhcpSettings {
         &self.settings
     }
 
-    /// The interfaces of the network, each with the address that it always has by its own configuration. What the
-    /// network says of it comes first.
+    /// Sets the interfaces of the network, each with the fixed address of its own section. A fixed address in the
+    /// network's section takes precedence.
     pub fn set_vifs(&mut self, vifs: impl IntoIterator<Item = (String, Option<Ipv4Addr>)>) {
         let (mut names, mut fixed) = (BTreeSet::new(), BTreeMap::new());
         for (vif, own) in vifs {
@@ -164,7 +164,7 @@ impl Dhcp {
         (self.vifs, self.fixed) = (names, fixed);
     }
 
-    /// Whether somebody other than weir and the router can have it.
+    /// True if a station other than weir and the router can have the address.
     fn is_station(&self, address: Ipv4Addr) -> bool {
         let own = self.settings.own;
         own.contains(&address)
@@ -191,7 +191,7 @@ impl Dhcp {
         let Ok(message) = Message::decode(&mut Decoder::new(&bytes)) else {
             return (Done::Ignored, None);
         };
-        // Who asks in another's name would get that one's address; a relay has no place in a network with weir in it.
+        // A guest that sends another station's `chaddr` would get its address. weir serves its network without relays.
         if message.chaddr() != asker.mac.0 || !message.giaddr().is_unspecified() {
             return (Done::Ignored, None);
         }
@@ -211,14 +211,14 @@ impl Dhcp {
         }
     }
 
-    /// Whether an address may be given to whoever asks first.
+    /// True if the address is dynamic: the server can give it to any client.
     fn is_for_all(&self, address: Ipv4Addr) -> bool {
         self.settings.range.contains(&address)
             && self.is_station(address)
             && !self.reserved.contains_key(&address)
     }
 
-    /// How many addresses there are for whoever asks first.
+    /// The number of dynamic addresses.
     fn room(&self) -> u64 {
         let range = &self.settings.range;
         let (first, last) = (range.start().to_bits(), range.end().to_bits());
@@ -228,7 +228,7 @@ impl Dhcp {
         (u64::from(last.saturating_sub(first)) + 1).saturating_sub(taken as u64)
     }
 
-    /// Whether one more address is left for this interface: its first one is kept for each, so that no other takes it.
+    /// True if the interface can get one more address. One address is reserved for each interface that has none yet.
     fn has_room_for(&self, vif: &str, now_secs: u32) -> bool {
         let own = self.leases.held_by(vif, now_secs);
         if own == 0 {
@@ -264,7 +264,7 @@ struct Turn<'t> {
 }
 
 impl Turn<'_> {
-    /// Whether the client has the address, or was offered it.
+    /// True if the client has the address, or the server has offered it to the client.
     fn has(&self, address: Ipv4Addr) -> bool {
         self.server.leases.get(address).is_some_and(|lease| {
             lease.hold != Hold::Declined
@@ -273,11 +273,11 @@ impl Turn<'_> {
         })
     }
 
-    /// Whether the client may have the address.
+    /// True if the server can give the address to the client.
     fn may_have(&self, address: Ipv4Addr) -> bool {
         let leases = &self.server.leases;
         match self.server.fixed.get(self.asker.vif) {
-            // All clients behind the interface are one as far as this address is concerned.
+            // The fixed address belongs to the interface: any client behind it can have the address.
             Some(fixed) => {
                 let is_free = leases.get(address).is_none_or(|lease| {
                     let own = lease.client.vif == self.asker.vif && lease.hold != Hold::Declined;
@@ -286,7 +286,7 @@ impl Turn<'_> {
                 *fixed == address && is_free
             }
             None => {
-                // An address that the client has already takes no room.
+                // A client that has the address already needs no further one.
                 let has = self.has(address);
                 self.server.is_for_all(address)
                     && leases.is_free_for(address, &self.client, self.now_secs)
@@ -295,8 +295,8 @@ impl Turn<'_> {
         }
     }
 
-    /// The address to offer: the one that is the interface's, the one that the client has or had, the one that it asks
-    /// for, any other (RFC 2131 §4.3.1).
+    /// The address to offer. In this order: the interface's fixed address, the client's present or last one, the
+    /// requested one, any other (RFC 2131 §4.3.1).
     fn choose(&self) -> Option<Ipv4Addr> {
         if let Some(fixed) = self.server.fixed.get(self.asker.vif) {
             return Some(*fixed).filter(|fixed| self.may_have(*fixed));
@@ -310,14 +310,14 @@ impl Turn<'_> {
         if !self.server.has_room_for(self.asker.vif, self.now_secs) {
             return None;
         }
-        // From a place that is the interface's own: so it gets the same one again as long as it can.
+        // The search begins at a hash of the client, so that the client gets the same address again if it is free.
         let (first, last) = (self.server.settings.range.start(), self.server.settings.range.end());
         let (first, size) = (first.to_bits(), u64::from(last.to_bits() - first.to_bits()) + 1);
         let mut hasher = DefaultHasher::new();
         (self.asker.vif, self.asker.mac.0).hash(&mut hasher);
         let start = hasher.finish() % size;
         let address = |step: u64| Ipv4Addr::from_bits(first + ((start + step) % size) as u32);
-        // Of so many, one is neither leased nor left out.
+        // Among so many addresses, at least one is neither leased nor excluded.
         let tries = size.min(2 * LEASES_MAX as u64 + 8);
         let free = |address: &Ipv4Addr| {
             self.server.is_for_all(*address)
@@ -350,7 +350,7 @@ impl Turn<'_> {
         self.server.settings.own.addr()
     }
 
-    /// For how long: what the client asks for, within what is configured.
+    /// The lease time: the client's requested time, limited by the configured one.
     fn lease_secs(&self) -> u32 {
         let max = self.server.settings.lease_secs;
         match self.message.opts().get(OptionCode::AddressLeaseTime) {
@@ -367,8 +367,8 @@ impl Turn<'_> {
             hold,
             until_secs: self.now_secs.saturating_add(secs),
         };
-        // What it was offered beside is free for others. What it was given is its own until that time is over, whatever
-        // else it asks for.
+        // Other addresses that were only offered to the client become free. Addresses that were given to the client
+        // stay its own until their leases end.
         let others: Vec<_> = self
             .server
             .leases
@@ -394,7 +394,7 @@ impl Turn<'_> {
     fn discover(mut self) -> (Done, Option<Reply>) {
         let Some(address) = self.choose() else { return (Done::NoAddress, None) };
         let secs = self.lease_secs();
-        // What the client has stays bound: it may go on with it (RFC 2131 §4.3.2).
+        // An address that the client has stays bound: the client can go on with it (RFC 2131 §4.3.2).
         let has = self.server.leases.of(&self.client).is_some_and(|(own, lease)| {
             own == address && lease.hold == Hold::Bound && lease.holds(self.now_secs)
         });
@@ -407,7 +407,7 @@ impl Turn<'_> {
     fn request(mut self) -> (Done, Option<Reply>) {
         let ciaddr = self.message.ciaddr();
         let address = match (self.named_server(), self.requested()) {
-            // Another server's offer is the one that the client takes: there is none, but a client may think so.
+            // The client selects another server's offer. No such server exists here, but a client can name one.
             (Some(server), _) if server != self.own() => {
                 if let Some((address, lease)) = self.server.leases.of(&self.client)
                     && lease.hold == Hold::Offered
@@ -416,9 +416,9 @@ impl Turn<'_> {
                 }
                 return (Done::Ignored, None);
             }
-            // It chooses, or it comes back and says what it had.
+            // The client selects an offer, or it restarts and names its last address.
             (_, Some(address)) => address,
-            // It renews.
+            // The client renews its lease.
             (None, None) if !ciaddr.is_unspecified() => ciaddr,
             _ => return (Done::Ignored, None),
         };
@@ -430,8 +430,8 @@ impl Turn<'_> {
         (Done::Given, Some(self.reply(MessageType::Ack, address, Some(secs))))
     }
 
-    /// The client has found somebody with the address. It counts as one of the interface's own for a while, so that no
-    /// guest uses up a network's addresses by finding fault with each.
+    /// The client has found the address in use. The address counts towards the interface's limit for a while, so that a
+    /// guest cannot exhaust the network's addresses with DECLINE messages.
     fn decline(mut self) -> (Done, Option<Reply>) {
         let Some(address) = self.requested() else { return (Done::Ignored, None) };
         let for_weir = self.named_server().is_none_or(|server| server == self.own());
@@ -465,7 +465,7 @@ impl Turn<'_> {
         (Done::Informed, Some(self.reply(MessageType::Ack, Ipv4Addr::UNSPECIFIED, None)))
     }
 
-    /// What every answer has.
+    /// The fields that every answer has.
     fn answer(&self, kind: MessageType) -> Message {
         let message = self.message;
         let mut answer = Message::new_with_id(
@@ -527,13 +527,13 @@ impl Turn<'_> {
 
     fn refuse(&self) -> Reply {
         let answer = self.answer(MessageType::Nak);
-        // The address that the client has may not be one here (RFC 2131 §4.1).
+        // The client's address can be of another network (RFC 2131 §4.1).
         Reply { bytes: encode(&answer), to: Ipv4Addr::BROADCAST }
     }
 }
 
-/// A message with those of its options alone that are listened to, each once and as long as it is to be: `dhcproto`
-/// refuses a message for any option that it does not like, and asserts that others are sound.
+/// The message with only the options that the server reads, each once and of a valid length. `dhcproto` refuses a
+/// message for some malformed options, and panics on others.
 fn with_few_options(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut kept = bytes.get(..OPTIONS)?.to_vec();
     kept.get_mut(NAMES)?.fill(0);
@@ -563,7 +563,7 @@ fn with_few_options(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 fn encode(message: &Message) -> Vec<u8> {
-    // Only options that are too many fail, and there are few.
+    // Encoding fails only if the options are too long, and an answer has few.
     let mut bytes = message.to_vec().unwrap_or_default();
     let len = bytes.len().max(MESSAGE_LEN_MIN);
     bytes.resize(len, 0);

@@ -1,7 +1,8 @@
 //! The thread that asks the host's resolver for guests of one network.
 //!
-//! Its sockets are connected to the resolver, by somebody else, so that nobody but the resolver can be reached and nobody
-//! else's datagrams come. There are a few of them, each with a port that the kernel has chosen, and none is used for long.
+//! Another part of weir makes its sockets and connects them to the resolver, so that the thread can reach only the
+//! resolver and gets only the resolver's datagrams. The thread has a few sockets. The kernel has chosen the port of
+//! each, and each is used only for a short time.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -28,18 +29,18 @@ use crate::names::Asked;
 #[cfg(test)]
 mod tests;
 
-/// Makes a socket that does not block, connected to one of the host's resolvers: to the next one of them for each number.
+/// Makes a non-blocking socket that is connected to one of the host's resolvers. Each number selects the next resolver.
 pub type Dial = Box<dyn FnMut(u32) -> io::Result<OwnedFd> + Send>;
 
 const PATIENCE: Duration = Duration::from_secs(DNS_TIMEOUT_SECS);
 const SOCKET_LIFE: Duration = Duration::from_secs(DNS_SOCKET_SECS);
-/// Each question is put twice, the second time to another resolver, if there is one.
+/// The attempts for each question. The second one goes to another resolver, if there is one.
 const TRIES: u8 = 2;
-/// After no socket could be had, and between two looks for questions that have waited for too long.
+/// The time until the next attempt to make a socket, and between two searches for late questions.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How long a socket that nothing is sent by is listened to.
+/// The time for which a socket is still read after it takes no more questions.
 const LINGERS: Duration = Duration::from_secs(2 * DNS_TIMEOUT_SECS);
-/// Datagrams of one socket in a row.
+/// The largest number of datagrams that are read from one socket at a time.
 const AT_ONCE: usize = 32;
 
 /// A guest's question.
@@ -47,7 +48,7 @@ const AT_ONCE: usize = 32;
 pub(crate) struct Question {
     pub(crate) from: PortId,
     pub(crate) asked: Asked,
-    /// How the answer gets there.
+    /// The addresses of the answer.
     pub(crate) way: Way,
 }
 
@@ -72,7 +73,7 @@ impl Inbox {
     }
 }
 
-/// Asks the resolver. Dropped, it ends.
+/// The thread that asks the resolver. A drop ends it.
 pub(crate) struct Forwarder {
     inbox: Arc<Mutex<Inbox>>,
     bell: OwnedFd,
@@ -80,10 +81,10 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Begins to ask by what `dial` makes; answers go to `desk`.
+    /// Starts the thread. `dial` makes its sockets, and answers go to `desk`.
     ///
     /// # Errors
-    /// There is no thread, or no descriptor.
+    /// A thread or a descriptor cannot be made.
     pub(crate) fn start(desk: Arc<Desk>, dial: Dial) -> io::Result<Self> {
         let inbox = Arc::<Mutex<Inbox>>::default();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -108,12 +109,12 @@ impl Forwarder {
         Ok(Self { inbox, bell, thread: Some(thread) })
     }
 
-    /// Takes a question, if the guest has few under way.
+    /// Takes a question, unless too many of the guest's questions are pending.
     pub(crate) fn take(&self, question: Question) -> bool {
         let mut inbox = lock(&self.inbox);
         let inbox = &mut *inbox;
         let of = inbox.of.entry(question.from).or_default();
-        // Others leave room for the first one of each.
+        // The first question of each guest is taken even if the limit for all is reached.
         let max = if inbox.total < DNS_ASKED_MAX { DNS_ASKED_PER_VIF_MAX } else { 1 };
         if *of >= max {
             return false;
@@ -143,35 +144,35 @@ impl Drop for Forwarder {
 /// A socket that is connected to a resolver.
 struct Line {
     number: u32,
-    /// Which resolver.
+    /// The resolver's number.
     turn: u32,
     until: Instant,
     socket: OwnedFd,
 }
 
-/// A question that has been put.
+/// A question that has been sent to a resolver.
 struct Pending {
     question: Question,
     at: Instant,
     tries: u8,
 }
 
-/// What the thread has.
+/// The thread's state.
 struct Asking {
     inbox: Arc<Mutex<Inbox>>,
     heard: OwnedFd,
     desk: Arc<Desk>,
     dial: Dial,
     lines: Vec<Line>,
-    /// By line and number.
+    /// Questions without an answer, by line and DNS message number.
     pending: HashMap<(u32, u16), Pending>,
     next_line: u32,
-    /// Which resolver is asked: the next one after one has been silent.
+    /// The number of the resolver in use. It grows when that resolver is silent.
     turn: u32,
     heard_at: Instant,
-    /// When a socket may be asked for again.
+    /// The time of the next attempt to make a socket, after one has failed.
     dials_at: Instant,
-    /// When it is looked for what is late.
+    /// The time of the next search for late questions.
     expires_at: Instant,
 }
 
@@ -200,7 +201,7 @@ impl Asking {
         }
     }
 
-    /// Waits for questions and answers, or until something is to be looked at; says on which lines there are answers.
+    /// Waits for questions, for answers, or until the next timeout. Returns the lines on which there are answers.
     fn wait(&self) -> Vec<u32> {
         let ends = self.lines.iter().map(|line| line.until + LINGERS).min();
         let end = if self.pending.is_empty() { ends } else { Some(self.expires_at) };
@@ -216,7 +217,7 @@ impl Asking {
         lines.filter(|(_, fd)| !fd.revents().is_empty()).map(|(line, _)| line.number).collect()
     }
 
-    /// Puts a question, or says that it has failed.
+    /// Sends a question to a resolver, or answers the guest that it has failed.
     fn put(&mut self, question: Question, tries: u8) {
         let Some(at) = self.line() else { return self.fail(&question) };
         let Line { number: line, socket, .. } = &self.lines[at];
@@ -232,7 +233,7 @@ impl Asking {
         }
     }
 
-    /// Which line to take to the resolver whose turn it is, any of them.
+    /// A random line to the resolver in use. A new one is made while there are few.
     fn line(&mut self) -> Option<usize> {
         let now = Instant::now();
         let turn = self.turn;
@@ -243,7 +244,7 @@ impl Asking {
                 Ok(socket) => {
                     let number = self.next_line;
                     self.next_line = self.next_line.wrapping_add(1);
-                    // Questions on the oldest ones have been put again, or given up.
+                    // Questions on the oldest lines have been sent again, or have failed.
                     if self.lines.len() >= 3 * DNS_SOCKETS_MAX {
                         self.lines.remove(0);
                     }
@@ -261,7 +262,7 @@ impl Asking {
         all.nth(which).map(|(at, _)| at)
     }
 
-    /// Takes what has come on a line.
+    /// Reads the datagrams on a line.
     fn hear(&mut self, number: u32) {
         for _ in 0..AT_ONCE {
             let Some(line) = self.lines.iter().find(|line| line.number == number) else { return };
@@ -286,7 +287,7 @@ impl Asking {
         }
     }
 
-    /// The resolver cannot be reached by a line: its questions are late.
+    /// Handles an error of a line: the resolver cannot be reached, and the questions on the line count as late.
     fn lost(&mut self, number: u32, error: Errno) {
         tracing::debug!(%error, "a resolver is not there");
         let Some(line) = self.lines.iter_mut().find(|line| line.number == number) else { return };
@@ -302,13 +303,13 @@ impl Asking {
         }
     }
 
-    /// The resolver does not answer: it is another one's turn.
+    /// The resolver does not answer: the next one is used.
     fn silent(&mut self) {
         self.turn = self.turn.wrapping_add(1);
         self.heard_at = Instant::now();
     }
 
-    /// Puts questions that were not answered in time once more, and gives up others.
+    /// Sends late questions once more, and fails those that were sent twice.
     fn expire(&mut self) {
         let now = Instant::now();
         let late: Vec<_> = self

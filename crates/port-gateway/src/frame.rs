@@ -1,4 +1,4 @@
-//! Headers around an answer, and what of a question is turned around.
+//! The headers of an answer, and echo replies.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,24 +10,24 @@ use weir_wire::{Mac, ethertype};
 #[cfg(test)]
 mod tests;
 
-/// weir's packets go through no router.
+/// The hop limit of weir's packets.
 const HOPS: u8 = 64;
-/// Of ICMP and ICMPv6 (RFC 792, RFC 4443 §4.1).
+/// The types of ICMP and of ICMPv6 (RFC 792, RFC 4443 §4.1).
 const ECHO_REQUEST: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
 
-/// How a datagram goes from weir to a guest.
+/// The addresses of a datagram from weir to a guest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     /// weir's MAC address, and the guest's.
     pub(crate) macs: (Mac, Mac),
     pub(crate) from: SocketAddr,
-    /// Of the same family.
+    /// The guest's address, of the same family.
     pub(crate) to: SocketAddr,
 }
 
 impl Way {
-    /// A datagram, in a frame.
+    /// The frame of a datagram.
     pub(crate) fn datagram(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let udp_len = u16::try_from(usize::from(UDP_HEADER_LEN) + payload.len()).ok()?;
         let mut frame =
@@ -76,8 +76,8 @@ impl Way {
     }
 }
 
-/// The answer to an echo request whose message begins at `at`, from the same frame: both pairs of addresses, which
-/// have `address_len` bytes from `addresses` on, change places.
+/// The reply to the echo request whose ICMP message begins at `at`. The MAC addresses are swapped, and so are the IP
+/// addresses, which have `address_len` bytes each and begin at `addresses`.
 pub(crate) fn echo_reply(
     frame: &[u8],
     own: Mac,
@@ -94,7 +94,7 @@ pub(crate) fn echo_reply(
         reply.get_mut(addresses..addresses + 2 * address_len)?.split_at_mut(address_len);
     from.swap_with_slice(to);
     *reply.get_mut(at)? = ECHO_REPLY[which];
-    // What is wrong stays wrong: the sum changes by what the type does (RFC 1624).
+    // The checksum is updated for the new type only (RFC 1624), so that a wrong one stays wrong.
     let sum = u16::from_be_bytes(frame.get(at + 2..at + 4)?.try_into().ok()?);
     let [before, after] = [ECHO_REQUEST, ECHO_REPLY].map(|kinds| u16::from(kinds[which]) << 8);
     let mut changed = Sum::new();

@@ -1,4 +1,4 @@
-//! Who has which address, and until when.
+//! The leases: each address, its client and its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -6,19 +6,19 @@ use std::net::Ipv4Addr;
 use weir_limits::LEASES_MAX;
 use weir_wire::Mac;
 
-/// A client behind an interface. What a client says of itself counts behind its own interface only.
+/// A client behind an interface. A client identifier is valid behind its own interface only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
     /// The interface.
     pub vif: String,
-    /// Its address.
+    /// The client's MAC address.
     pub mac: Mac,
-    /// What it calls itself (RFC 2132 §9.14), if it does.
+    /// The client identifier (RFC 2132 §9.14), if the client sends one.
     pub id: Option<Vec<u8>>,
 }
 
 impl Client {
-    /// Whether both are one: by the names that they give themselves if both do, by their MAC addresses otherwise.
+    /// True if both are the same client: by their identifiers if both have one, by their MAC addresses otherwise.
     pub fn is(&self, other: &Self) -> bool {
         self.vif == other.vif
             && match (&self.id, &other.id) {
@@ -28,30 +28,30 @@ impl Client {
     }
 }
 
-/// What holds of an address until its time is over.
+/// The state of an address until its lease ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// The client has it.
     Bound,
     /// It was offered to the client.
     Offered,
-    /// The client has found somebody else who uses it.
+    /// The client has found the address in use.
     Declined,
 }
 
-/// An address and its client. Once its time is over, the client gets it again if nobody else has it by then.
+/// The lease of an address. After its end, the client gets the address again unless another client has it by then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who has it.
+    /// The client that has the address.
     pub client: Client,
-    /// What holds of it.
+    /// The state of the address.
     pub hold: Hold,
-    /// The second in which that ends.
+    /// The second in which the lease ends.
     pub until_secs: u32,
 }
 
 impl Lease {
-    /// Whether it still holds.
+    /// True if the lease has not ended.
     pub fn holds(&self, now_secs: u32) -> bool {
         now_secs < self.until_secs
     }
@@ -66,7 +66,7 @@ pub struct Leases {
 }
 
 impl Leases {
-    /// All that are remembered, by address.
+    /// All leases by address, past ones included.
     pub fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
         self.all.iter().map(|(address, lease)| (*address, lease))
     }
@@ -76,30 +76,30 @@ impl Leases {
         self.all.get(&address)
     }
 
-    /// Those of one interface, past ones included.
+    /// The leases of one interface, past ones included.
     pub fn of_vif(&self, vif: &str) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
         let addresses = self.of_vifs.get(vif).into_iter().flatten();
         addresses.filter_map(|address| Some((*address, self.all.get(address)?)))
     }
 
-    /// How many of an interface hold.
+    /// The number of an interface's leases that have not ended.
     pub fn held_by(&self, vif: &str, now_secs: u32) -> usize {
         self.of_vif(vif).filter(|(_, lease)| lease.holds(now_secs)).count()
     }
 
-    /// How many hold in all.
+    /// The number of leases that have not ended.
     pub fn held(&self, now_secs: u32) -> usize {
         self.all.values().filter(|lease| lease.holds(now_secs)).count()
     }
 
-    /// The address that a client has, or had: the one that lasts longest, if there are several.
+    /// The client's present or last address. If there are several, the one whose lease ends last.
     pub fn of(&self, client: &Client) -> Option<(Ipv4Addr, &Lease)> {
         let its = self.of_vif(&client.vif).filter(|(_, lease)| lease.client.is(client));
         its.filter(|(_, lease)| lease.hold != Hold::Declined)
             .max_by_key(|(_, lease)| lease.until_secs)
     }
 
-    /// Whether the client may have an address as far as others are concerned.
+    /// True if no other client has the address.
     pub fn is_free_for(&self, address: Ipv4Addr, client: &Client, now_secs: u32) -> bool {
         self.all.get(&address).is_none_or(|lease| {
             let own = lease.hold != Hold::Declined && lease.client.is(client);
@@ -107,11 +107,11 @@ impl Leases {
         })
     }
 
-    /// Whoever had the address does not have it any more.
+    /// Replaces the lease of an address.
     pub fn put(&mut self, address: Ipv4Addr, lease: Lease, now_secs: u32) {
         self.forget(address);
         if self.all.len() >= LEASES_MAX {
-            // One that is over, and has been for the longest time.
+            // The lease that ended first makes room.
             let past = self.all.iter().filter(|(_, lease)| !lease.holds(now_secs));
             let oldest =
                 past.min_by_key(|(_, lease)| lease.until_secs).map(|(address, _)| *address);
@@ -122,14 +122,14 @@ impl Leases {
         self.all.insert(address, lease);
     }
 
-    /// The client gives the address back, and is remembered.
+    /// Ends the lease of an address, but remembers its client.
     pub fn end(&mut self, address: Ipv4Addr, now_secs: u32) {
         if let Some(lease) = self.all.get_mut(&address) {
             lease.until_secs = lease.until_secs.min(now_secs);
         }
     }
 
-    /// Forgets an address and who had it.
+    /// Removes the lease of an address.
     pub fn forget(&mut self, address: Ipv4Addr) {
         let Some(lease) = self.all.remove(&address) else { return };
         if let Some(addresses) = self.of_vifs.get_mut(&lease.client.vif) {

@@ -3,25 +3,25 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `port.rs` | [`GatewayPort`]: what the engine asks of a port; which frames are worth a look, and of whom |
-//! | `desk.rs` | frames that wait to be looked at, and answers that wait to be sent |
-//! | `service.rs` | [`Service`]: the thread that looks and answers |
-//! | `answer.rs` | what becomes of one frame: ARP, neighbour discovery, echo, DHCP |
-//! | `dhcp.rs` | `Dhcp`: what becomes of one message of a client |
-//! | `names.rs` | `Names`: names of guests, and what of a question goes to the host's resolver |
+//! | `port.rs` | [`GatewayPort`]: the engine's port, which copies the frames for weir |
+//! | `desk.rs` | the queues of frames for the thread, and of its answers |
+//! | `service.rs` | [`Service`]: the thread that answers |
+//! | `answer.rs` | classifies frames; answers ARP, neighbour discovery and echo |
+//! | `dhcp.rs` | `Dhcp`: the DHCP server |
+//! | `names.rs` | `Names`: names of guests, and questions for the host's resolver |
 //! | `forward.rs` | the thread that asks the resolver |
-//! | `leases.rs` | `Leases`: who has which address, and until when |
+//! | `leases.rs` | `Leases`: each address, its client and its end |
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
 //! | `advert.rs` | router advertisements |
 //! | `frame.rs` | headers around an answer |
 //!
-//! Frames reach the port as they reach any station: by the address of the port, or by a flood. Frames between others do
-//! not come here, and meet no code of this crate. A worker only copies a frame that is for weir, if its sender may send
-//! another one; a thread of its own does the rest. Answers are frames that the port sends.
+//! Frames reach the port as they reach any station: by its address, or by a flood. Frames between other stations do not
+//! reach it, and run no code of this crate. A worker only copies a frame for weir, within the sender's rate. A separate
+//! thread does the rest. Answers are frames that the port sends.
 //!
-//! Who asks is known by the port that an address is behind (`weir_fabric::Fdb`), never by what a frame says. Only guests'
-//! ports are served. An answer leaves only while its receiver is still behind the port that asked: it never gets to an
-//! uplink, nor to another guest.
+//! weir identifies a sender by the port that its address is behind (`weir_fabric::Fdb`), never by the contents of a
+//! frame. Only guests' ports are served. An answer leaves only while its receiver is still behind the port of the
+//! question: it never reaches an uplink or another guest.
 #![forbid(unsafe_code)]
 
 mod advert;

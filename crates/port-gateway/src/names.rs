@@ -1,6 +1,6 @@
-//! Names of guests (RFC 1035), and what is asked of the host's resolver for them.
+//! Names of guests (RFC 1035), and the guests' questions for the host's resolver.
 //!
-//! A guest's message is taken apart and a new one is made of it: nothing else of what it says goes on.
+//! weir parses a guest's message and makes a new one from its question: no other bytes of the guest reach the resolver.
 
 use std::net::IpAddr;
 
@@ -13,42 +13,42 @@ use weir_limits::{DNS_PAYLOAD_MAX, DNS_PAYLOAD_MIN, DNS_TTL_SECS};
 #[cfg(test)]
 mod tests;
 
-/// Where a message has its flags, its questions' number, and its first question, which is never compressed.
+/// The offsets of the flags, of the number of questions, and of the first question, which is never compressed.
 const FLAGS: usize = 2;
 const QUESTIONS: usize = 4;
 const HEADER_LEN: usize = 12;
-/// Of flags (RFC 1035 §4.1.1).
+/// Bits of the flags (RFC 1035 §4.1.1).
 const RESPONSE: u8 = 0x80;
 const OPCODE: u8 = 0x78;
 const TRUNCATED: u8 = 2;
-/// After a question's name: its type and its class.
+/// The bytes of a question's type and class, which follow its name.
 const TYPE_AND_CLASS: usize = 4;
 
-/// Who is in the network.
+/// The interfaces of the network, and their addresses.
 pub(crate) trait Directory {
-    /// The addresses of an interface, if there is one of this name, whose letters are of either case.
+    /// The addresses of the interface of this name, if there is one. The case of letters does not count.
     fn addresses_of(&self, vif: &str) -> Option<Vec<IpAddr>>;
     /// The interface that has an address.
     fn vif_of(&self, address: IpAddr) -> Option<String>;
 }
 
-/// What becomes of a guest's message.
+/// The result of a guest's message.
 #[derive(Debug)]
 pub(crate) enum Said {
     /// weir answers this.
     Answer(Vec<u8>),
     /// The resolver is asked.
     Ask(Asked),
-    /// It is no question.
+    /// The message is no question.
     Nothing,
 }
 
 /// A question for the resolver.
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// The whole message, with the guest's number.
+    /// The whole message, with the guest's message number.
     bytes: Vec<u8>,
-    /// Where its question ends.
+    /// The offset after the question.
     end: usize,
     /// The longest answer that the guest takes.
     limit: usize,
@@ -59,13 +59,13 @@ pub(crate) struct Asked {
 pub(crate) struct Names {
     domain: Name,
     subnets: Vec<IpNet>,
-    /// Others are asked of the resolver.
+    /// The resolver is asked for other names.
     asks: bool,
 }
 
 impl Names {
-    /// Those in a domain, of stations of these subnets; `asks`: others are asked of a resolver. `None` if the domain is
-    /// none.
+    /// The names in a domain, for stations of these subnets. With `asks`, a resolver is asked for other names. `None`
+    /// if the domain is not valid.
     pub(crate) fn new(domain: &str, subnets: Vec<IpNet>, asks: bool) -> Option<Self> {
         let mut domain = Name::from_ascii(domain).ok()?;
         domain.set_fqdn(true);
@@ -92,7 +92,7 @@ impl Names {
         turn.of(query, directory)
     }
 
-    /// The address that a name of the reverse tree stands for, if that is a station's of this network.
+    /// The address of a name in the reverse tree, if the address is in this network.
     fn station(&self, name: &Name) -> Option<IpAddr> {
         let net =
             name.parse_arpa_name().ok().filter(|net| net.prefix_len() == net.max_prefix_len());
@@ -100,7 +100,7 @@ impl Names {
         self.subnets.iter().any(|subnet| subnet.contains(&address)).then_some(address)
     }
 
-    /// What is before the domain in a name; nothing in the domain's own.
+    /// The part of a name before the domain. It is empty for the domain itself.
     fn within(&self, name: &Name) -> Option<String> {
         if !self.domain.zone_of(name) {
             return None;
@@ -111,7 +111,7 @@ impl Names {
     }
 }
 
-/// A question, while it is answered.
+/// A question that is being answered.
 struct Turn<'t> {
     names: &'t Names,
     asked: &'t Message,
@@ -137,7 +137,7 @@ impl Turn<'_> {
             );
         }
         let within = self.names.within(name);
-        // What has no domain may be meant to have this one.
+        // A name without a domain can be a name in this one.
         let bare = (name.num_labels() == 1)
             .then(|| name.iter().next().map(String::from_utf8_lossy))
             .flatten();
@@ -217,7 +217,7 @@ impl Turn<'_> {
     }
 }
 
-/// Where a message's question ends.
+/// The offset after the question of a message.
 fn question_end(bytes: &[u8]) -> Option<usize> {
     let mut at = HEADER_LEN;
     loop {
@@ -231,15 +231,15 @@ fn question_end(bytes: &[u8]) -> Option<usize> {
 }
 
 impl Asked {
-    /// As it goes to the resolver, by another number.
+    /// The message for the resolver, with another message number.
     pub(crate) fn numbered(&self, number: u16) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes[..2].copy_from_slice(&number.to_be_bytes());
         bytes
     }
 
-    /// What the guest is told of what the resolver says; `None` if that answers another question, or is none. Nothing but
-    /// its header and its question is looked at.
+    /// The guest's answer, from the resolver's. `None` if the message is no answer, or answers another question. Only
+    /// the header and the question are checked.
     pub(crate) fn answered(&self, number: u16, mut said: Vec<u8>) -> Option<Vec<u8>> {
         let (question, own) =
             (said.get(HEADER_LEN..self.end)?, self.bytes.get(HEADER_LEN..self.end)?);
@@ -262,7 +262,7 @@ impl Asked {
         Some(said)
     }
 
-    /// The answer of who gets none.
+    /// The answer to a question that has failed.
     pub(crate) fn failed(&self) -> Vec<u8> {
         let mut said = self.bytes.clone();
         said[FLAGS] = (said[FLAGS] & 1) | RESPONSE;

@@ -16,23 +16,23 @@ use crate::advert::{RaSettings, link_local};
 use crate::answer::Station;
 use crate::desk::{AnswerDevice, Bell, Desk, GatewayCounters, HostSide};
 
-/// Which network, and who weir is in it.
+/// The network, and weir's addresses in it.
 pub struct GatewaySettings {
     /// The port's name.
     pub name: String,
-    /// The network, as the fabric calls it.
+    /// The network's number in the fabric.
     pub vid: Vid,
     /// weir's MAC address in it.
     pub mac: Mac,
     /// Its IP addresses.
     pub ips: Vec<IpAddr>,
-    /// Whether it answers DHCP.
+    /// weir answers DHCP.
     pub has_dhcp: bool,
-    /// Whether guests ask it for names.
+    /// weir answers DNS.
     pub has_names: bool,
-    /// What it tells guests of IPv6, if it does.
+    /// The contents of router advertisements, if weir sends them.
     pub ra: Option<RaSettings>,
-    /// The host, if that has these addresses: frames for them are the host's, but for what weir answers itself.
+    /// The host, if it has these addresses. The host gets the frames for them that weir does not answer.
     pub host: Option<HostSide>,
 }
 
@@ -41,11 +41,11 @@ pub struct GatewaySettings {
 pub struct Guest {
     /// Its interface.
     pub vif: String,
-    /// The longest packet that the interface takes, where that is configured.
+    /// The configured MTU of the interface, if there is one.
     pub mtu: Option<u16>,
-    /// The address that it always has, where its interface's configuration says so.
+    /// The fixed address from the interface's section, if there is one.
     pub fixed: Option<Ipv4Addr>,
-    /// All addresses of the network that are its own by configuration.
+    /// All configured addresses of the guest in the network.
     pub ips: Vec<IpAddr>,
 }
 
@@ -58,7 +58,7 @@ pub struct GatewayPort {
 }
 
 impl GatewayPort {
-    /// A port of the switch that `fdb` is of, which counts into `counters`.
+    /// Creates a port of the switch that has this `fdb`. The port counts into `counters`.
     pub fn new(
         settings: GatewaySettings,
         bell: Bell,
@@ -66,7 +66,7 @@ impl GatewayPort {
         counters: Arc<PortCounters>,
     ) -> Self {
         let GatewaySettings { name, vid, mac, mut ips, has_dhcp, has_names, ra, host } = settings;
-        // Guests ask for the address that they are told by.
+        // Guests solicit the source address of the advertisements.
         ips.extend(ra.as_ref().map(|_| IpAddr::from(link_local(mac))));
         let desk = Arc::new(Desk::new(vid, fdb, bell.rung));
         let station = Station { mac, ips, has_dhcp, has_names, is_host: host.is_some(), ra };
@@ -75,7 +75,7 @@ impl GatewayPort {
         Self { inner, station, desk, counters }
     }
 
-    /// The guest behind a port from now on; `None` without.
+    /// Sets the guest behind a port; `None` removes it.
     pub fn set_guest(&self, port: PortId, guest: Option<Guest>) {
         self.desk.set_guest(port, guest);
     }
@@ -85,7 +85,7 @@ impl GatewayPort {
         &self.station.ips
     }
 
-    /// What was answered.
+    /// The counters of answers.
     pub fn answered(&self) -> &GatewayCounters {
         &self.desk.counters
     }
@@ -98,7 +98,7 @@ impl GatewayPort {
         &self.station
     }
 
-    /// Looks at frames for weir, and has the host take others.
+    /// Takes the frames for weir, and delivers the others to the host.
     fn deliver_beside_host(
         &self,
         queue: usize,
@@ -117,14 +117,14 @@ impl GatewayPort {
                 true => {
                     run.iter().filter_map(frame_of).for_each(|frame| self.look_at(burst, frame))
                 }
-                // The host takes all, or they are lost.
+                // Frames that the host does not take are lost.
                 false => _ = self.inner.deliver(queue, burst, run),
             }
         }
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
-    /// Takes a copy of a frame that is for weir.
+    /// Copies a frame that is for weir.
     fn look_at(&self, burst: &Burst<'_>, frame: &Frame) {
         let head = frame.head.as_slice();
         let Some(wanted) = self.station.wants(head) else {
@@ -133,7 +133,7 @@ impl GatewayPort {
             return;
         };
         let Ok(Ethernet { src, .. }) = Ethernet::parse(head) else { return };
-        // Learned when the burst was taken. One that is not is nobody's.
+        // The fabric has learned the sender when the burst was taken. A frame of an unknown sender is not answered.
         let now_secs = clock::secs(clock::now_ns());
         let Some(from) = self.desk.fdb.lookup(self.desk.vid, src, now_secs) else { return };
         self.desk.arrive(from, wanted, || {
@@ -184,7 +184,7 @@ impl Port for GatewayPort {
         self.inner.kicked(queue, side);
     }
 
-    /// That of answers takes nothing.
+    /// The queue of answers receives nothing.
     fn rx_queues(&self) -> usize {
         self.inner.rx_queues().min(1)
     }
@@ -198,7 +198,7 @@ impl Port for GatewayPort {
     }
 }
 
-/// What is delivered is copied at once, or not at all.
+/// `deliver` copies each frame at once, or drops it.
 impl Receiver for GatewayPort {}
 
 impl UplinkPort for GatewayPort {

@@ -23,21 +23,21 @@ use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
 
-/// Between two rounds of advertisements that nobody asked for.
+/// The time between two rounds of unsolicited advertisements.
 const ADVERTISES_EVERY: Duration = Duration::from_secs(RA_INTERVAL_SECS);
 const RETRIES_AFTER: Duration = Duration::from_secs(LEASES_RETRY_SECS);
 
-/// What guests are told of names.
+/// The settings of DNS in a network.
 pub struct NamesSettings {
-    /// What follows the names of guests.
+    /// The domain of the guests' names.
     pub domain: String,
     /// Subnets of the network.
     pub subnets: Vec<IpNet>,
-    /// How other names are asked for, if they are.
+    /// Makes sockets to the host's resolvers, if guests can ask for other names.
     pub dial: Option<Dial>,
 }
 
-/// The thread. Dropped, it ends.
+/// The thread. A drop ends it.
 pub struct Service {
     desk: Arc<Desk>,
     leases: Arc<Mutex<Leases>>,
@@ -45,10 +45,10 @@ pub struct Service {
 }
 
 impl Service {
-    /// Begins to answer behind `port`. What DHCP gives outlives weir in `store`, if there is one.
+    /// Starts to answer behind `port`. Leases outlive weir in the [`Store`], if there is one.
     ///
     /// # Errors
-    /// Of reading leases, or of starting a thread.
+    /// The leases cannot be read, or a thread cannot be started.
     pub fn start(
         port: &GatewayPort,
         dhcp: Option<(DhcpSettings, Option<Store>)>,
@@ -83,7 +83,7 @@ impl Service {
             names,
             shown: Arc::clone(&shown),
             retries: None,
-            // Those of a weir before this one go on for as long as they were told.
+            // Advertisements of an earlier weir stay valid for their lifetimes.
             advertises: port.station().ra.as_ref().map(|_| Instant::now()),
         };
         let run = move || {
@@ -93,7 +93,7 @@ impl Service {
         Ok(Self { desk, leases: shown, thread: Some(thread) })
     }
 
-    /// Who has an address now, and for how many seconds.
+    /// The addresses that are bound now, each with its lease and the seconds that are left.
     pub fn leases(&self) -> Vec<(Ipv4Addr, Lease, u32)> {
         let now_secs = clock::secs(clock::now_ns());
         let leases = lock(&self.leases);
@@ -112,23 +112,23 @@ impl Drop for Service {
     }
 }
 
-/// What the thread has.
+/// The thread's state.
 struct Clerk {
     station: Station,
     desk: Arc<Desk>,
     dhcp: Option<(Dhcp, Option<Store>)>,
     names: Option<(Names, Option<Forwarder>)>,
-    /// Leases as others see them.
+    /// A copy of the leases for other threads.
     shown: Arc<Mutex<Leases>>,
-    /// Leases cannot be saved, which was said, and when it is tried again.
+    /// The time of the next attempt to save leases, after one has failed and was logged.
     retries: Option<Instant>,
-    /// When all guests are told of prefixes again, if they are told.
+    /// The time of the next round of advertisements, if weir sends them.
     advertises: Option<Instant>,
 }
 
 impl Clerk {
     fn run(&mut self) {
-        // After a panic it begins anew.
+        // After a panic the loop starts again.
         let mut knows_guests = false;
         loop {
             let woken = beat::wait(|| self.desk.wait(self.advertises));
@@ -149,7 +149,7 @@ impl Clerk {
             for arrival in &arrivals {
                 answers.extend(self.answer(arrival, now_secs));
             }
-            // A client may count on what it is told (RFC 2131 §3.1).
+            // Leases are saved before the answers leave: a client relies on its answer (RFC 2131 §3.1).
             self.save(now_secs);
             self.desk.send(answers);
         }
@@ -181,14 +181,14 @@ impl Clerk {
         Some((arrival.from, frame))
     }
 
-    /// What a station of this guest is told of IPv6.
+    /// A router advertisement for a station of this guest.
     fn advertise(&self, to: Mac, guest: &Guest) -> Option<Vec<u8>> {
         let told = advertisement(self.station.mac, to, self.station.ra.as_ref()?, guest.mtu)?;
         self.desk.counters.advertised.add(1);
         Some(told)
     }
 
-    /// Takes the message in the datagram at `at`.
+    /// Handles the DHCP message in the datagram at `at`.
     fn dhcp(&mut self, arrival: &Arrival, at: usize, now_secs: u32) -> Option<Vec<u8>> {
         let (dhcp, _) = self.dhcp.as_mut()?;
         let mac = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
@@ -214,7 +214,7 @@ impl Clerk {
         way.datagram(&reply.bytes)
     }
 
-    /// Takes the question in the datagram at `at`.
+    /// Handles the DNS question in the datagram at `at`.
     fn names(&self, arrival: &Arrival, at: usize, now_secs: u32) -> Option<Vec<u8>> {
         let (names, forwarder) = self.names.as_ref()?;
         let frame = &arrival.frame;
@@ -248,7 +248,8 @@ impl Clerk {
         }
     }
 
-    /// Saves leases that have changed. Clients are answered nevertheless: without a file they keep their addresses, too.
+    /// Saves leases that have changed. After an error the answers leave all the same: clients keep their addresses even
+    /// without a file.
     fn save(&mut self, now_secs: u32) {
         let Some((dhcp, store)) = &mut self.dhcp else { return };
         let changed = std::mem::take(&mut dhcp.changed);
@@ -276,7 +277,7 @@ impl Clerk {
     }
 }
 
-/// What is in the datagram that begins at `at`.
+/// The payload of the datagram that begins at `at`.
 fn payload(frame: &[u8], at: usize) -> Option<&[u8]> {
     let len = frame.get(at + 4..at + 6)?.try_into().map(u16::from_be_bytes).ok()?;
     Some(frame.get(at + 8..at + usize::from(len)).unwrap_or_default())

@@ -21,7 +21,7 @@ use crate::leases::{Client, Hold, Lease, Leases};
 #[cfg(test)]
 mod tests;
 
-/// What a place or a note begins with, before the number, the length and the sum of what follows, each of eight bytes.
+/// The first bytes of a place or a note. The number, the length and the sum of the text follow, each of eight bytes.
 const MAGIC: [u8; 8] = *b"weirlea1";
 const HEADER_LEN: usize = 32;
 const PLACE_LEN: u64 = (HEADER_LEN + LEASES_BYTES_MAX) as u64;
@@ -31,9 +31,9 @@ const NOTES_AT: u64 = 2 * PLACE_LEN;
 #[derive(Debug)]
 pub struct Store {
     file: File,
-    /// Of the last place that was written.
+    /// The number of the last place that was written.
     number: u64,
-    /// Bytes of notes about that place; `None` if it is unknown what is there.
+    /// The bytes of notes about that place; `None` if their state in the file is unknown.
     noted: Option<usize>,
 }
 
@@ -51,12 +51,12 @@ struct Written {
 }
 
 impl Store {
-    /// Of a file that is open for reading and writing.
+    /// Takes a file that is open for reading and writing.
     pub fn new(file: File) -> Self {
         Self { file, number: 0, noted: None }
     }
 
-    /// What was saved last, as seen at `now_secs` of the machine's clock. Nothing is longer than `lease_secs` from now.
+    /// The leases that were saved last. Their ends are on the clock of `now_secs`, and at most `lease_secs` away.
     ///
     /// # Errors
     /// Of reading.
@@ -82,7 +82,7 @@ impl Store {
             else {
                 continue;
             };
-            // By a clock that was set meanwhile, a lease would never end.
+            // Without the limit, a wall clock that was set back would keep a lease for years.
             let left = written.until.saturating_sub(wall).min(lease_secs.into()) as u32;
             let until_secs = match left {
                 0 => 0,
@@ -99,7 +99,7 @@ impl Store {
     /// Saves all leases.
     ///
     /// # Errors
-    /// Of writing. What was saved before stays.
+    /// The write fails. The leases that were saved before stay in the file.
     pub fn save(&mut self, leases: &Leases, now_secs: u32) -> io::Result<()> {
         let number = self.number + 1;
         let place = framed(number, leases.iter(), now_secs)?;
@@ -112,10 +112,10 @@ impl Store {
         Ok(())
     }
 
-    /// Saves those leases that have changed, or all, if there is no room for a note.
+    /// Saves the leases that have changed, or all leases if there is no room for a note.
     ///
     /// # Errors
-    /// Of writing. What was saved before stays, and the next time all are saved.
+    /// The write fails. The leases that were saved before stay in the file, and the next call saves all leases.
     pub fn note(
         &mut self,
         leases: &Leases,
@@ -146,7 +146,7 @@ impl Store {
     }
 }
 
-/// A place or a note. What is only offered is nobody's yet.
+/// The bytes of a place or a note, without addresses that are only offered.
 fn framed<'l>(
     number: u64,
     leases: impl Iterator<Item = (Ipv4Addr, &'l Lease)>,
@@ -175,7 +175,7 @@ fn framed<'l>(
     Ok(framed)
 }
 
-/// The number and the text of what `bytes` begin with, if it is whole.
+/// The number and the text of the place or note at the start of `bytes`, if it is complete.
 fn whole_of(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let field = |at: usize| {
         let field = bytes.get(at..)?.first_chunk().copied();
@@ -188,7 +188,7 @@ fn whole_of(bytes: &[u8]) -> Option<(u64, &[u8])> {
     is_whole.then_some((number, text))
 }
 
-/// FNV-1a: the file is weir's own, and who writes it on purpose writes the sum, too.
+/// FNV-1a. The sum finds torn writes only: an attacker who can write the file can write the sum, too.
 fn sum_of(number: u64, text: &[u8]) -> u64 {
     let bytes = number.to_le_bytes().into_iter().chain(text.iter().copied());
     bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| {

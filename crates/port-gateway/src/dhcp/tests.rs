@@ -1,4 +1,4 @@
-//! Cases of RFC 2131, and what a guest tries that wants more than its own.
+//! Cases of RFC 2131, and attempts of a guest to get more than its share.
 
 use proptest::prelude::*;
 
@@ -54,7 +54,7 @@ fn to_weir() -> DhcpOption {
     DhcpOption::ServerIdentifier(ip("192.168.77.2"))
 }
 
-/// What a message is answered with.
+/// The server's answer to a message.
 fn say(
     server: &mut Dhcp,
     asker: &Asker<'_>,
@@ -174,7 +174,7 @@ fn spec_4_3_2_a_client_that_comes_back_keeps_its_address_or_is_told_to_ask_anew(
     let back = |address| message(MessageType::Request, MAC, [asked(address)]);
     let (done, ack) = say(&mut server, &asker("web0", MAC), &back(had), 10);
     assert_eq!((done, ack.unwrap().0.yiaddr()), (Done::Given, had));
-    // Of another network, of weir's own, out of the range, another guest's fixed one.
+    // Addresses of another network, weir's own, outside the range, and fixed for another guest.
     for wrong in ["10.0.0.5", "192.168.77.2", "192.168.77.1", "192.168.77.50", "192.168.77.10"] {
         let (done, nak) = say(&mut server, &asker("web0", MAC), &back(ip(wrong)), 10);
         let (nak, to) = nak.unwrap();
@@ -357,7 +357,7 @@ fn a_guest_with_many_names_leaves_an_address_for_each_other_interface() {
     for name in 0..100_u8 {
         let mac = Mac([0x52, 0x54, 0, 0, 1, name]);
         got.extend(lease_as(&mut server, &asker("rogue", mac), Some(&[name]), 0));
-        // Nor by finding fault with each address.
+        // A guest gets no more addresses if it declines each, either.
         for address in got.clone() {
             let options = [asked(address), to_weir(), DhcpOption::ClientIdentifier(vec![name])];
             say(&mut server, &asker("rogue", mac), &message(MessageType::Decline, mac, options), 0);
@@ -377,7 +377,7 @@ fn an_interface_has_so_many_addresses_at_a_time_and_no_more() {
     assert_eq!(got.count(), LEASES_PER_VIF_MAX);
 }
 
-/// What a guest does.
+/// One action of a guest.
 #[derive(Clone, Debug)]
 struct Move {
     vif: usize,
@@ -388,7 +388,7 @@ struct Move {
     asks: bool,
     has: bool,
     names_weir: Option<bool>,
-    /// Seconds that pass before.
+    /// Seconds that pass before the action.
     later: u32,
 }
 
@@ -429,7 +429,7 @@ fn options_that_are_not_listened_to_may_be_anything() {
             assert_eq!(done, Done::Offered, "{code}, {len} bytes");
         }
     }
-    // One that is longer than the message is none, and what is said first counts.
+    // An option that is longer than the message is ignored, and the first of two equal options counts.
     let mut server = server();
     let mut cut = request.clone();
     cut.pop();
@@ -447,7 +447,7 @@ fn options_that_are_not_listened_to_may_be_anything() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// By what clients were told: a model of its own, which knows nothing of the server's tables.
+    /// The model knows only the answers that clients got, and nothing of the server's tables.
     #[test]
     fn no_two_interfaces_have_an_address_at_a_time(moves in moves()) {
         let mut server = Dhcp::new(settings("192.168.77.100"..="192.168.77.107"), Leases::default());
@@ -489,7 +489,7 @@ proptest! {
                     prop_assert_eq!(gone.map(|told| told.0), Some(it.vif));
                 }
                 Done::Declined => {
-                    // One that was only offered, too.
+                    // An address that was only offered can be declined, too.
                     let gone = told.remove(&address).filter(|(_, until_secs)| *until_secs > now_secs);
                     prop_assert!(gone.is_none_or(|told| told.0 == it.vif));
                 }
@@ -499,7 +499,7 @@ proptest! {
                 prop_assert!(server.leases.held_by(vif, now_secs) <= LEASES_PER_VIF_MAX);
             }
         }
-        // Whatever they did, each that has none gets one.
+        // After all these actions, each interface without an address gets one.
         for (index, vif) in VIFS.into_iter().enumerate() {
             if server.leases.held_by(vif, now_secs) == 0 {
                 prop_assert!(lease(&mut server, vif, Mac([2, 0, 0, 0, 0, index as u8]), now_secs).is_some(), "{}", vif);

@@ -1,4 +1,4 @@
-//! Questions for resolvers that answer, are silent, or are somebody else.
+//! Questions for resolvers that answer or are silent, and answers of impostors.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 
@@ -16,7 +16,7 @@ use crate::names::{Directory, Names, Said};
 
 const WEIR: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xfe]);
 
-/// There is no guest here.
+/// A directory without guests.
 struct Nobody;
 
 impl Directory for Nobody {
@@ -38,7 +38,7 @@ fn mac(number: u16) -> Mac {
     Mac([0x52, 0x54, 0, 1, a, b])
 }
 
-/// Guests that ask resolvers by weir.
+/// Guests that ask resolvers through weir.
 struct Bench {
     desk: Arc<Desk>,
     forwarder: Forwarder,
@@ -145,7 +145,7 @@ fn who_is_not_asked_is_not_believed() {
     let bench = Bench::new(&[at]);
     assert!(bench.ask(1, 7, "example.org."));
     let (question, from) = hear(&resolver);
-    // Somebody else who knows all of it, and the resolver with another number or for another question.
+    // An impostor that knows the whole question, and the resolver with another number or for another question.
     let other = UdpSocket::bind("127.0.0.1:0").unwrap();
     other.send_to(&answer(&question, 66).to_vec().unwrap(), from).unwrap();
     let mut wrong = answer(&question, 66);
@@ -156,7 +156,7 @@ fn who_is_not_asked_is_not_believed() {
     resolver.send_to(&wrong.to_vec().unwrap(), from).unwrap();
     resolver.send_to(b"x", from).unwrap();
     resolver.send_to(&answer(&question, 1).to_vec().unwrap(), from).unwrap();
-    // And once more: nobody waits for it.
+    // A second answer is ignored: no question waits for it.
     resolver.send_to(&answer(&question, 2).to_vec().unwrap(), from).unwrap();
     assert_eq!(last_of(&bench.told().1), 1);
     assert!(bench.ask(1, 8, "example.org."));
@@ -174,7 +174,7 @@ fn the_next_resolver_is_asked_when_one_is_silent_and_after_that_it_has_failed() 
     let (question, from) = hear(&speaks);
     speaks.send_to(&answer(&question, 1).to_vec().unwrap(), from).unwrap();
     assert_eq!(last_of(&bench.told().1), 1);
-    // From now on that one is asked at once.
+    // From now on the second resolver is asked first.
     assert!(bench.ask(1, 8, "example.org."));
     let asked = Instant::now();
     hear(&speaks);
@@ -208,7 +208,7 @@ fn a_resolver_that_is_not_there_is_passed_over_at_once_and_none_at_all_is_a_fail
 fn a_guest_that_asks_without_end_takes_no_other_ones_place() {
     let (resolver, at) = resolver();
     let bench = Bench::new(&[at]);
-    // One that answers the other guest alone, and reads all that comes.
+    // A resolver that reads all questions, and answers only the other guest.
     let other = std::thread::spawn(move || {
         loop {
             let (question, from) = hear(&resolver);

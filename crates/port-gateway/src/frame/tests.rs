@@ -72,7 +72,7 @@ fn names_are_asked_of_weir_at_its_own_addresses_and_by_who_can_be_answered() {
         ("[ff02::fb]:4000", "[fd00::1]:53", false),
     ] {
         let frame = question(from, to);
-        // What is the host's otherwise is weir's all the same.
+        // weir answers questions for names even if the host has the address.
         for is_host in [false, true] {
             station.is_host = is_host;
             let wanted = station.wants(&frame);

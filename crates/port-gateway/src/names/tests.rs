@@ -13,7 +13,7 @@ impl Directory for Guests {
         match &vif.to_ascii_lowercase()[..] {
             "web0" => Some(vec![ip("192.168.77.10"), ip("fd00:77::10")]),
             "new0" => Some(vec![]),
-            // As many as an interface has.
+            // The largest number of addresses of one interface.
             "many.of-them" => Some((1..=16).map(|n| ip(&format!("fd00:77::{n}"))).collect()),
             _ => None,
         }
@@ -111,7 +111,7 @@ fn addresses_of_the_network_have_the_names_of_their_guests() {
 fn an_answer_that_is_longer_than_the_guest_takes_is_cut_off() {
     let many = question("many.of-them.lab.internal.", RecordType::AAAA);
     assert!(answer_to(&with_edns(many.clone(), 4096)).answers.len() == 16);
-    // Without EDNS, and with less than there must be room for.
+    // Without EDNS, and with a payload size below the minimum of 512 bytes.
     for message in [many.clone(), with_edns(many, 0)] {
         let Said::Answer(bytes) = names().take(&message.to_vec().unwrap(), &Guests) else {
             panic!()
@@ -149,7 +149,7 @@ fn what_is_no_question_or_not_for_weir_is_refused_or_ignored() {
     later.edns.as_mut().unwrap().set_version(1);
     // Of signatures the same number means something else.
     assert_eq!(u16::from(refused(&later)), u16::from(ResponseCode::BADVERS));
-    // What a resolver remembers is nobody's business.
+    // A question without recursion would read the resolver's cache.
     let mut idle = question("example.org.", RecordType::A);
     idle.metadata.recursion_desired = false;
     assert_eq!(refused(&idle), ResponseCode::Refused);
@@ -173,7 +173,7 @@ fn says(asked: &Asked, number: u16, change: impl FnOnce(&mut Message)) -> Vec<u8
 fn of_a_question_nothing_goes_on_but_what_it_asks() {
     let mut message = with_edns(question("Example.ORG.", RecordType::A), 4096);
     message.edns.as_mut().unwrap().set_dnssec_ok(true);
-    // Such as a client's address, which is the resolver's to tell.
+    // A client subnet option (RFC 7871).
     let option = hickory_proto::rr::rdata::opt::EdnsOption::Unknown(8, vec![0, 1, 24, 0, 10, 0, 0]);
     message.edns.as_mut().unwrap().options_mut().insert(option);
     let name = message.queries[0].name.clone();
@@ -195,7 +195,7 @@ fn an_answer_is_told_under_the_guests_number_and_in_its_letters() {
     let told = Message::from_vec(&asked.answered(7, said).unwrap()).unwrap();
     assert_eq!((told.metadata.id, told.answers.len()), (0x4711, 1));
     assert!(told.queries[0].name.eq_case(&Name::from_ascii("Example.ORG.").unwrap()));
-    // One that is too long says so, and has no records.
+    // An answer that is too long is sent without records, with its TC bit set.
     let long = says(&asked, 7, |said| {
         let record = said.answers[0].clone();
         said.answers.extend(std::iter::repeat_n(record, 60));

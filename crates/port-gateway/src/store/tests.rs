@@ -1,4 +1,4 @@
-//! What is saved is there again, whatever has happened to the file.
+//! Saved leases are read again, in whatever state the file is.
 
 use std::os::unix::fs::FileExt;
 
