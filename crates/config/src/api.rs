@@ -17,18 +17,18 @@ keys! {
     /// The keys of `[switch]` about the API.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct ApiConfig {
-        /// The group whose members may open the control socket, and read.
+        /// The group whose members can open the control socket, and read.
         group: Option<GroupName> = None, [fixed(NEEDS_A_RESTART)];
-        /// Who of them may write.
+        /// The members who can write.
         admins: Admins = Admins::default(), [named("admin"), fixed(NEEDS_A_RESTART)];
-        /// Where the API listens for TCP as well, for readers.
+        /// The address where the API also listens for TCP, for readers.
         listen: Option<ListenAddress> = None, [named("api_listen"), fixed(NEEDS_A_RESTART)];
-        /// The file with the token that those over TCP have to know.
+        /// The file with the token that TCP clients must send.
         token_file: Option<FilePath> = None, [named("api_token_file"), fixed(NEEDS_A_RESTART)];
     }
 }
 
-/// Users who may write, beside root and the user who started weir.
+/// Users who can write, besides root and the user who started weir.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Admins(Vec<UserName>);
 

@@ -40,18 +40,18 @@ impl GatewayConfig {
         ipv4_of(self.addresses.iter().copied())
     }
 
-    /// Whether guests ask weir for names.
+    /// True if weir is a DNS server of the guests.
     pub fn answers_names(&self) -> bool {
         self.addresses.iter().any(|own| self.dns.contains(&own.get().addr()))
     }
 
-    /// What follows the names of guests.
+    /// The domain of guests' names.
     pub fn domain(&self) -> &str {
         let configured = self.dhcp.as_ref().and_then(|dhcp| dhcp.domain.as_ref());
         configured.map_or(DomainName::DEFAULT, DomainName::as_str)
     }
 
-    /// Whether names beyond the domain are asked of the host's resolver: for guests that have a way out.
+    /// True if weir asks the host's resolver for other names: only for guests that have a default router.
     pub fn asks_resolver(&self) -> bool {
         let has_router = self.dhcp.as_ref().is_some_and(|dhcp| dhcp.router.is_some());
         self.answers_names() && (self.nat.is_some() || has_router)
@@ -341,7 +341,7 @@ impl FromStr for ServerText {
 pub struct DomainName(String);
 
 impl DomainName {
-    /// That of guests' names where nothing is configured: it is nobody's in the internet.
+    /// The default domain of guests' names. It is reserved for private use.
     const DEFAULT: &str = "internal";
     const EXPECTED: &str = "a domain in quotes, such as \"internal\"";
 
@@ -595,7 +595,7 @@ pub(super) fn gateway(
     }
     let dns = match dns {
         Some(dns) => check_dns(section, dns, (wants_dhcp, wants_ra), problems),
-        // weir itself, where guests are told of it.
+        // weir itself, if guests learn its address.
         None => {
             let own = own.iter().map(|own| own.get().addr());
             let told = own.filter(|own| if own.is_ipv4() { wants_dhcp } else { wants_ra });

@@ -1,4 +1,4 @@
-//! Security groups, `[group.NAME]`, and which of them an interface is in.
+//! Security groups, `[group.NAME]`, and the groups of an interface.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,18 +21,18 @@ use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, sche
 /// All groups of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// In the order of the file.
+    /// All groups, in the order of the file.
     pub all: Vec<GroupConfig>,
 }
 
-/// `[group.NAME]`: what its interfaces may send and receive.
+/// `[group.NAME]`: the traffic that its interfaces can send and receive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupConfig {
-    /// Its name.
+    /// The group's name.
     pub name: SecurityGroup,
-    /// What becomes of connections to its interfaces that no rule allows.
+    /// The action for connections to the group's interfaces that match no rule.
     pub default_in: GroupDefault,
-    /// And of those from them.
+    /// The action for connections from the group's interfaces that match no rule.
     pub default_out: GroupDefault,
     /// Connections that are allowed.
     pub rules: Vec<GroupRule>,
@@ -41,13 +41,13 @@ pub struct GroupConfig {
 /// Connections that a group allows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupRule {
-    /// Which way they are opened.
+    /// The direction in which the connections are opened.
     pub direction: RuleDirection,
-    /// Their protocol.
+    /// The protocol of the connections.
     pub protocol: RuleProtocol,
-    /// Their destination ports, or types of ICMP messages; all if there are none.
+    /// Destination ports, or types of ICMP messages. Empty for all.
     pub values: RuleValues,
-    /// Who is at the other end.
+    /// The other end of the connections.
     pub other: RuleSide,
 }
 
@@ -65,7 +65,7 @@ impl RuleProtocol {
         ("icmpv6", Some(protocol::ICMPV6)),
     ];
 
-    /// The key that says which of its packets are meant, if it has one.
+    /// The key of the rule's values for this protocol, if the protocol has one.
     fn values_key(self) -> Option<&'static str> {
         match self.0? {
             1 | protocol::ICMPV6 => Some("types"),
@@ -136,10 +136,10 @@ impl fmt::Display for RuleValues {
     }
 }
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RuleSide {
-    /// Anyone.
+    /// Any station.
     #[default]
     Any,
     /// An interface of this switch that is in the group.
@@ -185,7 +185,7 @@ impl fmt::Display for RuleSide {
 }
 
 impl fmt::Display for GroupRule {
-    /// Such as `in tcp 80,443 from group:lb`.
+    /// The rule as text, such as `in tcp 80,443 from group:lb`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { direction, protocol, values, other } = self;
         write!(f, "{direction} {protocol}")?;
@@ -205,7 +205,7 @@ fn side_key(direction: RuleDirection) -> &'static str {
 }
 
 impl GroupRule {
-    /// Its keys in the file.
+    /// The keys of the rule in the file.
     pub(super) fn keys(&self) -> Vec<(&'static str, String)> {
         let mut keys = vec![
             ("direction", self.direction.to_string()),
@@ -243,12 +243,12 @@ pub struct VifGroups(Vec<SecurityGroup>);
 schema_as!(VifGroups, Vec<String>);
 
 impl VifGroups {
-    /// In the order in which they were named.
+    /// The groups, in the order of the configuration.
     pub fn as_slice(&self) -> &[SecurityGroup] {
         &self.0
     }
 
-    /// It is in none.
+    /// True if the interface is in no group.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -339,13 +339,13 @@ from_number_or_text! {
     RuleValues = "ports in quotes, such as \"80,443,8000-8100\"";
 }
 
-/// A group that is named, and is not there.
+/// An interface names a group that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no group {0}")]
 pub struct NoSuchGroup(pub SecurityGroup);
 
 impl NoSuchGroup {
-    /// What to do about it.
+    /// Advice for the user.
     pub fn help(&self) -> String {
         format!("add a table [group.{}]; without rules its interfaces are closed inward", self.0)
     }
@@ -357,17 +357,16 @@ impl Groups {
         self.all.iter().find(|group| group.name == *name)
     }
 
-    /// Whether all groups of an interface are there.
+    /// Checks that all groups of an interface exist.
     ///
     /// # Errors
-    /// The first that is not.
+    /// The first group that does not exist.
     pub fn check(&self, groups: &VifGroups) -> Result<(), NoSuchGroup> {
         let unknown = groups.0.iter().find(|name| self.get(name).is_none());
         unknown.map_or(Ok(()), |name| Err(NoSuchGroup(name.clone())))
     }
 
-    /// What an interface in these groups may send and receive; `None` if it is in none. A group that is not there lets
-    /// nothing through.
+    /// The policy of an interface in these groups; `None` without groups. A group that does not exist allows nothing.
     pub fn policy(&self, groups: &VifGroups) -> Option<Policy> {
         if groups.is_empty() {
             return None;
@@ -386,7 +385,7 @@ impl Groups {
         })
     }
 
-    /// The rule at a place of that policy: its group, its number there and its text.
+    /// The rule at a place of that policy: its group, its number in the group, and its text.
     pub fn rule_at(
         &self,
         groups: &VifGroups,

@@ -24,11 +24,11 @@ keys! {
     #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct Guarding {
-        /// Whether anybody asks, and how the addresses are known.
+        /// The mode of the guard: off, or the source of the guest's addresses.
         mode: GuardMode => Option<GuardMode> = GuardMode::Off, [named("source_guard"), of_each_xen(EACH_ITS_OWN)];
-        /// Those that are configured.
+        /// The configured addresses.
         addresses: Addresses => Change<Addresses> = Addresses::default(), [of_each_xen(EACH_ITS_OWN)];
-        /// The guest may advertise itself as a router, and answer DHCP.
+        /// True if the guest can send router advertisements and DHCP answers.
         router: bool => Option<bool> = false, [of_each_xen(EACH_ITS_OWN)];
     }
 

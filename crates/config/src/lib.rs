@@ -18,26 +18,26 @@
 //! * [`values`]: the types of single values; each one can only hold a valid value.
 //! * [`Config`] and its parts: plain structs, independent of TOML.
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
-//! * [`cost`]: what reading a text takes, before it is read.
+//! * [`cost`]: the cost of a text, checked before the text is read.
 //! * [`error`]: problems as diagnostics that show the line.
-//! * `api`: who may ask weir for what.
-//! * `moderation`: when a guest is called.
-//! * `placement`: where workers run.
-//! * `overlay`: networks of tenants, and the hosts that they reach.
-//! * [`filter`]: which frames a port may send and receive.
-//! * `gateway`: what weir does for guests of a network by itself.
-//! * `group`: which connections guests may open.
+//! * `api`: access to the HTTP API.
+//! * `moderation`: interrupt moderation of a guest.
+//! * `placement`: the placement of workers.
+//! * `overlay`: the networks of tenants, and the other hosts in them.
+//! * [`filter`]: the frames that a port can send and receive.
+//! * `gateway`: weir's services for the guests of a network.
+//! * `group`: the connections that guests can open.
 //! * `guard`: the addresses from which a guest may send.
 //! * `sharing`: an interface's part of the workers, and its rate limits.
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * `keys`: tables of keys; each key is declared once.
-//! * `check`: the rule-book.
+//! * `check`: the rules for settings that must fit together.
 //! * `switch`: the keys of the whole switch.
 //! * `template`: keys that interfaces have in common.
 //! * `uplink`: the keys of a port to the host or the outside.
 //! * `vif`: the keys of a guest's interface.
-//! * `xen`: which vifs of Xen guests are served, and their settings.
-//! * [`reload`]: what a file would change of a running switch.
+//! * `xen`: the vifs of Xen guests that weir serves, and their settings.
+//! * [`reload`]: the differences between a file and a running switch.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
 
 #![deny(unsafe_code)]
@@ -141,19 +141,19 @@ pub struct Config {
     pub xen: Option<XenConfig>,
 }
 
-/// What holds where a file says nothing, as it depends on the user and on the command line.
+/// The defaults that depend on the user and on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defaults {
     /// The control socket. VIF sockets without a path stand beside it, as `NAME.sock`.
     pub control: SocketPath,
-    /// Whether `control` was named on the command line, and so holds against the file as well.
+    /// True if `control` comes from the command line. It then takes precedence over the file.
     pub control_named: bool,
-    /// The keeper's socket, if it was named on the command line: it holds against the file.
+    /// The keeper's socket, if it comes from the command line. It then takes precedence over the file.
     pub keeper: Option<SocketPath>,
 }
 
 impl Defaults {
-    /// Where root's (and the system's) sockets are.
+    /// The directory of root's and the system's sockets.
     pub const SYSTEM_DIR: &str = "/run/weir";
     const CONTROL_NAME: &str = "control.sock";
 
@@ -191,7 +191,7 @@ impl Defaults {
 }
 
 impl Config {
-    /// Where `weir run` looks without being told.
+    /// The default path of the configuration of `weir run`.
     pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
 
     /// Reads and checks a file.
@@ -229,7 +229,7 @@ impl Config {
 /// [`ConfigError::Read`], [`ConfigError::NotAFile`]
 pub fn open_file(path: &Path) -> Result<File, ConfigError> {
     let read = |error| ConfigError::Read { path: path.into(), source: error };
-    // To open a pipe that nobody writes to would take for ever.
+    // Without NONBLOCK, opening a pipe without a writer would block for ever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = rustix::fs::open(path, flags, Mode::empty());
     let file = File::from(file.map_err(|errno| read(errno.into()))?);
@@ -245,7 +245,7 @@ pub fn open_file(path: &Path) -> Result<File, ConfigError> {
 /// [`ConfigError::Read`], [`ConfigError::TooLarge`]
 pub fn read_text(file: File, path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
-    // One byte more than allowed tells "too large" from "just fits".
+    // One byte more than the limit distinguishes a file that is too large from one that just fits.
     file.take(limits::CONFIG_BYTES_MAX + 1)
         .read_to_string(&mut text)
         .map_err(|source| ConfigError::Read { path: path.into(), source })?;

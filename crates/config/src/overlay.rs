@@ -1,4 +1,4 @@
-//! `[overlay]` and `[network.NAME]`: networks of tenants, and the hosts that they reach.
+//! `[overlay]` and `[network.NAME]`: the networks of tenants, and the other hosts in them.
 
 #[cfg(test)]
 mod tests;
@@ -22,27 +22,27 @@ use super::values::{
 };
 use super::{UplinkConfig, VifConfig};
 
-/// `[overlay]`: how frames of networks travel between hosts.
+/// `[overlay]`: the tunnels between hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverlayConfig {
     /// This host's address in the underlay.
     pub local: HostAddress,
-    /// The interface of the underlay, if nothing is to come or go by another one.
+    /// The only interface of the underlay, if one is configured.
     pub interface: Option<InterfaceName>,
     /// The UDP port of all hosts.
     pub port: UdpPort,
-    /// The MTU of guests in networks of the overlay, where theirs says nothing.
+    /// The default MTU of guests in networks of the overlay.
     pub mtu: Mtu,
-    /// Sockets that share what comes by flow.
+    /// The number of sockets, among which the kernel distributes received flows.
     pub queues: QueuePairs,
     /// The DSCP of the datagrams.
     pub dscp: OverlayDscp,
-    /// FRR says who is where in networks without peers, by BGP EVPN.
+    /// True if networks without peers learn their stations and hosts from FRR, by BGP EVPN.
     pub evpn: bool,
 }
 
 impl OverlayConfig {
-    /// The port of the switch is called so.
+    /// The name of the overlay's port.
     pub const PORT_NAME: &str = "overlay";
 
     fn mtu_default(local: HostAddress) -> Mtu {
@@ -56,52 +56,52 @@ impl OverlayConfig {
 /// `[network.NAME]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkConfig {
-    /// Its name.
+    /// The network's name.
     pub name: NetworkName,
-    /// What it is.
+    /// The VLAN or the overlay network.
     pub kind: NetworkKind,
-    /// Its interfaces are isolated, unless they say otherwise.
+    /// True if the network's interfaces are isolated by default.
     pub isolated: bool,
-    /// What weir does for its guests, if it does anything.
+    /// weir's services for the network's guests, if there are any.
     pub gateway: Option<GatewayConfig>,
 }
 
 impl NetworkConfig {
-    /// What begins the name of weir's own port in it.
+    /// The beginning of the name of weir's own port in the network.
     const PORT_PREFIX: &str = "gateway.";
 
-    /// The name of weir's own port in it, if it has one.
+    /// The name of weir's own port in the network, if weir has one there.
     pub fn port_name(&self) -> Option<PortName> {
         self.gateway.as_ref()?;
         format!("{}{}", Self::PORT_PREFIX, self.name).parse().ok()
     }
 }
 
-/// What a network is.
+/// The kind of a network.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NetworkKind {
-    /// This VLAN, on this switch and beyond its uplinks.
+    /// A VLAN, on this switch and beyond its uplinks.
     Vlan(Vid),
-    /// One of the overlay.
+    /// A network of the overlay.
     Overlay(OverlayNetwork),
 }
 
-/// What a network has in the overlay.
+/// The settings of a network of the overlay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverlayNetwork {
-    /// Its number on the wire.
+    /// The network's VXLAN network identifier.
     pub vni: Vni,
-    /// The other hosts that are members of it; none where FRR says who they are.
+    /// The other member hosts. Empty if FRR announces them.
     pub peers: Vec<HostAddress>,
-    /// Frames a second that may go to all of them.
+    /// The largest rate of flooded frames (frames a second).
     pub flood_per_second: PacketRate,
-    /// Guests' questions for stations behind other hosts are answered here, and others are told which IP addresses
-    /// guests here have; only where FRR says who is where.
+    /// True if weir answers guests' ARP requests and neighbour solicitations for stations behind other hosts, and
+    /// announces its guests' IP addresses. Only with EVPN.
     pub neigh_suppress: bool,
 }
 
 impl OverlayNetwork {
-    /// Whether FRR says who is where in it.
+    /// True if the network learns its stations and hosts by EVPN.
     pub fn by_evpn(&self) -> bool {
         self.peers.is_empty()
     }
@@ -110,29 +110,29 @@ impl OverlayNetwork {
 /// The networks of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Networks {
-    /// How they reach other hosts, if they do.
+    /// The overlay, if there is one.
     pub overlay: Option<OverlayConfig>,
-    /// In the order of the file.
+    /// All networks, in the order of the file.
     pub all: Vec<NetworkConfig>,
 }
 
-/// Why a port cannot be in its network.
+/// The reason why a port cannot be in its network.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
-    /// There is none of that name.
+    /// No network has this name.
     #[error("there is no network `{name}`")]
     Unknown {
         /// The name.
         name: NetworkName,
-        /// One that sounds like it, or all.
+        /// Names to choose from: a similar one, or all.
         help: String,
     },
-    /// Its packets would not fit.
+    /// The port's MTU is larger than the overlay's.
     #[error("an MTU of {mtu} does not fit into the overlay, whose networks have {max}")]
     Mtu {
-        /// The port's.
+        /// The port's MTU.
         mtu: Mtu,
-        /// The overlay's.
+        /// The overlay's MTU.
         max: Mtu,
     },
     /// The interface of an uplink is the one by which a network has its way out.
@@ -146,7 +146,7 @@ pub enum NetworkError {
 }
 
 impl NetworkError {
-    /// What its user can do.
+    /// Advice for the user.
     pub fn help(&self) -> String {
         match self {
             Self::Unknown { help, .. } => help.clone(),
@@ -175,7 +175,7 @@ impl Networks {
         self.all.iter().find(|network| network.name == *name)
     }
 
-    /// Those of the overlay, each with its number in the fabric.
+    /// The networks of the overlay, each with its number in the fabric.
     pub fn of_overlay(&self) -> impl Iterator<Item = (u16, &NetworkConfig, &OverlayNetwork)> {
         let overlaid = self.all.iter().filter_map(|network| match &network.kind {
             NetworkKind::Overlay(overlay) => Some((network, overlay)),
@@ -184,25 +184,25 @@ impl Networks {
         (0..).zip(overlaid).map(|(number, (network, overlay))| (number, network, overlay))
     }
 
-    /// Those of which FRR says who is where: their numbers in the fabric, and their VNIs.
+    /// The networks with EVPN: their numbers in the fabric, and their VNIs.
     pub fn by_evpn(&self) -> impl Iterator<Item = (u16, u32)> {
         let told = self.of_overlay().filter(|(.., network)| network.by_evpn());
         told.map(|(number, _, network)| (number, network.vni.get()))
     }
 
-    /// Those of these in which questions for neighbours are answered here.
+    /// The networks with EVPN and `neigh_suppress`: their numbers in the fabric.
     pub fn suppressed(&self) -> impl Iterator<Item = u16> {
         let told = self.of_overlay().filter(|(.., it)| it.by_evpn() && it.neigh_suppress);
         told.map(|(number, ..)| number)
     }
 
-    /// The number in the fabric of a network of the overlay.
+    /// The fabric's number of a network of the overlay.
     pub fn number(&self, name: &NetworkName) -> Option<u16> {
         let of = self.of_overlay().find(|(_, network, _)| network.name == *name);
         of.map(|(number, ..)| number)
     }
 
-    /// The same of the network that a port is in, if it is in one of the overlay.
+    /// The fabric's number of a port's network, if it is a network of the overlay.
     pub fn number_of(&self, vlan: &VlanMode) -> Option<u16> {
         match vlan {
             VlanMode::Network(name) => self.number(name),
@@ -210,8 +210,7 @@ impl Networks {
         }
     }
 
-    /// Whether interfaces of this mode are isolated where they say nothing of it: by the name of their network, or by
-    /// its VLAN.
+    /// True if interfaces of this mode are isolated by default. The mode names the network itself or its VLAN.
     pub(super) fn isolates(&self, vlan: &VlanMode) -> bool {
         let vlan = match vlan {
             VlanMode::Network(name) => {
@@ -224,7 +223,7 @@ impl Networks {
         self.all.iter().any(|network| network.isolated && network.kind == vlan)
     }
 
-    /// Those in which weir does something for guests, each with what the fabric calls it.
+    /// The networks with services of weir, each with its VID in the fabric.
     pub fn with_gateway(
         &self,
     ) -> impl Iterator<Item = (FabricVid, &NetworkConfig, &GatewayConfig)> {
@@ -233,7 +232,7 @@ impl Networks {
         })
     }
 
-    /// What the fabric calls a network.
+    /// The VID of a network in the fabric.
     pub(super) fn vid(&self, name: &NetworkName) -> Option<FabricVid> {
         match &self.get(name)?.kind {
             NetworkKind::Vlan(vid) => Some((*vid).into()),
@@ -241,36 +240,36 @@ impl Networks {
         }
     }
 
-    /// The MTU that interfaces of this mode have where they say nothing of it.
+    /// The default MTU of interfaces of this mode.
     pub(super) fn mtu_of(&self, vlan: &VlanMode) -> Option<Mtu> {
         self.number_of(vlan).and(self.overlay.as_ref()).map(|overlay| overlay.mtu)
     }
 
-    /// Takes an MTU that is its network's from an interface, which may go elsewhere.
+    /// Removes the MTU of an interface if it is its network's, so that the interface can change its network.
     pub fn unsettle(&self, vif: &mut VifConfig) {
         let of_network = self.mtu_of(&vif.vlan);
         vif.mtu = vif.mtu.filter(|mtu| Some(*mtu) != of_network);
     }
 
-    /// Gives an interface in a network of the overlay its MTU, unless it has one or there is no such network.
+    /// Gives an interface in a network of the overlay that network's MTU, unless the interface has its own.
     pub fn settle(&self, vif: &mut VifConfig) {
         if let Ok(max) = self.mtu_in(&vif.vlan, vif.mtu) {
             vif.mtu = vif.mtu.or(max);
         }
     }
 
-    /// Whether it is in a network that there is, with an MTU that fits.
+    /// Checks that the interface's network exists, and that the interface's MTU fits.
     pub(super) fn check_vif(&self, vif: &VifConfig) -> Result<(), NetworkError> {
         self.mtu_in(&vif.vlan, vif.mtu).map(drop)
     }
 
-    /// Ports of weir's own.
+    /// The number of weir's own ports.
     pub(super) fn own_ports(&self) -> usize {
         let gateways = self.all.iter().filter(|network| network.port_name().is_some());
         usize::from(self.overlay.is_some()) + gateways.count()
     }
 
-    /// Whose the port of this name is, if it is weir's own: no other port may have the name.
+    /// The owner of this name, if one of weir's own ports has it. No other port can have the name.
     pub(super) fn owner_of(&self, name: &PortName) -> Option<String> {
         if self.overlay.is_some() && name.as_str() == OverlayConfig::PORT_NAME {
             return Some("the name of the port of [overlay]".into());
@@ -279,7 +278,7 @@ impl Networks {
         Some(format!("the name of weir's own port in `network.{}`", of_network.name))
     }
 
-    /// The same for an uplink: its device keeps its MTU, if it fits, and is no network's way out.
+    /// Checks that the uplink's network exists, and that the uplink's MTU fits.
     ///
     /// # Errors
     /// [`NetworkError`]
@@ -317,7 +316,7 @@ impl Networks {
     }
 }
 
-/// Reads `[overlay]`; the place of its header, if there is one.
+/// Reads `[overlay]`. Returns the overlay, and the place of the header if there is one.
 pub(super) fn overlay(
     section: Option<Section<'_>>,
     problems: &mut Vec<Problem>,
@@ -360,7 +359,7 @@ pub(super) fn overlay(
     (overlay, Some(header))
 }
 
-/// Reads each `[network.NAME]`, and looks whether networks and overlay go together.
+/// Reads each `[network.NAME]`, and checks that the networks and the overlay fit together.
 pub(super) fn networks(
     sections: Vec<Section<'_>>,
     (overlay, header): (Option<OverlayConfig>, Option<Range<usize>>),
@@ -498,7 +497,7 @@ fn network(
                 .label(vni, "makes it one of the overlay")
                 .help("keep one; a VLAN of an uplink's and a network of the overlay stay apart"),
         ),
-        // That of ports that name no VLAN.
+        // The network is the default VLAN, which has the ports without a VLAN.
         (None, None) if has_address => {}
         (None, None) => {
             let help = "add `vni = 100` and `peers`, or `vlan = 10` for one without other hosts; or an \
@@ -523,7 +522,7 @@ fn network(
             }
         }
     }
-    // Where `[overlay]` is wrong, nobody knows whether it has `evpn`.
+    // If `[overlay]` is not valid, its `evpn` is unknown. Missing peers are then no second error.
     let evpn = overlay.is_none_or(|overlay| overlay.evpn);
     if has_vni && !section.has("peers") && !(has_overlay && evpn) {
         let help = "name the other hosts, such as `peers = [\"192.0.2.2\"]`; or have FRR say who they are: \

@@ -137,8 +137,8 @@ pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, 
 /// The text as a tree.
 ///
 /// # Errors
-/// It asks for too much, or every place where a short text is not TOML, or the first one of a long text: the parser keeps
-/// as many mistakes as there are.
+/// The text is too costly, or it is not TOML. For a short text all mistakes are reported, for a long one only the
+/// first: the parser keeps all mistakes in memory.
 pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Problem>> {
     cost::check(text).map_err(|problem| vec![problem])?;
     let errors = match text.len() <= limits::CONFIG_MISTAKES_LEN_MAX {
@@ -320,7 +320,7 @@ pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vl
                 true => continue,
                 false => key.name,
             };
-            // A setting that is taken back may come with `mirror`.
+            // A setting that is reset to its default can stand beside `mirror`.
             if !section.has(key) || section.is_word(key, NONE) {
                 continue;
             }
@@ -394,7 +394,7 @@ pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
         .help(help)
 }
 
-/// Reports what the rule-book says, each in its place.
+/// Reports the faults of the checks, each at its place.
 fn report(faults: &[TableFault], places: &[&Places], problems: &mut Vec<Problem>) {
     let places: BTreeMap<_, _> =
         places.iter().map(|places| (places.title.as_str(), *places)).collect();
@@ -424,7 +424,7 @@ fn report(faults: &[TableFault], places: &[&Places], problems: &mut Vec<Problem>
     }
 }
 
-/// Whether there are more ports than there may be, which is then reported.
+/// Reports too many ports. True if there are too many.
 fn too_many(
     networks: &Networks,
     uplinks: &[Placed<UplinkConfig>],

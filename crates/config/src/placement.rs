@@ -7,9 +7,9 @@ keys! {
     /// `placement` and `pin_vcpus` of `[switch]`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct PlacementConfig {
-        /// How workers are placed.
+        /// The placement of workers.
         mode: PlacementMode = PlacementMode::Off, [named("placement")];
-        /// Whether guests' virtual processors may be placed as well.
+        /// True if weir can also place guests' virtual processors.
         pin_vcpus: bool = false, [];
     }
 }

@@ -1,4 +1,4 @@
-//! What of a port's configuration the fabric enforces, its VLANs and its source addresses, and what its guest is told.
+//! The part of a port's configuration that the fabric enforces (VLANs and source addresses), and the guest's device.
 
 use weir_engine::guest::GuestDevice;
 use weir_fabric::{MacCheck, PortConfig, VlanSet};
@@ -25,7 +25,7 @@ impl VifConfig {
         }
     }
 
-    /// What front ends that ask are told of the interface's device.
+    /// The interface's device, for front ends that ask for it.
     pub fn device(&self) -> GuestDevice {
         GuestDevice {
             mac: weir_wire::Mac::from(self.mac_or_derived()).0,
@@ -36,7 +36,7 @@ impl VifConfig {
 }
 
 impl VifConfig {
-    /// Whether it reaches no other isolated interface: as it says itself, or else as its network says.
+    /// True if the interface cannot reach other isolated interfaces. The default is the network's.
     pub fn is_isolated(&self, networks: &Networks) -> bool {
         self.isolated.unwrap_or_else(|| networks.isolates(&self.vlan))
     }
@@ -55,8 +55,8 @@ impl UplinkConfig {
 }
 
 impl VlanMode {
-    /// The fabric's VLAN mode; `default` where nothing is configured. The port of a network that is not there is a member
-    /// of nothing.
+    /// The fabric's VLAN mode, or `default` if no mode is configured. A port of a network that does not exist is a
+    /// member of no VLAN.
     fn or_default(
         &self,
         default: weir_fabric::VlanMode,
@@ -68,7 +68,7 @@ impl VlanMode {
         };
         match self {
             Self::Unset => default,
-            // It gets copies beside the fabric, which takes nothing from it.
+            // A mirror gets copies without the fabric, and the fabric takes no frames from a mirror.
             Self::Mirror(_) => nothing(),
             Self::Network(name) => {
                 networks.vid(name).map_or_else(nothing, weir_fabric::VlanMode::Access)

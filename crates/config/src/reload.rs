@@ -1,7 +1,8 @@
-//! What a configuration would change of a running switch: as data for people ([`Difference`]), and as what is to be
-//! done ([`Steps`]).
+//! The differences between a configuration and a running switch: as data for people ([`Difference`]), and as the steps
+//! of a reload ([`Steps`]).
 //!
-//! The file decides about what it names, and about what it named before. Interfaces that came by `weir vif add` stay.
+//! The file decides about the tables that it has, and about those that it had when it was last read. Interfaces from
+//! `weir vif add` stay.
 
 use std::collections::BTreeSet;
 
@@ -24,97 +25,97 @@ mod tests;
 
 pub use shown::{SettingFrom, ShownSetting, shown_vif};
 
-/// What a configuration would change of a running switch.
+/// The differences between a configuration and a running switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Difference {
     /// Tables that differ: `[switch]` and `[xen]`, uplinks, then interfaces.
     pub tables: Vec<TableDifference>,
 }
 
-/// What differs of one table.
+/// The difference of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TableDifference {
-    /// Its name in the file, such as `vif.web0`.
+    /// The table's name in the file, such as `vif.web0`.
     pub table: String,
-    /// How it differs.
+    /// The kind of difference.
     pub kind: DifferenceKind,
-    /// Whether weir can do it while it runs; of a changed table each key says so.
+    /// True if weir can make the change while it runs. In a changed table, each key has its own answer.
     pub alive: bool,
-    /// What there is to know about it.
+    /// A note for the user.
     pub note: Option<String>,
-    /// What differs in it; of a new one, what is not as by default.
+    /// The keys that differ; of a new table, the keys that differ from the defaults.
     pub keys: Vec<KeyDifference>,
 }
 
-/// How a table of the file and the running switch differ.
+/// The kind of difference between a table of the file and the running switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DifferenceKind {
-    /// The switch has none yet.
+    /// Only the file has the table.
     Added,
-    /// The file has none any more.
+    /// The file no longer has the table.
     Removed,
-    /// Both have it.
+    /// Both have the table.
     Changed,
-    /// The file has none and never had: it came by `weir vif add`, and stays.
+    /// The file never had the table. The interface came by `weir vif add`, and stays.
     Unlisted,
 }
 
-/// One key.
+/// The difference of one key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyDifference {
-    /// Its name in the file; `vlan` for `trunk` and `native`, too.
+    /// The key's name in the file. `vlan` stands for `trunk` and `native`, too.
     pub key: String,
-    /// Its value now; `None` is the default.
+    /// The running value; `None` is the default.
     pub from: Option<String>,
-    /// Its value in the file.
+    /// The value in the file.
     pub to: Option<String>,
-    /// Whether it can change while weir runs.
+    /// True if the key can change while weir runs.
     pub alive: bool,
-    /// Why it cannot change, or when the change takes effect.
+    /// The reason why the key cannot change, or the time when the change takes effect.
     pub note: Option<String>,
 }
 
 /// A running switch, as far as a file can change it.
 #[derive(Debug, Clone)]
 pub struct Running<'a> {
-    /// What holds for all of it.
+    /// The settings of the whole switch.
     pub switch: &'a SwitchConfig,
-    /// Its networks.
+    /// The networks.
     pub networks: &'a Networks,
-    /// Its groups.
+    /// The groups.
     pub groups: &'a Groups,
     /// Its templates.
     pub templates: &'a Templates,
     /// Its uplinks.
     pub uplinks: Vec<&'a UplinkConfig>,
-    /// Its interfaces.
+    /// The interfaces.
     pub vifs: Vec<RunningVif<'a>>,
-    /// Whether and how Xen guests are served.
+    /// The settings for Xen guests, if weir serves them.
     pub xen: Option<&'a XenConfig>,
-    /// What weir can still do.
+    /// The privileges that weir still has.
     pub able: Able<'a>,
 }
 
 /// An interface of a running switch.
 #[derive(Debug, Clone, Copy)]
 pub struct RunningVif<'a> {
-    /// As it is now.
+    /// The running configuration.
     pub config: &'a VifConfig,
-    /// The file named it when it was read last.
+    /// True if the file had the interface when it was last read.
     pub from_file: bool,
-    /// A Xen guest's, which the toolstack attached.
+    /// True if the toolstack attached the interface for a Xen guest.
     pub xen: bool,
 }
 
-/// What a running weir can do that takes a privilege.
+/// Actions of a running weir that need a privilege.
 #[derive(Clone, Copy)]
 pub struct Able<'a> {
-    /// Whether a socket can be made at, or reached by, this path.
+    /// True if weir can make, or connect to, a socket at this path.
     pub sockets: &'a dyn Fn(&SocketPath) -> bool,
-    /// Whether devices of uplinks can be opened.
+    /// True if weir can open devices of uplinks.
     pub uplinks: bool,
-    /// Whether guests' virtual processors may be placed.
+    /// True if weir can place guests' virtual processors.
     pub pin_vcpus: bool,
 }
 
@@ -125,38 +126,38 @@ impl std::fmt::Debug for Able<'_> {
     }
 }
 
-/// What is to be done to a running switch: all of a [`Difference`] that is alive.
+/// The steps of a reload: all parts of a [`Difference`] that are alive.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// The budget of interfaces without one of their own.
+    /// The new default latency budget.
     pub latency_budget: Option<LatencyBudget>,
-    /// Where workers run.
+    /// The new placement.
     pub placement: Option<PlacementConfig>,
-    /// All groups as they are to be, if one differs.
+    /// All groups of the file, if one differs.
     pub groups: Option<Groups>,
     /// All templates as they are to be, if one differs.
     pub templates: Option<Templates>,
     /// Uplinks as they are to be.
     pub uplinks_changed: Vec<UplinkConfig>,
-    /// New ones.
+    /// New uplinks.
     pub uplinks_added: Vec<UplinkConfig>,
-    /// Those that go.
+    /// Uplinks to remove.
     pub uplinks_removed: Vec<PortName>,
-    /// Interfaces as they are to be.
+    /// Changed interfaces, with their new settings.
     pub vifs_changed: Vec<VifConfig>,
-    /// New ones.
+    /// New interfaces.
     pub vifs_added: Vec<VifConfig>,
-    /// Those that go; their guests are disconnected.
+    /// Interfaces to remove. Their guests are disconnected.
     pub vifs_removed: Vec<PortName>,
 }
 
 impl Difference {
-    /// Nothing would change.
+    /// True if a reload would change nothing.
     pub fn is_empty(&self) -> bool {
         self.tables.iter().all(|table| table.kind == DifferenceKind::Unlisted)
     }
 
-    /// How many tables differ so, as far as weir can do it while it runs.
+    /// The number of tables with this kind of difference that weir can change while it runs.
     pub fn count(&self, kind: DifferenceKind) -> usize {
         let does = |table: &&TableDifference| {
             table.alive && (table.keys.is_empty() || table.keys.iter().any(|key| key.alive))
@@ -164,7 +165,8 @@ impl Difference {
         self.tables.iter().filter(|table| table.kind == kind).filter(does).count()
     }
 
-    /// What cannot change while weir runs, as `switch.workers` or `uplink.lan`, and why.
+    /// The keys and tables that cannot change while weir runs, such as `switch.workers` or `uplink.lan`. Each has its
+    /// reason.
     pub fn fixed(&self) -> impl Iterator<Item = (String, &str)> {
         self.tables.iter().flat_map(|table| {
             let whole = (!table.alive).then(|| (table.table.clone(), text(&table.note)));
@@ -180,7 +182,7 @@ fn text(note: &Option<String>) -> &str {
 }
 
 impl Running<'_> {
-    /// What `file` would change, and the steps to what it says, without what cannot change.
+    /// The differences to `file`, and the steps of a reload. The steps leave out changes that need a restart.
     pub fn compare(&self, file: &Config) -> (Difference, Steps) {
         let (mut tables, mut steps) = (Vec::new(), Steps::default());
         tables.extend(self.compare_switch(&file.switch, &mut steps));
@@ -332,7 +334,7 @@ impl Running<'_> {
         })
     }
 
-    /// Why an interface's sockets cannot be had.
+    /// The reason why weir cannot make or reach an interface's sockets, if there is one.
     fn unreachable(&self, vif: &VifConfig) -> Option<String> {
         let mut paths = [Some(&vif.socket), vif.agent.as_ref()].into_iter().flatten();
         let path = paths.find(|path| !(self.able.sockets)(path))?;
@@ -341,10 +343,10 @@ impl Running<'_> {
         ))
     }
 
-    /// Whether what is there after `steps` goes together: interfaces that came by `weir vif add` are in no file.
+    /// Checks that the switch after `steps` fits together, with the interfaces from `weir vif add` that are in no file.
     ///
     /// # Errors
-    /// What does not go together.
+    /// The faults, as one text.
     pub fn check(&self, steps: &Steps) -> Result<(), String> {
         let networks = self.networks;
         let before = Whole {
@@ -376,7 +378,7 @@ impl Running<'_> {
         after.templates = steps.templates.as_ref().unwrap_or(self.templates);
         after.latency_budget = steps.latency_budget.unwrap_or(after.latency_budget);
         let reason = |it: &TableFault| match it.fault.keys {
-            // The networks of the file come with a restart.
+            // The file's networks take effect only after a restart.
             ["network", ..] => format!("{} before a restart", it.reason("")),
             _ => it.reason(""),
         };
@@ -385,7 +387,7 @@ impl Running<'_> {
     }
 }
 
-/// What `wanted` would change of an interface that runs, key by key.
+/// The differences between a running interface and `wanted`, key by key.
 pub fn vif_difference(vif: &VifConfig, wanted: &VifConfig) -> Vec<KeyDifference> {
     differing(vif.name.as_str(), vif.rows(), wanted.rows())
 }
@@ -440,7 +442,7 @@ fn at_once(
     }
 }
 
-/// A table that stays as it is until weir starts anew.
+/// The difference of a table that changes only with a restart.
 fn with_a_restart(
     table: String,
     (now, file): (Option<Rows>, Option<Rows>),
@@ -461,13 +463,13 @@ fn whole(table: String, kind: DifferenceKind, note: Option<String>) -> TableDiff
     TableDifference { table, kind, alive: true, note, keys: Vec::new() }
 }
 
-/// A table that both have, if any of its keys differs.
+/// The difference of a table that both have, if one of its keys differs.
 fn changed(table: String, keys: Vec<KeyDifference>) -> Option<TableDifference> {
     let kind = DifferenceKind::Changed;
     (!keys.is_empty()).then_some(TableDifference { table, kind, alive: true, note: None, keys })
 }
 
-/// The keys of which `now` and `file` differ, of the table called `name`.
+/// The keys of the table `name` with different values in `now` and in `file`.
 fn differing(name: &str, now: Rows, file: Rows) -> Vec<KeyDifference> {
     let pairs = now.into_iter().zip(file).filter(|((_, from), (_, to))| from != to);
     let difference = |((Key { name: key, alive, note, .. }, from), (_, to))| {
@@ -477,7 +479,7 @@ fn differing(name: &str, now: Rows, file: Rows) -> Vec<KeyDifference> {
     pairs.map(difference).collect()
 }
 
-/// What a new table says: its keys but for those that are as in `defaults`; its socket always.
+/// The keys of a new table that differ from `defaults`, and always its socket.
 fn given(keys: Rows, defaults: &Rows) -> Vec<KeyDifference> {
     let says = |(key, value): &(Key, Option<String>)| {
         let default = defaults.iter().find(|(it, _)| it.name == key.name);

@@ -1,4 +1,4 @@
-//! Reading one TOML table key by key, with a place in the text for every complaint.
+//! Reads one TOML table key by key. Each problem has its place in the text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -33,7 +33,7 @@ pub(super) struct Located<T> {
     pub span: Range<usize>,
 }
 
-/// A table being read. Keys that nobody asked for are unknown: [`Section::finish`] reports them.
+/// A table that is being read. Keys that were not read are unknown: [`Section::finish`] reports them.
 pub(super) struct Section<'t> {
     /// `vif.web0`; empty for the whole document.
     pub title: String,
@@ -47,7 +47,7 @@ pub(super) struct Section<'t> {
     hidden: Vec<&'static str>,
 }
 
-/// Where the keys of a table are in the text.
+/// The places of a table's keys in the text.
 pub(super) struct Places {
     pub title: String,
     pub header: Range<usize>,
@@ -58,13 +58,13 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The value of a key; the header where neither the table nor its template says it.
+    /// The place of a key's value, or of the header if the table does not have the key.
     pub fn of(&self, key: &str) -> Range<usize> {
         let of_template = || self.template.as_ref().and_then(|template| template.keys.get(key));
         self.keys.get(key).or_else(of_template).unwrap_or(&self.header).clone()
     }
 
-    /// Reports settings that do not go together. Of a key whose value was refused nothing else is said.
+    /// Reports settings that do not fit together. A key whose value was refused has no second problem.
     pub fn report(&self, fault: &check::Fault, problems: &mut Vec<Problem>) {
         if !self.is_bad(fault) {
             let problem = Problem::new(format!("`{}`: {}", self.title, fault.reason));
@@ -72,7 +72,7 @@ impl Places {
         }
     }
 
-    /// Whether it is about a value that was refused.
+    /// True if the fault is about a value that was refused.
     pub fn is_bad(&self, fault: &check::Fault) -> bool {
         let of_template = self.template.as_ref().is_some_and(|template| template.is_bad(fault));
         of_template || fault.keys.iter().any(|key| self.bad.contains(key))
@@ -121,12 +121,12 @@ impl<'t> Section<'t> {
         self.value(key, problems).unwrap_or(default)
     }
 
-    /// Whether the key is there, good or bad.
+    /// True if the table has the key, with a valid value or not.
     pub fn has(&self, key: &str) -> bool {
         !self.hidden.contains(&key) && self.table.iter().any(|(name, _)| name.get_ref() == key)
     }
 
-    /// Whether `key` has the text `word`.
+    /// True if the value of `key` is the text `word`.
     pub fn is_word(&mut self, key: &'static str, word: &str) -> bool {
         self.raw(key).is_some_and(|value| value.get_ref().as_str() == Some(word))
     }
@@ -141,12 +141,12 @@ impl<'t> Section<'t> {
         self.raw(key).map(Spanned::span)
     }
 
-    /// The place of a key that is known, but may not be used here.
+    /// The place of a known key that cannot be used here.
     pub fn refuse(&mut self, key: &'static str) -> Option<Range<usize>> {
         self.raw_entry(key).map(|(name, _)| name)
     }
 
-    /// What is at `span` and the rest of the table do not go together.
+    /// A problem: the value at `span` and the rest of the table do not fit together.
     pub fn does_not_fit(
         &self,
         span: Range<usize>,
@@ -156,17 +156,17 @@ impl<'t> Section<'t> {
         Problem::new(format!("`{}`: {error}", self.title)).label(span, "does not fit").help(help)
     }
 
-    /// Whether the key is there and its value is good.
+    /// True if the table has the key, with a valid value.
     pub fn has_good(&self, key: &str) -> bool {
         self.has(key) && !self.bad.contains(&key)
     }
 
-    /// Another fault of `key` would not be the first one.
+    /// Marks the value of `key` as refused, so that `key` has no second problem.
     pub fn is_refused(&mut self, key: &'static str) {
         self.bad.push(key);
     }
 
-    /// Where its keys are, before it is finished.
+    /// The places of the table's keys.
     pub fn places(&self) -> Places {
         let keys =
             self.table.iter().map(|(name, value)| (name.get_ref().to_string(), value.span()));
@@ -248,7 +248,7 @@ impl<'t> Section<'t> {
         sections
     }
 
-    /// The table `key`, if it is there.
+    /// The table `key`, if there is one.
     pub fn subtable(
         &mut self,
         key: &'static str,
@@ -268,7 +268,7 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the keys that were not read.
     pub fn finish(self, problems: &mut Vec<Problem>) {
         let place = match self.title.as_str() {
             "" => "the file".into(),
@@ -310,7 +310,7 @@ impl<'t> Section<'t> {
     }
 }
 
-/// A bad value and the place of what is bad in it.
+/// A bad value, and the place of its bad part.
 pub(super) struct Fault {
     pub span: Range<usize>,
     pub error: ValueError,
@@ -326,10 +326,10 @@ impl Fault {
     }
 }
 
-/// What a configuration value can be read as.
+/// A type that a configuration value can be read as.
 pub(super) trait FromToml: Sized {
     /// # Errors
-    /// Says what is wrong with which part of the value.
+    /// The fault, and the part of the value that has it.
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault>;
 }
 

@@ -17,9 +17,9 @@ use super::section::{Fault, FromToml, Section};
 use super::values::{PortName, SocketPath, TemplateName};
 use super::{VifChanges, VifConfig};
 
-/// What diagnostics call text that came from the command line.
+/// The name of the command line's text in diagnostics.
 const SOURCE_NAME: &str = "settings";
-/// The word that takes a setting back to its default.
+/// The word that resets a setting to its default.
 pub(super) const NONE: &str = "none";
 
 /// One `KEY=VALUE`.
@@ -132,21 +132,21 @@ pub(super) fn from_text(text: &str, control: &SocketPath) -> Result<VifConfig, C
         .map_err(|problems| ConfigError::invalid(SOURCE_NAME, text, problems))
 }
 
-/// What to do with an optional setting.
+/// A change of an optional setting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Change<T> {
-    /// Leave it as it is.
+    /// The setting stays as it is.
     #[default]
     Keep,
-    /// Take it back to its default.
+    /// The setting gets its default.
     Clear,
-    /// Give it this value.
+    /// The setting gets this value.
     Set(T),
 }
 
 impl<T> Change<T> {
-    /// What belongs to a setting that `other` clears is cleared with it, unless it is set anew.
+    /// Clears this setting too if `other` is cleared, unless this setting gets a new value.
     pub(super) fn clear_with<U>(&mut self, other: &Change<U>) {
         if let (Self::Keep, Change::Clear) = (&self, other) {
             *self = Self::Clear;
@@ -164,7 +164,7 @@ impl<T: FromToml> FromToml for Change<T> {
 }
 
 impl VifChanges {
-    /// The changes that `settings` ask for; `none` as a value takes a setting back to its default.
+    /// The changes in `settings`. The value `none` resets a setting to its default.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem of the settings.

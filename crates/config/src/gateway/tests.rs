@@ -60,7 +60,7 @@ fn guests_ask_weir_for_names_unless_others_are_named() {
         (dns.join(" "), gateway.answers_names(), gateway.asks_resolver())
     };
     let of = |dns: &str, answers, asks| (dns.to_owned(), answers, asks);
-    // Without a way out names of guests are all there is.
+    // Without a default router, weir answers only for names of guests.
     assert_eq!(told(DHCP), of("192.168.77.2", true, false));
     let router = format!("{DHCP}router = \"192.168.77.1\"\n");
     assert_eq!(told(&router), of("192.168.77.2", true, true));
@@ -69,7 +69,7 @@ fn guests_ask_weir_for_names_unless_others_are_named() {
     assert_eq!(told(&format!("{router}dns = []\n")), of("", false, false));
     let both = format!("{router}dns = [\"192.168.77.2\", \"9.9.9.9\"]\n");
     assert_eq!(told(&both), of("192.168.77.2 9.9.9.9", true, true));
-    // Who is told of nothing asks nobody.
+    // Guests that get no DNS server ask none.
     assert_eq!(told("address = \"192.168.77.2/24\"\n"), of("", false, false));
     let six = "address = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\nra = true\n";
     assert_eq!(told(six), of("fd00:77::2", true, false));

@@ -19,7 +19,7 @@ fn guide(table: &str) -> Vec<(String, String, String)> {
     keys.collect()
 }
 
-/// What a value has to be, as its refusal says.
+/// The bounds of a value, from the messages for bad values.
 fn bounds(table: &str, key: &str) -> Vec<String> {
     let mut bounds = Vec::new();
     for value in ["99999999999999", "\"99999999TiB\"", "\"99999999Gbit\"", "\"none of these\""] {

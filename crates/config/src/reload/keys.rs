@@ -1,14 +1,14 @@
-//! The keys of each table with their values as text, as the file would say them.
+//! The keys of each table, with their values as text in the form of the file.
 
 use crate::keys::{Key, NEEDS_A_RESTART, Rows};
 use crate::{GroupConfig, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork, XenConfig};
 
-/// A key that is the same until weir starts anew.
+/// A key that changes only with a restart.
 fn fixed(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
     (Key::new(name, "").fixed(NEEDS_A_RESTART), value)
 }
 
-/// A key that can change.
+/// A key that can change while weir runs.
 fn alive(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
     (Key::new(name, ""), value)
 }
@@ -26,7 +26,7 @@ fn list<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> Opti
     (!texts.is_empty()).then(|| texts.join(between))
 }
 
-/// Those of `[overlay]`.
+/// The keys of `[overlay]`.
 pub(super) fn overlay(overlay: &OverlayConfig) -> Rows {
     let OverlayConfig { local, interface, port, mtu, queues, dscp, evpn } = overlay;
     vec![
@@ -40,7 +40,7 @@ pub(super) fn overlay(overlay: &OverlayConfig) -> Rows {
     ]
 }
 
-/// Those of `[network.NAME]`.
+/// The keys of `[network.NAME]`.
 pub(super) fn network(network: &NetworkConfig) -> Rows {
     let (mut vlan, mut vni, mut listed, mut flood, mut suppress) = Default::default();
     match &network.kind {
@@ -86,7 +86,7 @@ pub(super) fn group(group: &GroupConfig) -> Rows {
     ]
 }
 
-/// Those of `[xen]`.
+/// The keys of `[xen]`.
 pub(super) fn xen(xen: &XenConfig) -> Rows {
     let XenConfig { bridges, agent_channel, split_event_channels, vif: template } = xen;
     let mut keys = vec![

@@ -531,7 +531,7 @@ fn groups_change_alive_with_who_is_in_them() {
     by_hand.groups = started.config.vifs[0].groups.clone();
     let started = Started { by_hand: vec![by_hand], ..started };
     assert_eq!(started.check(&text), Err("vif.hand: there is no group old".into()));
-    // What runs is written, and what stays is left as it is.
+    // The running groups are written. Tables that did not change keep their text.
     let file = "# all groups\n[group.web]  # the web\n[group.gone]\n";
     let saved = started.running(|running| running.saved(file, &parse(file).unwrap())).unwrap();
     assert!(saved.starts_with("# all groups\n[group.web]  # the web\n"), "{saved}");
