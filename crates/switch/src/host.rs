@@ -1,4 +1,4 @@
-//! What a host lacks for a configuration, before a weir is started with it.
+//! Checks the host for a configuration before a weir is started with it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,25 +12,25 @@ use crate::nat::{check_others, nft};
 #[cfg(test)]
 mod tests;
 
-/// Files in later ones of these do not count if an earlier one has a file of the same name (sysctl.d(5)).
+/// The directories of sysctl.d(5). A file replaces files of the same name in later directories.
 const DIRECTORIES: [&str; 5] =
     ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
-/// Read after all of them (sysctl(8), `--system`).
+/// The file that sysctl(8) `--system` reads after the files of all directories.
 const LAST: &str = "etc/sysctl.conf";
-/// Whether the host routes.
+/// The kernel's switches for routing.
 const IPV4_ROUTING: &str = "net.ipv4.ip_forward";
 const IPV6_ROUTING: &str = "net.ipv6.conf.all.forwarding";
 
-/// Something that is not as it has to be.
+/// A requirement that the host does not meet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lack {
-    /// What.
+    /// The problem.
     pub what: String,
-    /// What can be done about it, where that is known.
+    /// Advice for the user, if there is any.
     pub help: Option<String>,
 }
 
-/// What this host lacks for ways out of these networks.
+/// The unmet requirements for NAT of these networks.
 pub fn lacks(networks: &Networks) -> Vec<Lack> {
     let (mut all, mut routes) = (Vec::new(), [false; 2]);
     for (_, network, gateway) in networks.with_gateway() {
@@ -55,7 +55,7 @@ pub fn lacks(networks: &Networks) -> Vec<Lack> {
     all
 }
 
-/// That the host does not route, and who has said so.
+/// The problem that the host does not route, with the file that sets the key.
 fn not_routing(root: &Path, key: &str) -> Option<Lack> {
     let now = fs::read_to_string(root.join("proc/sys").join(key.replace('.', "/"))).ok()?;
     if now.trim() != "0" {
@@ -77,7 +77,7 @@ fn not_routing(root: &Path, key: &str) -> Option<Lack> {
     Some(Lack { what: format!("the host does not route: {key} is 0"), help: Some(help) })
 }
 
-/// The file that sets a key at the start of the host, and to what.
+/// The file that sets a key at the start of the host, and the value.
 fn set_by(root: &Path, key: &str) -> Option<(PathBuf, String)> {
     let mut files = BTreeMap::new();
     for directory in DIRECTORIES {
@@ -96,11 +96,11 @@ fn set_by(root: &Path, key: &str) -> Option<(PathBuf, String)> {
     set.next_back()
 }
 
-/// What a file sets a key to.
+/// The value that a file sets for a key.
 fn value_in(text: &str, key: &str) -> Option<String> {
     let mut set = text.lines().filter_map(|line| {
         let (name, value) = line.split_once('=')?;
-        // Slashes stand for dots, and what may fail begins with a dash.
+        // Slashes stand for dots. A dash before a key ignores errors of that key.
         let name = name.trim().trim_start_matches('-').replace('/', ".");
         (name == key).then(|| value.trim().to_owned())
     });

@@ -150,7 +150,7 @@ impl NatTask {
         add("chain", "postrouting { type nat hook postrouting priority srcnat; }");
         add("chain", "forward { type filter hook forward priority filter; }");
         add("chain", "input { type filter hook input priority filter; }");
-        // Where the way out is narrower than the network, TCP is told so.
+        // The way out can have a smaller MTU than the network: the MSS of TCP is clamped to the route's MTU.
         let clamp = "tcp flags & (syn | rst) == syn tcp option maxseg size set rt mtu";
         add("rule", &format!("forward iifname {interface} {clamp}"));
         add("rule", &format!("forward oifname {interface} {clamp}"));

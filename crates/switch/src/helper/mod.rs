@@ -263,7 +263,8 @@ impl Hands {
         }
     }
 
-    /// How weir connects to the host's resolvers for guests of these networks; a helper knows them from its start.
+    /// The function by which weir connects to the host's resolvers for guests of these networks. A helper knows the
+    /// networks from its start.
     pub(crate) fn dial_resolver(&self, networks: &Networks) -> weir_port_gateway::Dial {
         match self {
             Self::Own => {

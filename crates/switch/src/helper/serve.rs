@@ -314,7 +314,7 @@ fn with_cause(error: &dyn std::error::Error) -> String {
 fn made(socket: std::io::Result<Given>) -> (Answer, Option<Given>) {
     match socket {
         Ok(socket) => (Answer::Done, Some(socket)),
-        // Whether nobody is there matters to whoever asks.
+        // The caller needs the error number: it treats a missing listener in its own way.
         Err(error) => match error.raw_os_error() {
             Some(errno) => (Answer::Errno(errno), None),
             None => (refused(error.to_string(), None), None),

@@ -1,4 +1,4 @@
-//! Who sets what the kernel has.
+//! The files that set the kernel's values.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn who_has_switched_routing_off_is_named() {
     write("etc/sysctl.d/60-b.conf", "net.ipv4.ip_forward=1\n-net.ipv4.ip_forward = 0\n");
     write("etc/sysctl.d/99-c.text", "net.ipv4.ip_forward = 1\n");
     assert!(help().unwrap().starts_with("/etc/sysctl.d/60-b.conf sets it:"));
-    // One of the same name in an earlier directory counts alone.
+    // Only the file in the earliest directory counts among files of the same name.
     write("run/sysctl.d/60-b.conf", "net.ipv4.ip_forward = 1\n");
     assert!(help().unwrap().starts_with("/etc/sysctl.d/60-b.conf sets it:"));
     write("etc/sysctl.conf", "net.ipv4.ip_forward = 1\n");

@@ -1,4 +1,4 @@
-//! What is read of resolv.conf(5).
+//! The resolvers in a resolv.conf(5).
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Security groups, as they are shown.
+//! Security groups, as commands and the API show them.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -7,14 +7,14 @@ use weir_config::{GroupDefault, PortName};
 /// A security group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupStats {
-    /// Its name.
+    /// The group's name.
     pub name: String,
-    /// What becomes of connections to its interfaces that no rule allows.
+    /// The action for connections to the group's interfaces that match no rule.
     pub default_in: GroupDefault,
-    /// And of those from them.
+    /// The action for connections from the group's interfaces that match no rule.
     pub default_out: GroupDefault,
     /// Connections that are allowed, such as `in tcp 80,443 from group:lb`.
     pub rules: Vec<String>,
-    /// Interfaces that are in it.
+    /// The interfaces in the group.
     pub vifs: Vec<PortName>,
 }

@@ -29,7 +29,7 @@ struct Ends {
 }
 
 impl Ports {
-    /// What each mirror that can be is to copy. Those that the checks would refuse are left out.
+    /// The ports that each mirror copies. Mirrors that the checks would refuse are left out.
     fn mirrors(&self) -> BTreeMap<PortName, Ends> {
         let vifs = self.vifs.iter().filter(|vif| !matches!(vif.link, Link::Xen));
         let vifs = vifs.map(|vif| (&vif.config.name, &vif.config.vlan, vif.port.id()));

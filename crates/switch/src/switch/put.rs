@@ -12,11 +12,11 @@ use super::settings::Settings;
 use super::{Link, Ports, Switch, Vif, failed, no_such_vif, port_state, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
 
-/// What has changed of an interface.
+/// The changes of an interface.
 #[derive(Default)]
 pub(super) struct Changed {
     pub(super) keys: Vec<String>,
-    /// What its owner should know about it.
+    /// A note for the interface's owner.
     pub(super) note: Option<String>,
 }
 

@@ -228,7 +228,7 @@ impl Wanted {
     }
 }
 
-/// Whether an interface goes together with the others.
+/// Checks that an interface fits the others.
 fn goes_together(others: &Whole<'_>, vif: &VifConfig) -> Result<(), String> {
     filter::port_rules(&vif.filter).map_err(|error| error.to_string())?;
     let faults = others.faults_with(vif);

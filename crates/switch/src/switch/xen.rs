@@ -267,7 +267,7 @@ pub(super) fn not_ours_to_put(vif: &VifConfig) -> Response {
     Response::refused(message, format!("`weir vif set {} KEY=VALUE` changes it", vif.name))
 }
 
-/// Whether a vif that the toolstack has attached can be changed so.
+/// Checks that a vif that the toolstack has attached can change from `now` to `wanted`.
 pub(super) fn may_become(now: &VifConfig, wanted: &VifConfig) -> Result<(), Box<Response>> {
     let name = &now.name;
     if now.queues != wanted.queues {

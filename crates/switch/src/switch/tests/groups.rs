@@ -27,7 +27,7 @@ pub(super) fn udp(from: u8, to: u8, ports: [u16; 2]) -> Vec<u8> {
     packet(from, to, UDP, words.as_flattened())
 }
 
-/// Has everybody know who is behind which port. ARP needs no rule.
+/// Announces each interface's MAC address to the others. ARP needs no rule.
 fn announce(all: [&mut QueuePair; 3]) {
     let mut all = all;
     for (pair, from) in all.iter_mut().zip(1..) {
@@ -38,7 +38,7 @@ fn announce(all: [&mut QueuePair; 3]) {
     }
 }
 
-/// That a datagram found nobody.
+/// An ICMP message "port unreachable" about a datagram.
 fn unreachable(from: u8, to: u8, about: &[u8]) -> Vec<u8> {
     packet(from, to, 1, &[&[3, 3, 0, 0, 0, 0, 0, 0], &about[14..42]].concat())
 }

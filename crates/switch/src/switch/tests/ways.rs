@@ -27,10 +27,10 @@ const SETTINGS: &[&str] = &[
     "socket_mode = \"0660\"",
     "mode = \"client\"",
 ];
-/// How it takes part in VLANs: one of them, or none.
+/// VLAN settings of an interface, of which it has one or none.
 const VLANS: &[&str] =
     &["", "vlan = 7", "trunk = \"all\"\nnative = 7", "network = \"blue\"", "mirror = [\"a\"]"];
-/// Another interface, which no file names, may have this address as well.
+/// The address that another interface, which is in no file, can have as well.
 const MAC: &str = "mac = \"52:54:00:00:00:07\"";
 
 /// A template of each file. Its keys may be the same as those of an interface, or go badly with them.
