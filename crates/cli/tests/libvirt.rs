@@ -18,13 +18,13 @@ use weir_testing::{eventually, has, is_root};
 /// The script that an administrator installs, with the weir under test in it.
 const HOOK: &str = include_str!("../../../examples/libvirt/qemu-hook");
 
-/// How many operations the random test does; `WEIR_LIBVIRT_OPERATIONS` says otherwise.
+/// The operations of the random test. `WEIR_LIBVIRT_OPERATIONS` sets another number.
 const OPERATIONS: usize = 20;
 
-/// How long libvirtd may take to start.
+/// The time that libvirtd has to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// weir with its keeper, and a libvirtd whose hook asks it. Fields of a namespace end after what is in it.
+/// weir with its keeper, and a libvirtd whose hook calls weir. Each process ends before the directory is removed.
 struct Host {
     libvirt: Process,
     weir: Child,
@@ -42,12 +42,12 @@ impl Drop for Host {
 }
 
 impl Host {
-    /// Nothing where libvirt or QEMU is missing.
+    /// Starts a host; `None` if libvirt or QEMU is missing.
     fn start() -> Option<Self> {
         Self::named("one")
     }
 
-    /// With a name of its own, and an identity by its length: libvirt moves nothing to a host of the same.
+    /// A host with this name. The length of the name makes its identity: libvirt migrates nothing between equal ones.
     fn named(name: &str) -> Option<Self> {
         if !(is_root("libvirtd in namespaces")
             && has("virsh", "libvirt-clients")
@@ -56,7 +56,7 @@ impl Host {
         {
             return None;
         }
-        // QEMU's user is to reach the sockets.
+        // QEMU's user must reach the sockets.
         let dir = tempfile::Builder::new()
             .prefix("weir-libvirt-")
             .permissions(fs::Permissions::from_mode(0o755))
@@ -116,7 +116,7 @@ impl Host {
         format!("{}\n{}", read("libvirt.log"), read("log"))
     }
 
-    /// Where libvirtd is.
+    /// Runs a command in libvirtd's namespaces.
     fn inside(&self, argv: &[&str]) -> Output {
         let outer = self.libvirt.pid();
         let children = format!("/proc/{outer}/task/{outer}/children");
@@ -249,7 +249,7 @@ fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
     assert_eq!(config["filter"].as_array().unwrap().len(), 1, "{config}");
     assert!(web["unsaved"].is_null(), "nobody has to save it: {web}");
 
-    // What is attached finds the socket that waits for it.
+    // An attached device finds the socket that waits for it.
     let device = host.device("late", 2);
     host.does(&["attach-device", "d1", &device, "--live"]);
     let shown = host.weir_command(&["vif", "show", "late"]);

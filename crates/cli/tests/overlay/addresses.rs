@@ -401,13 +401,13 @@ fn index(at: &Host) -> String {
     shown.split(':').next().unwrap().to_owned()
 }
 
-/// What goes on through a way out: a connection, pings, the guest's address, one table, one interface.
+/// Checks that NAT continues: a connection, pings, the guest's address, one table, one interface.
 struct Through<'t> {
     at: &'t Host,
     web: &'t Station,
     connection: TcpStream,
     lease: Vec<String>,
-    /// Of the host's interface.
+    /// The index of the host's interface.
     index: String,
 }
 
@@ -476,7 +476,7 @@ fn root_connections_through_a_way_out_go_on_over_upgrades_and_a_sigkill() {
         at.command("weir stats").output().ok()?.status.success().then_some(())
     });
     through.goes_on("after a SIGKILL");
-    // What comes in is forwarded as before.
+    // A forwarded port still works.
     let listener = web.within(|| TcpListener::bind("0.0.0.0:22").unwrap());
     let _comes = underlay.router.within(|| TcpStream::connect("192.0.2.1:2222")).unwrap().unwrap();
     listener.accept().unwrap();
