@@ -187,7 +187,7 @@ impl Engine {
         self.shared.change(id, |slot| slot.groups.clone_from(&groups));
     }
 
-    /// What a port's security groups allow, and its connections; `None` without groups.
+    /// The rules of a port's security groups, and its connections; `None` without groups.
     pub fn groups(&self, id: PortId) -> Option<Arc<PortGroups>> {
         slot(&self.shared.ports.load(), id)?.groups.clone()
     }

@@ -13,7 +13,7 @@ use crate::frames::burst::Burst;
 use crate::frames::port::Outgoing;
 use crate::threads::lock::lock;
 
-/// What the groups of a port allow, and its connections.
+/// The rules of a port's groups, and its connections.
 #[derive(Debug)]
 pub struct PortGroups {
     policy: Policy,
@@ -32,7 +32,7 @@ impl PortGroups {
         Self { policy: Policy { generation, ..policy }, table }
     }
 
-    /// How its end is seen by the other one.
+    /// The port as the other end of a connection.
     pub(crate) fn peer(groups: Option<&Self>, serves: bool) -> Peer<'_> {
         Peer { groups: groups.map_or(&[], |it| &it.policy.groups), serves }
     }
@@ -77,7 +77,7 @@ impl PortGroups {
         refused
     }
 
-    /// What would become of frame 0 of `burst`; nothing changes.
+    /// The decision that frame 0 of `burst` would get. No state changes.
     pub(crate) fn would_judge(
         &self,
         direction: Direction,
@@ -94,7 +94,7 @@ impl PortGroups {
     }
 }
 
-/// What becomes of a frame whose headers are too long.
+/// The decision for a frame whose headers are too long.
 const HIDDEN: Decision = Decision::Refused(weir_groups::Why::Invalid);
 
 /// The VLAN of a frame as the port that is judged has it.
