@@ -64,29 +64,31 @@ pub const OWN_FRAMES_BURST: u64 = 32;
 pub const OWN_FRAMES_WAITING_MAX: usize = 8;
 /// Bytes of such a frame: one with an MTU of 1500.
 pub const OWN_FRAME_LEN_MAX: usize = 1514;
-/// Questions for names that one interface may send in a second, at once, and of which so many wait to be looked at: a
-/// browser asks for dozens at a time.
+/// Limits of one interface's DNS questions: in a second, in a burst, and waiting to be processed. A browser sends
+/// dozens at a time.
 pub const DNS_PER_SEC: u64 = 200;
 /// See [`DNS_PER_SEC`].
 pub const DNS_BURST: u64 = 100;
 /// See [`DNS_PER_SEC`].
 pub const DNS_WAITING_MAX: usize = 32;
-/// Questions of one interface that the host's resolver has not answered, and of a network; beyond that each interface has
-/// one.
+/// Pending questions to the host's resolver, of one interface and of a network. Beyond the network's limit, each
+/// interface can still have one.
 pub const DNS_ASKED_PER_VIF_MAX: usize = 32;
 /// See [`DNS_ASKED_PER_VIF_MAX`].
 pub const DNS_ASKED_MAX: usize = 1_024;
-/// Sockets by which one network asks at a time, and how long (s) each is used: its port is one that others do not know.
+/// Sockets to the resolver that one network uses at a time, and the time (s) for which each is used. Their ports
+/// change, so that an attacker does not know them.
 pub const DNS_SOCKETS_MAX: usize = 8;
 /// See [`DNS_SOCKETS_MAX`].
 pub const DNS_SOCKET_SECS: u64 = 60;
-/// How long (s) an answer may take before the next resolver is asked. A guest asks again after 5 s (resolv.conf(5)).
+/// The time (s) for an answer before the next resolver is asked. A guest asks again after 5 s (resolv.conf(5)).
 pub const DNS_TIMEOUT_SECS: u64 = 2;
-/// Bytes of an answer: what any guest takes (RFC 1035 §2.3.4), and what goes through any IPv6 network (RFC 8200 §5).
+/// Bytes of an answer: the size that any guest accepts (RFC 1035 §2.3.4), and the size that fits into a packet of any
+/// IPv6 network (RFC 8200 §5).
 pub const DNS_PAYLOAD_MIN: u16 = 512;
 /// See [`DNS_PAYLOAD_MIN`].
 pub const DNS_PAYLOAD_MAX: u16 = 1_232;
-/// How long (s) a guest may remember another one's address.
+/// The time (s) for which a guest can cache another guest's address.
 pub const DNS_TTL_SECS: u32 = 30;
 /// Resolvers that the host has (`MAXNS` of resolv.conf(5)), and bytes of the file that are read.
 pub const RESOLVERS_MAX: usize = 3;

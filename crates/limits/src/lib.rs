@@ -123,13 +123,13 @@ pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const OWNER_LEN_MAX: usize = 128;
 /// Longest XML of a libvirt domain that is read: libvirt itself takes 4 MiB.
 pub const DOMAIN_XML_BYTES_MAX: usize = 8 << 20;
-/// Most elements and texts in it: what reading takes of memory.
+/// Most elements and texts in such an XML. The bound limits the memory that reading takes.
 pub const DOMAIN_XML_NODES_MAX: u32 = 200_000;
 /// Most interfaces of one libvirt domain.
 pub const DOMAIN_VIFS_MAX: usize = 64;
-/// How long libvirt waits for `weir libvirt hook` before it gives up.
+/// The time after which libvirt stops waiting for `weir libvirt hook`.
 pub const LIBVIRT_HOOK_TIMEOUT_SECS: u64 = 30;
-/// How much of that time a weir has to come back that was killed or is being restarted.
+/// The part of that time in which a weir that was killed or restarted can come back.
 pub const LIBVIRT_HOOK_PATIENCE_SECS: u64 = 5;
 /// Longest name of a descriptor that is kept (systemd: `FDNAME_MAX`).
 pub const KEPT_NAME_LEN_MAX: usize = 255;
