@@ -11,7 +11,7 @@ macro_rules! reasons {
         }
 
         impl $name {
-            /// How many reasons there are.
+            /// The number of reasons.
             pub const COUNT: usize = [$($counter),+].len();
 
             /// Every reason, each at its [`Self::index`].
