@@ -1,7 +1,7 @@
 //! libvirt in namespaces of a test's own: it sees none of the machine's directories, and the machine's libvirtd does not
 //! see it.
 
-/// Where it keeps what it needs; each is an empty directory to it.
+/// The directories of libvirtd. Each is empty at its start.
 const DIRECTORIES: &str =
     "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
 
@@ -10,7 +10,7 @@ const DIRECTORIES: &str =
 const QEMU_CONF: &str =
     "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\ngroup = \"root\"\n";
 
-/// What starts a script in namespaces of its own. QEMU is a daemon of its own: it ends with their first process.
+/// The command that starts a script in its own namespaces. QEMU is a daemon: it ends with their first process.
 pub const NAMESPACES: [&str; 8] =
     ["unshare", "--mount", "--uts", "--pid", "--kill-child", "--fork", "--mount-proc", "sh"];
 
