@@ -31,7 +31,7 @@ pub struct Work {
     pub turn: Turn,
 }
 
-/// How long work goes on before who does it rests, if there is less than all time allows.
+/// The duration of work and rest together, for work that does not use all of a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Turn {
     /// As a thread that answers messages: 1 ms.
