@@ -22,7 +22,7 @@ use weir_limits as limits;
 use weir_switch::capture::CaptureRequest;
 use weir_switch::control::{AddressEntry, Put, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
-use weir_switch::stats::SwitchStats;
+use weir_switch::stats::{ConnectionPage, SwitchStats};
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
 use crate::problem::Problem;
@@ -248,6 +248,22 @@ impl Client {
     /// The stations that the switch knows.
     pub fn addresses(&mut self) -> Result<Vec<AddressEntry>, ClientError> {
         self.get("/v1/addresses")
+    }
+
+    /// Connections of an interface in groups, from the place `from` on.
+    pub fn connections(
+        &mut self,
+        name: &PortName,
+        from: u32,
+    ) -> Result<ConnectionPage, ClientError> {
+        self.get(&format!("/v1/ports/{name}/connections?from={from}"))
+    }
+
+    /// Forgets the connections of an interface, of a network's interfaces, or of all; returns a note about it.
+    pub fn flush(&mut self, of: Option<&PortName>) -> Result<Option<String>, ClientError> {
+        let of = of.map_or_else(String::new, |of| format!("?of={of}"));
+        let path = format!("/v1/connections{of}");
+        self.ask(Method::DELETE, &path, None).map(|done: Done| done.note)
     }
 
     /// Replaces the filter rules of an interface or an uplink.

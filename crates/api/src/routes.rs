@@ -76,6 +76,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::policies))
         .routes(routes!(read::drops))
         .routes(routes!(read::addresses))
+        .routes(routes!(read::connections))
+        .routes(routes!(write::flush))
         .routes(routes!(read::metrics))
         .routes(routes!(read::events))
         .routes(routes!(look::trace))

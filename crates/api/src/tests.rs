@@ -16,7 +16,7 @@ use weir_switch::control::{
     ControlHandler, Put, PutOutcome, ReloadOutcome, Request, Response, VifStatus,
 };
 use weir_switch::events::Glance;
-use weir_switch::stats::{PortKind, PortState, PortStats, SwitchStats};
+use weir_switch::stats::{ConnectionPage, PortKind, PortState, PortStats, SwitchStats};
 use weir_switch::unix_socket::ListenError;
 use weir_testing::slow::{lingering, send_with};
 
@@ -85,6 +85,10 @@ impl ControlHandler for Recorder {
             Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
             Request::Trace { .. } => Response::error("nothing to trace"),
             Request::Addresses => Response::Addresses { addresses: Vec::new() },
+            Request::Connections { name, .. } => Response::Connections {
+                page: ConnectionPage { vif: name.clone(), connections: Vec::new(), next: Some(9) },
+            },
+            Request::Flush { .. } => Response::Noted { note: "forgotten".into() },
             Request::VifAdd { .. } | Request::FilterSet { .. } | Request::Stages { .. } => {
                 Response::Ok
             }
@@ -295,6 +299,24 @@ fn parts_of_the_switch_have_paths_of_their_own() {
     assert_eq!(get("/v1/ports/web0/filter"), (200, "[]".into()));
     let (status, problem) = get("/v1/ports/db0");
     assert!(status == 404 && problem.contains("no interface or uplink called db0"), "{problem}");
+}
+
+#[test]
+fn connections_come_in_pages_and_can_be_forgotten() {
+    let served = Served::new();
+    let page = served.client().connections(&name("web0"), 7).unwrap();
+    assert_eq!((page.vif, page.next), (name("web0"), Some(9)));
+    assert_eq!(served.client().flush(None).unwrap().as_deref(), Some("forgotten"));
+    served.client().flush(Some(&name("blue"))).unwrap();
+    let path = "/v1/ports/web0/connections?from=-1";
+    let (status, _) = served.raw(format!("GET {path} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes());
+    assert_eq!(status, 400);
+    let expected = [
+        Request::Connections { name: name("web0"), from: 7 },
+        Request::Flush { of: None },
+        Request::Flush { of: Some("blue".into()) },
+    ];
+    assert_eq!(*served.handler.requests.lock().unwrap(), expected);
 }
 
 #[test]

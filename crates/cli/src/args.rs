@@ -419,6 +419,21 @@ pub enum GroupCommand {
         #[arg(value_name = "GROUP", value_parser = explained::<SecurityGroup>)]
         name: SecurityGroup,
     },
+    /// List the connections of an interface in groups, or of all
+    Connections {
+        /// The interface; without it all that are in groups
+        #[arg(value_name = "VIF", value_parser = explained::<PortName>)]
+        name: Option<PortName>,
+        /// As JSON, a page on each line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget connections; those that the rules would let begin in the middle go on
+    Flush {
+        /// The interface, or the network whose interfaces are meant; without it all
+        #[arg(value_name = "VIF|NETWORK", value_parser = explained::<PortName>)]
+        of: Option<PortName>,
+    },
 }
 
 const FILTER_SET_NOTES: &str = "\

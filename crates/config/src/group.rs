@@ -75,6 +75,12 @@ impl RuleProtocol {
     }
 }
 
+impl From<u8> for RuleProtocol {
+    fn from(number: u8) -> Self {
+        Self(Some(number))
+    }
+}
+
 impl FromStr for RuleProtocol {
     type Err = ValueError;
     fn from_str(text: &str) -> Result<Self, ValueError> {

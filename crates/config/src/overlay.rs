@@ -210,6 +210,18 @@ impl Networks {
         }
     }
 
+    /// True if a port of this mode is in the network `name`: by the network's name, or by its VLAN.
+    pub fn has(&self, name: &str, vlan: &VlanMode) -> bool {
+        let vid = match vlan {
+            VlanMode::Network(own) => return own.as_str() == name,
+            VlanMode::Unset => Vid::DEFAULT,
+            VlanMode::Access(vid) => *vid,
+            VlanMode::Trunk { .. } | VlanMode::Mirror(_) => return false,
+        };
+        let mut all = self.all.iter();
+        all.any(|it| it.name.as_str() == name && it.kind == NetworkKind::Vlan(vid))
+    }
+
     /// True if interfaces of this mode are isolated by default. The mode names the network itself or its VLAN.
     pub(super) fn isolates(&self, vlan: &VlanMode) -> bool {
         let vlan = match vlan {

@@ -9,6 +9,7 @@
 //! | `table.rs` | the connections of one interface, in fixed memory |
 //! | `fragments.rs` | datagrams that come in fragments |
 //! | `judge.rs` | the decision about one frame |
+//! | `listing.rs` | connections as they are shown |
 //! | `plain.rs` | frames of established connections, in few instructions |
 //!
 //! Nothing here reads a clock or allocates for a frame: time is a parameter, tables are made with the interface.
@@ -16,6 +17,7 @@
 
 mod fragments;
 mod judge;
+mod listing;
 mod packet;
 mod plain;
 mod rules;
@@ -23,6 +25,7 @@ mod table;
 mod tcp;
 
 pub use judge::{Decision, Frame, Peer, Why};
+pub use listing::Connection;
 pub use plain::is_like;
 pub use rules::{Direction, GroupId, Other, Policy, Rule};
 pub use table::Table;

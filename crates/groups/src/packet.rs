@@ -418,6 +418,10 @@ impl Key {
         u64::from(ports) << 32 | u64::from(vid & 0xfff) << 16 | u64::from(protocol) << 8
     }
 
+    pub fn protocol(&self) -> u8 {
+        (self.0[4] >> 8) as u8
+    }
+
     #[inline(always)]
     pub fn is_v6(&self) -> bool {
         self.0[4] & 1 != 0

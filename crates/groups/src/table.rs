@@ -358,6 +358,22 @@ impl Table {
         (is_same && is_fresh).then_some(at)
     }
 
+    /// The connection at a place, unless it is over.
+    pub(crate) fn at(&self, at: usize, now: u32) -> Option<(Key, Known)> {
+        let tags = self.tags.get(at / WAYS)?;
+        let entry = self.entries.get(at).filter(|_| tag_at(tags, at % WAYS) != 0)?;
+        let known = Known::unpack(entry[5]).filter(|it| !it.is_over(protocol_of(entry), now))?;
+        let [a, b, c, d, e, _] = *entry;
+        Some((Key([a, b, c, d, e]), known))
+    }
+
+    /// Forgets all connections, and the datagrams that come in fragments. Returns the number of connections.
+    pub fn flush(&mut self) -> u32 {
+        self.tags.fill(Tags::default());
+        self.fragments = Fragments::default();
+        std::mem::take(&mut self.live)
+    }
+
     /// Looks for a connection that is not over.
     pub(crate) fn find(&self, key: &Key, now: u32) -> (Place, Option<Known>) {
         let spots = self.spots(key);

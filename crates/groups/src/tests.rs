@@ -459,3 +459,34 @@ fn headers_that_go_on_behind_the_bytes_at_hand_are_asked_for() {
     let would = bed.table.would_judge(&bed.policy, Direction::Out, frame, peer, LATER);
     assert_eq!(would, Some(Decision::Refused(Why::Invalid)));
 }
+
+#[test]
+fn connections_are_shown_page_by_page_and_can_be_forgotten() {
+    let mut bed = Bed::new(closed_in(&[]));
+    for port in 1..=30 {
+        bed.shake_hands_outward(port);
+    }
+    assert!(bed.goes(&ping("fd00::1", "fd00::2", 7, true)));
+    bed.now_ns += 2 * SECOND;
+    let (mut all, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        let (page, next) = bed.table.page(at, 10, bed.now_ns);
+        assert!(page.len() == 10 || next.is_none());
+        all.extend(page);
+        from = next;
+    }
+    assert_eq!(all.len(), 31);
+    let of_ping = all.iter().find(|it| it.protocol == 58).unwrap();
+    assert_eq!((of_ping.identifier, of_ping.ports, of_ping.state), (Some(7), None, "unanswered"));
+    assert_eq!(of_ping.peer, "fd00::2".parse::<IpAddr>().unwrap());
+    let of_tcp = all.iter().find(|it| it.ports == Some((5, 80))).unwrap();
+    assert_eq!((of_tcp.own.to_string().as_str(), of_tcp.state), (GUEST, "established"));
+    assert_eq!((of_tcp.opener, of_tcp.idle_ns / SECOND), (Direction::Out, 2));
+    assert_eq!(bed.table.page(usize::MAX, 10, bed.now_ns), (Vec::new(), None));
+
+    assert_eq!(bed.table.flush(), 31);
+    assert_eq!((bed.table.connections(), bed.table.page(0, 10, bed.now_ns).0.len()), (0, 0));
+    assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5, ACK)));
+    assert!(bed.goes(&tcp(GUEST, PEER, 5, 80, ACK)), "what the rules allow goes on");
+    assert_eq!(bed.table.connections(), 1);
+}

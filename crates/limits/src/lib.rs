@@ -416,6 +416,8 @@ pub const VIF_GROUPS_MAX: usize = 8;
 pub const GROUP_CONNECTIONS_MAX: usize = 131_072;
 /// Bytes that a connection takes at most.
 pub const GROUP_CONNECTION_BYTES_MAX: usize = 96;
+/// Connections in one answer of the API.
+pub const GROUP_PAGE: usize = 1000;
 /// The table's unit of time is 2 to this power (ns): 17 ms.
 pub const GROUP_TIME_SHIFT: u32 = 24;
 /// For how long after an interface's table was made answers alone may take a connection up (ns): whoever waits for data

@@ -13,7 +13,7 @@ use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
-use crate::stats::{PortState, SwitchStats};
+use crate::stats::{ConnectionPage, PortState, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
 /// A request to the switch.
@@ -97,6 +97,18 @@ pub enum Request {
     Stats,
     /// The stations that the switch knows. Answer: [`Response::Addresses`].
     Addresses,
+    /// Connections of an interface in groups. Answer: [`Response::Connections`].
+    Connections {
+        /// The interface's name.
+        name: PortName,
+        /// The place to begin at: 0, or `next` of a page.
+        from: u32,
+    },
+    /// Forgets connections. Answer: [`Response::Noted`].
+    Flush {
+        /// The interface, or the network whose interfaces are meant; `None`: all interfaces.
+        of: Option<String>,
+    },
     /// The path of a frame through the switch, without sending it. Answer: [`Response::Traced`].
     Trace {
         /// The port that would send the frame.
@@ -192,6 +204,11 @@ pub enum Response {
     Addresses {
         /// The stations, in no particular order.
         addresses: Vec<AddressEntry>,
+    },
+    /// Connections of an interface.
+    Connections {
+        /// The page.
+        page: ConnectionPage,
     },
     /// The path of a frame through the switch.
     Traced {

@@ -27,7 +27,7 @@ mod rules;
 mod silent;
 mod stages;
 
-pub use groups::GroupStats;
+pub use groups::{ConnectionPage, ConnectionStats, GroupStats};
 pub use guard::{GuardExplanation, LeaseExplanation};
 pub use limits::{Limit, Limits, descriptors, limits};
 pub use loops::{BlockStats, LoopStats};

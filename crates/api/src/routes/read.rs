@@ -7,7 +7,7 @@ use serde_json::Map;
 use weir_config::{TemplateName, VifConfig};
 use weir_switch::control::{AddressEntry, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
-use weir_switch::stats::{PortStats, QueuePairStats, RuleStats};
+use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats};
 
 use super::*;
 
@@ -118,6 +118,36 @@ pub(super) async fn addresses(State(api): State<Api>, Reader(asker): Reader) -> 
         other => Err(Problem::of(other)),
     };
     api.answer(&asker, job).await
+}
+
+/// The place at which a page begins.
+#[derive(Debug, Clone, Copy, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Page {
+    /// `next` of the page before.
+    #[serde(default)]
+    from: u32,
+}
+
+/// Connections of an interface in groups, page by page. A connection that is there for the whole time is in one page.
+#[utoipa::path(
+    get, path = "/v1/ports/{port}/connections", params(("port" = PortName, Path), Page),
+    responses((status = 200, body = ConnectionPage), (status = 404, body = Problem))
+)]
+pub(super) async fn connections(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    Named(name): Named,
+    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Page { from }) = page.map_err(|error| Problem::bad(error.body_text()))?;
+    let job =
+        move |handler: &dyn ControlHandler| match handler.handle(Ask::Connections { name, from }) {
+            Answer::Connections { page } => Ok(json(&page)),
+            other => Err(Problem::of(other)),
+        };
+    Ok(api.answer(&asker, job).await)
 }
 
 /// Every interface with its configuration.

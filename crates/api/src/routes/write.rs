@@ -357,6 +357,33 @@ pub(super) async fn upgrade(State(api): State<Api>, Writer(asker): Writer) -> Re
     api.change(&asker, || Ok(Ask::Upgrade)).await
 }
 
+/// The connections that are meant.
+#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Flushed {
+    /// The interface, or the network whose interfaces are meant. An interface of that name goes first. Without it, the
+    /// connections of all interfaces are meant.
+    of: Option<String>,
+}
+
+/// Forgets connections of interfaces in groups. Those that the rules allow to be taken up in the middle go on.
+#[utoipa::path(
+    delete, path = "/v1/connections", params(Flushed),
+    responses(
+        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 404, body = Problem)
+    )
+)]
+pub(super) async fn flush(
+    State(api): State<Api>,
+    Writer(asker): Writer,
+    flushed: Result<Query<Flushed>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Flushed { of }) = flushed.map_err(|error| Problem::bad(error.body_text()))?;
+    Ok(api.change(&asker, move || Ok(Ask::Flush { of })).await)
+}
+
 /// Begins or ends the measurement of the costs of a packet's stages.
 #[utoipa::path(
     put, path = "/v1/stages", request_body = Stages,

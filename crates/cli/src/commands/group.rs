@@ -3,8 +3,8 @@
 use std::io::Write;
 
 use weir_api::Client;
-use weir_config::Defaults;
-use weir_switch::stats::{GroupStats, SwitchStats};
+use weir_config::{Defaults, PortName};
+use weir_switch::stats::{GroupStats, PortStats, SwitchStats};
 use weir_text::count;
 
 use super::{CommandError, write_json};
@@ -19,8 +19,27 @@ pub fn group(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let stats = Client::connect(defaults.control.as_path())?.stats()?;
+    let mut client = Client::connect(defaults.control.as_path())?;
+    let stats = match command {
+        GroupCommand::Connections { name: Some(name), json } => {
+            return connections(&mut client, name, *json, out);
+        }
+        GroupCommand::Flush { of } => {
+            if let Some(note) = client.flush(of.as_ref())? {
+                writeln!(out, "{note}")?;
+            }
+            return Ok(());
+        }
+        _ => client.stats()?,
+    };
     match command {
+        GroupCommand::Connections { name: Some(_), .. } | GroupCommand::Flush { .. } => {}
+        GroupCommand::Connections { name: None, json } => {
+            let is_in_groups = |port: &&PortStats| port.limits.contains_key("connections");
+            for port in stats.ports.iter().filter(is_in_groups) {
+                connections(&mut client, &port.name, *json, out)?;
+            }
+        }
         GroupCommand::List { json: true } => write_json(out, &stats.groups)?,
         GroupCommand::List { json: false } if stats.groups.is_empty() => {
             writeln!(out, "no groups")?;
@@ -37,6 +56,40 @@ pub fn group(
             let group =
                 group.ok_or_else(|| CommandError::NoSuchGroup { name: name.to_string() })?;
             show(group, &stats, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the connections of an interface, as many at once as an answer has.
+fn connections(
+    client: &mut Client,
+    name: &PortName,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut from = Some(0);
+    while let Some(at) = from {
+        let page = client.connections(name, at)?;
+        from = page.next;
+        if json {
+            let line = serde_json::to_string(&page).map_err(std::io::Error::from)?;
+            writeln!(out, "{line}")?;
+            continue;
+        }
+        for it in &page.connections {
+            let vlan = it.vlan.map_or_else(String::new, |vlan| format!(", VLAN {vlan}"));
+            let id = it.identifier.map_or_else(String::new, |id| format!(" id {id}"));
+            writeln!(
+                out,
+                "{name}: {} {} {}{id} {} {}, idle {} s{vlan}",
+                it.opened,
+                it.protocol,
+                it.own,
+                it.peer,
+                it.state,
+                it.idle_ms / 1000
+            )?;
         }
     }
     Ok(())

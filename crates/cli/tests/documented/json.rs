@@ -25,6 +25,7 @@ const NO_TABLE: &[&str] = &[
     "filter set",
     "filter clear",
     "group show",
+    "group flush",
     "libvirt define",
     "libvirt check",
     "libvirt hook",

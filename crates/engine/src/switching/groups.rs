@@ -43,6 +43,21 @@ impl PortGroups {
         (table.connections(), table.refused())
     }
 
+    /// A [page](Table::page) of the connections.
+    pub fn page(
+        &self,
+        from: usize,
+        max: usize,
+        now_ns: u64,
+    ) -> (Vec<weir_groups::Connection>, Option<usize>) {
+        lock(&self.table).page(from, max, now_ns)
+    }
+
+    /// Forgets all connections, and returns their number.
+    pub fn flush(&self) -> u32 {
+        lock(&self.table).flush()
+    }
+
     /// Judges the frames of `burst` in `list`, which go `direction` as the port's guest sees it. Bit i of the result:
     /// frame i is refused.
     pub(crate) fn judge(

@@ -1,14 +1,18 @@
 //! Security groups of a running switch.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 
-use weir_config::{Groups, PortName, VifConfig, VifGroups};
+use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, VifConfig, VifGroups};
+use weir_engine::clock;
 use weir_fabric::PortId;
-use weir_groups::{Decision, Why};
+use weir_groups::{Connection, Decision, Direction, Why};
+use weir_limits::GROUP_PAGE;
 
-use super::{Ports, Switch};
-use crate::stats::GroupStats;
+use super::{Ports, Switch, Vif, no_such_vif};
+use crate::control::Response;
+use crate::stats::{ConnectionPage, ConnectionStats, GroupStats};
 
 impl Switch {
     /// The groups that it has now.
@@ -56,6 +60,46 @@ impl Switch {
         stats.collect()
     }
 
+    /// A page of an interface's connections.
+    pub(super) fn connections(&self, name: &PortName, from: u32) -> Response {
+        let ports = self.ports();
+        let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
+            return no_such_vif(name, ports.is_uplink(name));
+        };
+        let groups = self.engine.groups(vif.port.id());
+        let (found, next) = groups.map_or_else(Default::default, |groups| {
+            groups.page(from as usize, GROUP_PAGE, clock::now_ns())
+        });
+        let page = ConnectionPage {
+            vif: name.clone(),
+            connections: found.into_iter().map(shown).collect(),
+            next: next.and_then(|next| next.try_into().ok()),
+        };
+        Response::Connections { page }
+    }
+
+    /// Forgets the connections of an interface, of a network's interfaces, or of all.
+    pub(super) fn flush(&self, of: Option<&str>) -> Response {
+        let ports = self.ports();
+        let is_named = |vif: &&Vif| of.is_none_or(|of| vif.config.name.as_str() == of);
+        let is_in = |vif: &&Vif| of.is_some_and(|of| self.networks.has(of, &vif.config.vlan));
+        let mut vifs: Vec<_> = ports.vifs.iter().filter(is_named).collect();
+        if vifs.is_empty() {
+            vifs = ports.vifs.iter().filter(is_in).collect();
+        }
+        if let Some(of) = of.filter(|_| vifs.is_empty()) {
+            let message = format!("there is no interface {of}, and no interface in a network {of}");
+            return Response::not_found(message, "`weir vif list` shows those there are");
+        }
+        let tables: Vec<_> =
+            vifs.iter().filter_map(|vif| self.engine.groups(vif.port.id())).collect();
+        let connections: u64 = tables.iter().map(|groups| u64::from(groups.flush())).sum();
+        let interfaces = tables.len();
+        let note =
+            format!("connections forgotten: {connections} (interfaces in groups: {interfaces})");
+        Response::Noted { note }
+    }
+
     /// In which groups each interface is.
     pub(crate) fn groups_of_ports(&self) -> BTreeMap<PortName, VifGroups> {
         let ports = self.ports();
@@ -96,5 +140,27 @@ impl Switch {
             Why::Invalid => "no host sends such a packet in this place".into(),
             Why::Full => "the interface has as many connections as it may".into(),
         }
+    }
+}
+
+fn shown(connection: Connection) -> ConnectionStats {
+    let Connection { protocol, vid, own, peer, ports, identifier, opener, state, idle_ns } =
+        connection;
+    let with_port = |address, port: Option<u16>| match port {
+        Some(port) => SocketAddr::new(address, port).to_string(),
+        None => address.to_string(),
+    };
+    ConnectionStats {
+        protocol: RuleProtocol::from(protocol).to_string(),
+        vlan: (vid != 0).then_some(vid),
+        own: with_port(own, ports.map(|(own, _)| own)),
+        peer: with_port(peer, ports.map(|(_, peer)| peer)),
+        identifier,
+        opened: match opener {
+            Direction::In => RuleDirection::In,
+            Direction::Out => RuleDirection::Out,
+        },
+        state: state.to_owned(),
+        idle_ms: idle_ns / 1_000_000,
     }
 }

@@ -46,6 +46,8 @@ impl ControlHandler for Switch {
             Request::VifShow { name } => self.vif_show(&name),
             Request::VifExplain { name } => self.vif_explain(&name),
             Request::Addresses => self.stations(),
+            Request::Connections { name, from } => self.connections(&name, from),
+            Request::Flush { of } => self.one_after_the_other(|it| it.flush(of.as_deref())),
             Request::Trace { name, frame } => self.traced(&name, &frame),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
             Request::Stages { on } => shown::measure_stages(on),
