@@ -1,5 +1,5 @@
-//! Datagrams that come in fragments: the first one is judged, those behind it follow. A fragment that comes before the
-//! first one, or overlaps another, goes nowhere.
+//! Datagrams that come in fragments: the first fragment is judged, and later ones follow. A fragment that comes before
+//! the first one, or overlaps another one, is dropped.
 
 use weir_limits::{GROUP_DATAGRAMS, GROUP_FRAGMENTS_NS, GROUP_RANGES_MAX};
 
@@ -18,7 +18,7 @@ struct Datagram {
     /// The ports of the first fragment.
     ports: u32,
     since_ns: u64,
-    /// Where the first fragment ends, with all headers in it.
+    /// The end of the first fragment, which has all headers.
     first_end: u32,
     /// Bytes that have come, as disjoint ranges in order; the rest is (0, 0).
     ranges: [(u32, u32); GROUP_RANGES_MAX],
@@ -34,7 +34,7 @@ impl Default for Fragments {
     }
 }
 
-/// Which datagram a fragment is of.
+/// The datagram of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DatagramKey {
     key: Key,
@@ -44,7 +44,7 @@ pub(crate) struct DatagramKey {
 impl DatagramKey {
     pub fn new(flow: &Flow, direction: Direction, vid: u16, id: u32) -> Self {
         let flow = Flow { sport: 0, dport: 0, ..*flow };
-        // Which way it goes is part of the key.
+        // The direction is part of the key.
         Self { key: Key::new(&flow, direction, vid, Some(direction)), id }
     }
 
@@ -96,8 +96,8 @@ impl Fragments {
         ways.iter().position(|it| it.is_of(key, now_ns)).map(|way| set + way)
     }
 
-    /// Whether the first fragment of a datagram, which the rules allow, may pass. One that was judged before and has
-    /// waited for its receiver since comes `again`.
+    /// True if the first fragment of a datagram may pass, after the rules have allowed it. `again`: the fragment was
+    /// judged before, and has waited for its receiver since.
     pub fn may_begin(
         &self,
         key: &DatagramKey,
@@ -132,8 +132,8 @@ impl Fragments {
         }
     }
 
-    /// Whether a later fragment may pass. One that comes again may not lie where the headers are: its sender may have
-    /// changed it.
+    /// True if a later fragment may pass. A fragment that comes again may not lie where the headers are: its sender may
+    /// have changed it.
     pub fn may_follow(&self, key: &DatagramKey, part: Part, again: bool, now_ns: u64) -> bool {
         let known = self.find(key, now_ns).and_then(|at| self.0.get(at)).copied();
         known.is_some_and(|mut known| {
@@ -142,7 +142,7 @@ impl Fragments {
         })
     }
 
-    /// Notes it.
+    /// Notes a later fragment.
     pub fn follow(&mut self, key: &DatagramKey, part: Part, now_ns: u64) {
         if let Some(known) = self.find(key, now_ns).and_then(|at| self.0.get_mut(at)) {
             known.add(part.start, part.end);

@@ -15,11 +15,11 @@ use crate::tcp::{Step, step};
 /// A frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'b> {
-    /// Its front, or all of it, without a tag.
+    /// The first bytes, or all of them, without a tag.
     pub bytes: &'b [u8],
-    /// Its length.
+    /// The frame's length.
     pub len: u32,
-    /// Its VLAN, as the interface has it; 0 where the interface has no tags.
+    /// The VLAN, as the interface has it; 0 if the interface has no tags.
     pub vid: u16,
     /// The frame was judged before, and has waited for its receiver since.
     pub again: bool,
@@ -28,45 +28,45 @@ pub struct Frame<'b> {
 /// The port at the other end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Peer<'g> {
-    /// Its groups.
+    /// The port's groups.
     pub groups: &'g [GroupId],
     /// The port may give addresses and advertise routes: an uplink, a router, weir itself.
     pub serves: bool,
 }
 
-/// What becomes of a frame.
+/// The decision about a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It goes on.
+    /// The frame passes.
     Passes(Why),
-    /// It goes nowhere.
+    /// The frame is dropped.
     Refused(Why),
 }
 
-/// Why.
+/// The reason for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The rule at this place allows the connection that it opens.
+    /// The rule at this place allows the connection that the frame opens.
     Rule(u16),
-    /// Its direction is open.
+    /// The direction is open.
     Default,
-    /// It belongs to a connection.
+    /// The frame belongs to a connection.
     Established,
-    /// It is an ICMP error about a packet of a connection.
+    /// The frame is an ICMP error about a packet of a connection.
     Related,
-    /// Nothing works without it: ARP, neighbour discovery, DHCP.
+    /// The frame needs no rule: ARP, neighbour discovery, DHCP.
     Needed,
-    /// It is a fragment of a datagram that may pass, or else has no place in one.
+    /// The frame is a fragment of a datagram that may pass; if it is refused, it has no place in one.
     Fragment,
-    /// No rule allows it.
+    /// No rule allows the frame.
     NoRule,
-    /// It is no packet that a host sends in this place.
+    /// No host sends such a packet in this state of the connection, or at all.
     Invalid,
-    /// There are as many connections as there may be.
+    /// The table has no place for the connection.
     Full,
 }
 
-/// What passing a frame changes.
+/// The change that a frame makes if it passes.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     None,
@@ -74,14 +74,14 @@ enum Change {
     Remove(Place),
 }
 
-/// What a fragment changes.
+/// The change that a fragment makes if it passes.
 #[derive(Clone, Copy, Debug)]
 enum PartChange {
     Begin(u32),
     Follow,
 }
 
-/// A decision with what it changes.
+/// A decision with the changes that it makes.
 struct Thought {
     decision: Decision,
     change: Change,
@@ -124,7 +124,7 @@ impl Table {
             .is_some_and(|key| self.go_on(&key, direction, policy.generation, ticks(now_ns)))
     }
 
-    /// Judges a frame that goes `direction`. `None`: its headers go on behind the bytes at hand.
+    /// Judges a frame that goes `direction`; `None` if its headers go on behind the bytes at hand.
     pub fn judge(
         &mut self,
         policy: &Policy,
@@ -154,7 +154,7 @@ impl Table {
         Some(decision)
     }
 
-    /// What would become of a frame; nothing changes.
+    /// The decision about a frame, without any change.
     pub fn would_judge(
         &self,
         policy: &Policy,
@@ -224,7 +224,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What a guest cannot do without. Its own questions pass, and answers from those who may give them.
+    /// True for packets that a guest cannot do without: its own questions, and answers of ports that may give them.
     fn is_needed(&self, packet: &Packet) -> bool {
         const BROADCAST: u128 = Ipv4Addr::BROADCAST.to_bits() as u128;
         /// All DHCPv6 servers and relays of the link, ff02::1:2.
@@ -273,7 +273,7 @@ impl Judge<'_> {
         self.policy.allows(self.direction, flow, self.peer.groups)
     }
 
-    /// As [`allowed`](Self::allowed), had the other end opened the connection.
+    /// As [`allowed`](Self::allowed), if the other end had opened the connection.
     fn allowed_reversed(&self, flow: &Flow) -> Option<Allowed> {
         self.policy.allows(self.direction.reverse(), &flow.reversed(), self.peer.groups)
     }
@@ -287,7 +287,7 @@ impl Judge<'_> {
         known.generation == self.policy.generation || allows().is_some()
     }
 
-    /// A packet that no connection is known for, and that makes none.
+    /// A packet that belongs to no connection and opens none.
     fn alone(&self, flow: &Flow) -> Thought {
         self.allowed(flow).map_or_else(|| Thought::refused(Why::NoRule), passes)
     }
@@ -304,13 +304,14 @@ impl Judge<'_> {
         flow.dst == about.src && flow.v6 == about.v6 && known.is_some_and(is_current)
     }
 
-    /// What is known of a connection in this state after this frame.
+    /// A connection in this state after this frame.
     fn known(&self, state: State, opener: Direction) -> Known {
         let (heard, generation) = (self.direction, self.policy.generation);
         Known { state, opener, heard, generation, seen: ticks(self.now_ns) }
     }
 
-    /// A packet without states of its own; `query` says which way a query went, where it is one or its answer.
+    /// A packet of a protocol other than TCP. `query` is the direction of a query, if the packet is a query or its
+    /// answer.
     fn datagram(&self, flow: &Flow, query: Option<Direction>) -> Thought {
         let key = self.key(flow, query);
         let (place, known) = self.table.find(&key, ticks(self.now_ns));
@@ -331,7 +332,7 @@ impl Judge<'_> {
         }
     }
 
-    /// What is to be noted of a connection that goes on in `state`: nothing if all of it is noted.
+    /// The change of a connection that goes on in `state`: none if all of it is noted.
     fn changed(&self, place: Place, key: Key, known: Known, state: State) -> Change {
         let (generation, seen) = (self.policy.generation, ticks(self.now_ns));
         let now = Known { state, generation, seen, ..known };
@@ -358,7 +359,7 @@ impl Judge<'_> {
                 (true, State::Forbidden) => known = self.known(State::TakenUp, known.opener),
                 (true, _) => {}
                 (false, _) if opens => return self.open(place, key, flow),
-                // The end that may open connections would else take this one up.
+                // Otherwise the end that may open connections would take this one up.
                 (false, _) => {
                     let known = self.known(State::Forbidden, known.opener);
                     return Thought::refused(Why::NoRule).with(Change::Note(place, key, known));

@@ -1,4 +1,4 @@
-//! The headers of a frame, as far as groups look at them. A frame comes here without its VLAN tag.
+//! The headers of a frame, as far as groups need them. The frame has no VLAN tag here.
 
 use weir_limits::IPV6_EXT_HEADERS_MAX;
 use weir_wire::ethertype;
@@ -6,35 +6,35 @@ use weir_wire::layers::protocol;
 
 use crate::rules::Direction;
 
-/// Protocols that have ports beside TCP and UDP, or whose messages are looked at.
+/// Numbers of protocols that `weir_wire` does not name.
 pub(crate) const ICMP: u8 = 1;
 pub(crate) const SCTP: u8 = 132;
 
-/// A packet's ends.
+/// The ends of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
     /// IPv6.
     pub v6: bool,
-    /// Its protocol behind all extension headers.
+    /// The protocol behind all extension headers.
     pub protocol: u8,
     pub src: u128,
     pub dst: u128,
-    /// Of an ICMP query: its identifier. Else 0 where the protocol has no ports.
+    /// The source port, or the identifier of an ICMP query; 0 if the protocol has neither.
     pub sport: u16,
     pub dport: u16,
-    /// What ports of a rule are compared with: the destination port, or the type of an ICMP message.
+    /// The value that a rule's ports are compared with: the destination port, or the type of an ICMP message.
     pub value: Option<u16>,
 }
 
 impl Flow {
-    /// As a packet the other way has it; of the answer to a query, the query.
+    /// The flow of a packet in the other direction; for the answer to a query, the query's flow.
     pub fn reversed(&self) -> Self {
         let (src, dst, sport, dport) = (self.dst, self.src, self.dport, self.sport);
         Self { src, dst, sport, dport, value: self.value.map(|_| dport), ..*self }
     }
 }
 
-/// What TCP says in its flags.
+/// Flags of a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(pub u8);
 
@@ -49,7 +49,7 @@ impl Flags {
         self.0 & flag != 0
     }
 
-    /// No sender that follows RFC 9293 sets others.
+    /// True for combinations that a sender following RFC 9293 sets.
     pub fn are_valid(self) -> bool {
         let urgent = self.has(Self::URG);
         match self.0 & (Self::FIN | Self::SYN | Self::RST) {
@@ -61,7 +61,7 @@ impl Flags {
     }
 }
 
-/// What a packet is for.
+/// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A segment of TCP.
@@ -70,17 +70,17 @@ pub(crate) enum Kind {
     Ports,
     /// An ICMP query, by its type in `dport` of the flow.
     Query,
-    /// An answer to one; the flow has the query's type in `sport`.
+    /// An answer to an ICMP query; the flow has the query's type in `sport`.
     Answer,
-    /// An ICMP error about a packet, from the packet's own ends where these could be read.
+    /// An ICMP error, with the packet that it quotes if this could be read.
     Error(Option<Quoted>),
     /// A message of neighbour discovery or of multicast listeners, by its type.
     Link(u8),
-    /// Another ICMP message: each is judged by itself.
+    /// Another ICMP message: each one is judged by itself.
     Message,
-    /// Another protocol: its addresses count.
+    /// A packet of another protocol: only its addresses count.
     Other,
-    /// A fragment behind the first one.
+    /// A fragment other than the first one.
     Fragment,
 }
 
@@ -88,15 +88,15 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Quoted {
     pub flow: Flow,
-    /// The packet was a query of ICMP, or else the answer to one.
+    /// `true` for an ICMP query, `false` for the answer to one.
     pub is_query: Option<bool>,
 }
 
-/// Where a fragment belongs.
+/// The place of a fragment in its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub id: u32,
-    /// Its first byte and the one behind its last in the datagram.
+    /// The first byte in the datagram, and the byte behind the last one.
     pub start: u32,
     pub end: u32,
     /// More fragments follow.
@@ -112,7 +112,7 @@ pub(crate) struct Packet {
     pub hop_limit: u8,
 }
 
-/// What a frame carries.
+/// The contents of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Carried {
     /// A packet.
@@ -126,9 +126,9 @@ pub(crate) enum Carried {
 /// A frame that cannot be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// Its headers go on behind the bytes that are at hand.
+    /// The headers go on behind the bytes that are at hand.
     Beyond,
-    /// No receiver makes sense of it, or not every receiver the same.
+    /// Receivers drop the frame, or do not agree about it.
     Malformed,
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn read(bytes: &[u8], len: u32) -> Result<Carried, Unread> {
 #[derive(Clone, Copy)]
 struct View<'b> {
     bytes: &'b [u8],
-    /// Where the packet ends.
+    /// The packet's end in `bytes`.
     end: usize,
 }
 
@@ -169,7 +169,7 @@ impl View<'_> {
     }
 }
 
-/// Where a packet of IP has what it carries.
+/// An IP packet, read as far as its transport header.
 struct Inside {
     flow: Flow,
     at: usize,
@@ -188,7 +188,7 @@ fn ipv4(view: View<'_>, at: usize, quoted: bool) -> Result<Packet, Unread> {
     }
     let [s0, s1, s2, s3, d0, d1, d2, d3] = addresses;
     let total_len = usize::from(u16::from_be_bytes([len0, len1]));
-    // A big packet of a guest may say 0.
+    // A big packet of a guest may have the length 0.
     let end = match total_len {
         _ if quoted => view.end,
         0 => view.end,
@@ -256,7 +256,7 @@ fn ipv6(view: View<'_>, at: usize, quoted: bool) -> Result<Packet, Unread> {
     }
     let is_later = found.is_some_and(|part| part.start > 0);
     if !is_later && protocol::is_extension(protocol) {
-        // More of them than anybody needs, or one that is not walked: what is behind is hidden.
+        // There are too many headers, or one that is not walked: the headers behind it are hidden.
         return Err(Unread::Malformed);
     }
     let flow = Flow {
@@ -271,7 +271,7 @@ fn ipv6(view: View<'_>, at: usize, quoted: bool) -> Result<Packet, Unread> {
     carried(view, Inside { flow, at: here, part: found, hop_limit, quoted })
 }
 
-/// What a fragment has of its datagram: `inside` is where its bytes begin and end. `None` of a packet that is whole.
+/// The place of a fragment in its datagram; `None` for a whole packet. The payload lies from `from` to `to`.
 fn part(
     id: u32,
     start: u32,
@@ -285,7 +285,7 @@ fn part(
     }
     let len = to.saturating_sub(from);
     let end = start + len as u32;
-    // A tail that is missing, no bytes, an end that the next fragment cannot continue, or bytes behind the longest
+    // The tail is missing, there are no bytes, the next fragment cannot continue here, or the end is behind the longest
     // packet.
     if !quoted && (!whole || len == 0 || more && len % 8 != 0 || end > 0xffff) {
         return Err(Unread::Malformed);

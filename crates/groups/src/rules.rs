@@ -1,4 +1,4 @@
-//! What the groups of one interface allow.
+//! Rules of the groups of one interface.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,7 +19,7 @@ impl GroupId {
     }
 }
 
-/// Which way a frame or a connection goes, as the interface's guest sees it.
+/// The direction of a frame or of a connection, seen from the interface's guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// To the guest.
@@ -39,7 +39,7 @@ impl Direction {
     }
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// Anyone.
@@ -53,13 +53,13 @@ pub enum Other {
 /// New connections that are allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which way they are opened.
+    /// The direction in which they are opened.
     pub direction: Direction,
     /// Their IP protocol; `None` for all.
     pub protocol: Option<u8>,
     /// Destination ports, or types of ICMP messages, as ranges; empty for all.
     pub values: Box<[(u16, u16)]>,
-    /// Who is at the other end.
+    /// The other end.
     pub other: Other,
 }
 
@@ -110,11 +110,11 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
 /// direction is open without a rule only if no group closes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What no rule allows may come in.
+    /// Connections to the guest need no rule.
     pub allow_in: bool,
-    /// What no rule allows may go out.
+    /// Connections from the guest need no rule.
     pub allow_out: bool,
-    /// In the order of groups, and within each of its rules.
+    /// The rules, group by group.
     pub rules: Box<[Rule]>,
     /// The groups.
     pub groups: Box<[GroupId]>,
@@ -122,7 +122,7 @@ pub struct Policy {
     pub generation: u16,
 }
 
-/// What allows a new connection.
+/// The reason for which a new connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// The rule at this place.
@@ -132,7 +132,8 @@ pub(crate) enum Allowed {
 }
 
 impl Policy {
-    /// Whether a connection like `flow` may be opened that way with an interface that has `groups`.
+    /// The reason for which a connection like `flow` may be opened in this direction, to or from an interface in
+    /// `groups`; `None` if it may not.
     pub(crate) fn allows(
         &self,
         direction: Direction,
@@ -147,7 +148,7 @@ impl Policy {
         }
     }
 
-    /// Whether a direction needs no rule.
+    /// True if connections in this direction need no rule.
     pub(crate) fn is_open(&self, direction: Direction) -> bool {
         match direction {
             Direction::In => self.allow_in,

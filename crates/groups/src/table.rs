@@ -17,35 +17,35 @@ const WAYS: usize = 8;
 const BUCKETS: usize = GROUP_CONNECTIONS_MAX / WAYS;
 const _: () = assert!(BUCKETS.is_power_of_two() && BUCKETS <= 1 << 16);
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum State {
-    /// One end has asked.
+    /// One end has sent SYN.
     SynSent = 1,
-    /// Both have asked at once (RFC 9293 §3.5, figure 7).
+    /// Both ends have sent SYN at once (RFC 9293 §3.5, figure 7).
     Crossed,
-    /// The other has agreed.
+    /// The other end has sent SYN and ACK.
     SynReceived,
-    /// Both have.
+    /// The handshake is complete.
     Established,
-    /// The opener sends nothing more.
+    /// The opener has sent FIN.
     FinOfOpener,
-    /// The other end sends nothing more.
+    /// The other end has sent FIN.
     FinOfPeer,
-    /// Neither does; the last acknowledgement is to come.
+    /// Both ends have sent FIN, and the last ACK is missing.
     Closing,
-    /// It has come.
+    /// The last ACK has come.
     TimeWait,
-    /// One end has broken off.
+    /// One end has sent RST.
     Reset,
     /// A connection that was there before the table: one end was heard. That end counts as the opener in TCP's steps.
     TakenUp,
     /// The rules have changed, and no longer allow it.
     Forbidden,
-    /// Without TCP: one end has sent.
+    /// A protocol other than TCP: one end has sent.
     Unanswered,
-    /// Both have.
+    /// A protocol other than TCP: both ends have sent.
     Answered,
 }
 
@@ -87,7 +87,7 @@ impl State {
         }
     }
 
-    /// How willingly it gives its place to another: 0 never.
+    /// The order in which connections give their places to new ones: highest first, 0 never.
     fn yields(self) -> u32 {
         use State::*;
         match self {
@@ -99,17 +99,17 @@ impl State {
     }
 }
 
-/// What is known of a connection beside its ends.
+/// A connection without its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     pub state: State,
-    /// Which way it was opened.
+    /// The direction in which the connection was opened.
     pub opener: Direction,
-    /// Which way the end sends that was heard first, where that is another: of a connection that was taken up.
+    /// The direction of the first packet. Other than `opener` only if the connection was taken up.
     pub heard: Direction,
-    /// The rules that have allowed it.
+    /// The number of the rules that have allowed the connection.
     pub generation: u16,
-    /// When it was last seen, in units of 2^[`GROUP_TIME_SHIFT`] ns.
+    /// The time of the last packet, in units of 2^[`GROUP_TIME_SHIFT`] ns.
     pub seen: u32,
 }
 
@@ -145,7 +145,7 @@ impl Known {
         })
     }
 
-    /// Which way the end sends that counts as the opener in TCP's steps.
+    /// The direction of packets of the end that counts as the opener in TCP's steps.
     pub fn first(&self) -> Direction {
         if self.state == State::TakenUp { self.heard } else { self.opener }
     }
@@ -219,7 +219,7 @@ struct Spots {
     tag: u16,
 }
 
-/// Where a connection is, or has been looked for.
+/// The result of a look-up: the connection's place, or the buckets without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     spots: Spots,
@@ -236,7 +236,7 @@ pub struct Table {
     /// Connections that found no place.
     full: u64,
     sweep: usize,
-    /// When it was made.
+    /// The time at which the table was made.
     pub(crate) since_ns: u64,
     pub(crate) fragments: Fragments,
 }
@@ -285,12 +285,12 @@ impl Table {
         }
     }
 
-    /// Connections that it has, those included that nobody has looked at since they ended.
+    /// The number of connections, with those that have ended but were not found since.
     pub fn connections(&self) -> u32 {
         self.live
     }
 
-    /// New connections that found no place, since others hold theirs.
+    /// The number of new connections that found no place.
     pub fn refused(&self) -> u64 {
         self.full
     }
@@ -436,7 +436,7 @@ impl Table {
         best.map(|(_, at)| at)
     }
 
-    /// With each new connection one bucket is rid of what is over.
+    /// Clears ended connections from one bucket. Each new connection pays for one.
     fn sweep_one(&mut self, now: u32) {
         let bucket = self.sweep;
         self.sweep = (self.sweep + 1) % BUCKETS;

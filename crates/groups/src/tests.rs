@@ -1,4 +1,4 @@
-//! What holds of groups, by frames.
+//! Tests of decisions, frame by frame.
 
 mod frames;
 mod model;

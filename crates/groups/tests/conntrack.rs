@@ -224,7 +224,7 @@ fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What is sent, as a reader of a difference wants it.
+/// A packet, as a report of a difference shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Tcp(u8),
@@ -244,7 +244,7 @@ struct Flow {
     own: u16,
     other: u16,
     is_tcp: bool,
-    /// How far it has come, had all gone well.
+    /// The next step of [`SCRIPT`].
     next: usize,
     /// The guest opens it, had all gone well.
     by_guest: bool,
@@ -253,7 +253,7 @@ struct Flow {
     is_over: bool,
 }
 
-/// What the explanations ask of a flow of TCP.
+/// A flow of TCP so far, as [`EXPLAINED`] needs it.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     /// The sender of the first packet that passed.

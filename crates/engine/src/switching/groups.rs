@@ -32,7 +32,7 @@ impl PortGroups {
         Self { policy: Policy { generation, ..policy }, table }
     }
 
-    /// The port as the other end of a connection.
+    /// This end, as the other end's rules see it.
     pub(crate) fn peer(groups: Option<&Self>, serves: bool) -> Peer<'_> {
         Peer { groups: groups.map_or(&[], |it| &it.policy.groups), serves }
     }
@@ -92,7 +92,7 @@ impl PortGroups {
         refused
     }
 
-    /// The decision that frame 0 of `burst` would get. No state changes.
+    /// The decision about frame 0 of `burst`, without any change.
     pub(crate) fn would_judge(
         &self,
         direction: Direction,
@@ -109,7 +109,7 @@ impl PortGroups {
     }
 }
 
-/// The decision for a frame whose headers are too long.
+/// The decision about a frame whose headers are too long.
 const HIDDEN: Decision = Decision::Refused(weir_groups::Why::Invalid);
 
 /// The VLAN of a frame as the port that is judged has it.

@@ -61,7 +61,7 @@ pub(crate) fn icmp6(src: &str, dst: &str, kind: u8, hops: u8) -> Vec<u8> {
     ip(src, dst, 58, hops, &[kind, 0, 0, 0, 0, 0, 0, 0])
 }
 
-/// That a frame's packet could not be delivered, with the headers that RFC 792 asks for.
+/// An error about a frame's packet, which is quoted with as little as RFC 792 asks for.
 pub(crate) fn icmp_error(src: &str, dst: &str, about: &[u8]) -> Vec<u8> {
     let (protocol, kind, quoted) = if is_v6(src) { (58, 1, 48) } else { (1, 3, 28) };
     let mut message = vec![kind, 0, 0, 0, 0, 0, 0, 0];

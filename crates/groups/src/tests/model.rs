@@ -57,7 +57,7 @@ enum Phase {
     BothAsked,
     Agreed,
     Open,
-    /// Who has ended: opener, other end.
+    /// The ends that have sent FIN: opener, other end.
     Ending(bool, bool),
     Done,
     Broken,
@@ -96,7 +96,7 @@ impl Model {
         now - flow.seen <= secs
     }
 
-    /// Whether the frame passes. The guest may open all connections; others may open TCP to port 1.
+    /// True if the frame passes. The guest may open all connections; others may open TCP to port 1.
     fn passes(&mut self, out: bool, sent: Sent, now: u64) -> bool {
         self.flows.retain(|key, flow| Self::lives(flow, key.0, now));
         match sent {
