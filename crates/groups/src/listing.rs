@@ -64,11 +64,13 @@ impl Key {
 }
 
 impl Table {
-    /// At most `max` connections from place `from` of the table on, and the place to go on at, if there may be more.
+    /// At most `max` connections from place `from` of the table on, and the place to go on at if there may be more. Eight
+    /// times as many places are read at most, since frames wait for the table meanwhile.
     pub fn page(&self, from: usize, max: usize, now_ns: u64) -> (Vec<Connection>, Option<usize>) {
         let now = ticks(now_ns);
         let mut found = Vec::new();
-        for at in from..GROUP_CONNECTIONS_MAX {
+        let end = from.saturating_add(8 * max).min(GROUP_CONNECTIONS_MAX);
+        for at in from..end {
             let Some((key, known)) = self.at(at, now) else { continue };
             if found.len() == max {
                 return (found, Some(at));
@@ -93,6 +95,6 @@ impl Table {
                 idle_ns: u64::from(now.wrapping_sub(known.seen)) << GROUP_TIME_SHIFT,
             });
         }
-        (found, None)
+        (found, (end < GROUP_CONNECTIONS_MAX).then_some(end))
     }
 }

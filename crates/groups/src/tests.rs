@@ -471,7 +471,7 @@ fn connections_are_shown_page_by_page_and_can_be_forgotten() {
     let (mut all, mut from) = (Vec::new(), Some(0));
     while let Some(at) = from {
         let (page, next) = bed.table.page(at, 10, bed.now_ns);
-        assert!(page.len() == 10 || next.is_none());
+        assert!(page.len() <= 10 && next.is_none_or(|next| next > at && next <= at + 80));
         all.extend(page);
         from = next;
     }
@@ -481,11 +481,15 @@ fn connections_are_shown_page_by_page_and_can_be_forgotten() {
     assert_eq!(of_ping.peer, "fd00::2".parse::<IpAddr>().unwrap());
     let of_tcp = all.iter().find(|it| it.ports == Some((5, 80))).unwrap();
     assert_eq!((of_tcp.own.to_string().as_str(), of_tcp.state), (GUEST, "established"));
-    assert_eq!((of_tcp.opener, of_tcp.idle_ns / SECOND), (Direction::Out, 2));
+    assert_eq!(of_tcp.opener, Direction::Out);
+    assert!(of_tcp.idle_ns.abs_diff(2 * SECOND) < SECOND / 10);
     assert_eq!(bed.table.page(usize::MAX, 10, bed.now_ns), (Vec::new(), None));
 
     assert_eq!(bed.table.flush(), 31);
-    assert_eq!((bed.table.connections(), bed.table.page(0, 10, bed.now_ns).0.len()), (0, 0));
+    assert_eq!(
+        (bed.table.connections(), bed.table.page(0, GROUP_CONNECTIONS_MAX, bed.now_ns).0.len()),
+        (0, 0)
+    );
     assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5, ACK)));
     assert!(bed.goes(&tcp(GUEST, PEER, 5, 80, ACK)), "what the rules allow goes on");
     assert_eq!(bed.table.connections(), 1);
