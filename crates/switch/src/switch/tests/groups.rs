@@ -125,15 +125,6 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
     let open = connections.iter().find(|it| it.peer == "10.0.0.2:80").unwrap();
     assert_eq!((open.own.as_str(), open.protocol.as_str()), ("10.0.0.1:5000", "tcp"));
     assert_eq!((open.state.as_str(), open.opened.to_string().as_str()), ("established", "out"));
-    let flush = |of: &str| bench.switch.handle(Request::Flush { of: Some(of.into()) });
-    let forgets = |of: &str, connections, interfaces| {
-        let note =
-            format!("connections forgotten: {connections} (interfaces in groups: {interfaces})");
-        assert_eq!(flush(of), Response::Noted { note });
-    };
-    forgets("c", 0, 0);
-    forgets("a", 2, 1);
-    assert!(matches!(flush("nobody"), Response::Error { .. }));
 
     let asked = udp(1, 2, [6000, 53]);
     bench.in_vain(b, &unreachable(2, 1, &asked), "a", "group_in");
@@ -167,6 +158,17 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
         bench.says("a", &udp(1, 2, [6001, 53])),
         ["a: rule 1 of group web, `out udp 53 to any`, allows the connection"]
     );
+
+    let flush = |of: &str| bench.switch.handle(Request::Flush { of: Some(of.into()) });
+    let forgets = |of: &str, connections: u64, interfaces: usize| {
+        let note =
+            format!("connections forgotten: {connections} (interfaces in groups: {interfaces})");
+        assert_eq!(flush(of), Response::Noted { note });
+    };
+    forgets("c", 0, 0);
+    forgets("a", bench.port("a").limits["connections"].used, 1);
+    assert_eq!(bench.port("a").limits["connections"].used, 0);
+    assert!(matches!(flush("nobody"), Response::Error { .. }));
 }
 
 #[test]
