@@ -16,20 +16,16 @@ use crate::lines::{shipped, sources};
 /// Most files in a circle.
 const CIRCLE_MAX: usize = 3;
 /// Crates with larger circles, and most files in theirs.
-const LARGER: [(&str, usize); 14] = [
+const LARGER: [(&str, usize); 10] = [
     ("agent", 10),
     ("api", 6),
     ("bench", 22),
     ("cli", 4),
     ("config", 20),
     ("doctor", 7),
-    ("fabric", 5),
-    ("guestmem", 4),
     ("lab", 12),
-    ("port-vhost", 8),
     ("port-vxlan", 7),
     ("switch", 33),
-    ("vif", 4),
     ("workbench", 19),
 ];
 

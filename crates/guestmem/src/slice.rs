@@ -4,8 +4,6 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, compiler_fence};
 
-use crate::regions::GuestMemory;
-
 /// Length of a cache line (bytes).
 pub const CACHE_LINE_BYTES: usize = 64;
 
@@ -15,7 +13,7 @@ pub const CACHE_LINE_BYTES: usize = 64;
 pub struct Slice<'m> {
     start: NonNull<u8>,
     len: usize,
-    memory: PhantomData<&'m GuestMemory>,
+    memory: PhantomData<&'m ()>,
 }
 
 // SAFETY: a slice gives no reference to its bytes, and its accesses tolerate concurrent ones.

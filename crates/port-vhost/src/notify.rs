@@ -1,22 +1,38 @@
 //! Calls, by which weir interrupts a guest, and the signal to a front end that a ring is broken.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
-use weir_calls::{Call, CallError, Kind, Price};
+use weir_calls::{Call, CallError, Kind, Price, Proxy};
 use weir_engine::guest::GuestPort;
-use weir_engine::{dear, ns_of_ticks, ticks_of_ns};
+use weir_engine::{PortCounters, dear, ns_of_ticks, ticks_of_ns};
 use weir_guestmem::ticks;
 use weir_limits::CALL_NS_USUAL_MAX;
 
 use crate::error::{Refusal, StopReason};
-use crate::port::VhostPort;
+
+/// The port whose guest is called.
+pub(crate) trait Caller: GuestPort + fmt::Debug {
+    /// The interface's counters.
+    fn counters(&self) -> &PortCounters;
+
+    /// The thread that writes calls to descriptors that are no eventfd. Only sessions' threads ask for it.
+    fn proxy(&self) -> &Proxy;
+
+    /// Stops an interface whose calls are too expensive. It stays stopped for a while: otherwise each new start of its
+    /// front end could cost a worker one such call.
+    fn stop_for_dear_calls(&self, ring: usize);
+
+    /// Stops the interface.
+    fn stop(&self, reason: &StopReason);
+}
 
 /// A front end's descriptor for calls. Nothing that the front end does to it makes [`Self::notify`] block.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     call: Call,
-    port: Weak<VhostPort>,
+    port: Weak<dyn Caller>,
     ring: usize,
     /// [`CALL_NS_USUAL_MAX`], as the processor counts.
     usual_ticks: u64,
@@ -25,14 +41,15 @@ pub(crate) struct Notifier {
 impl Notifier {
     /// A notifier of vring `ring` of `port`. `what` names the descriptor.
     pub(crate) fn new(
-        port: &Arc<VhostPort>,
+        port: &Arc<impl Caller + 'static>,
         ring: usize,
         what: &'static str,
         fd: OwnedFd,
     ) -> Result<Self, Refusal> {
         let call = Call::new(fd, port.proxy()).map_err(|error| Refusal::Call { what, error })?;
         let usual_ticks = ticks_of_ns(CALL_NS_USUAL_MAX);
-        Ok(Self { call, port: Arc::downgrade(port), ring, usual_ticks })
+        let port: Weak<dyn Caller> = Arc::downgrade(port) as _;
+        Ok(Self { call, port, ring, usual_ticks })
     }
 
     /// Interrupts the guest, and accounts for the cost in `price`.

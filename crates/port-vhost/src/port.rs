@@ -24,6 +24,7 @@ use crate::allowance::Allowance;
 use crate::error::StopReason;
 use crate::keep::Keep;
 use crate::logs::{Logs, Said};
+use crate::notify::Caller;
 use crate::queue::{Injected, Queue, Ring};
 use crate::records::Records;
 use crate::rx::{self, Placed};
@@ -238,13 +239,6 @@ impl VhostPort {
         self.guest.pairs().any(|pair| pair.tx.lock().queue.injected.is_some())
     }
 
-    /// Stops an interface whose calls are too expensive. It stays stopped for a while: otherwise each new start of its
-    /// front end could cost a worker one such call.
-    pub(crate) fn stop_for_dear_calls(&self, ring: usize) {
-        self.pause_for(CALL_PAUSE_NS);
-        self.stop(&StopReason::DearCalls { ring });
-    }
-
     /// Keeps service from beginning again for `ns`.
     fn pause_for(&self, ns: u64) {
         self.pause_until_ns.fetch_max(clock::now_ns().saturating_add(ns), Ordering::Relaxed);
@@ -268,11 +262,6 @@ impl VhostPort {
                 shown.stop_reason = Some(error.to_string());
             }
         }
-    }
-
-    /// The thread that writes calls to descriptors that are no eventfd. Only sessions' threads ask for it.
-    pub(crate) fn proxy(&self) -> &Proxy {
-        &self.proxy
     }
 
     pub(crate) fn stop(&self, reason: &StopReason) {
@@ -299,6 +288,25 @@ impl VhostPort {
 
     pub(crate) fn has_failed(&self) -> bool {
         self.guest.has_failed()
+    }
+}
+
+impl Caller for VhostPort {
+    fn counters(&self) -> &PortCounters {
+        self.counters()
+    }
+
+    fn proxy(&self) -> &Proxy {
+        &self.proxy
+    }
+
+    fn stop_for_dear_calls(&self, ring: usize) {
+        self.pause_for(CALL_PAUSE_NS);
+        self.stop(&StopReason::DearCalls { ring });
+    }
+
+    fn stop(&self, reason: &StopReason) {
+        self.stop(reason);
     }
 }
 

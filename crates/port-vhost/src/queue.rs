@@ -15,7 +15,7 @@ use crate::error::StopReason;
 use crate::features::Features;
 use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
-use crate::rx::Room;
+use crate::rx::room::Room;
 
 /// The place of a ring when its service began.
 #[derive(Debug, Clone, Copy)]

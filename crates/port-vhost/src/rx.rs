@@ -11,6 +11,7 @@
 
 mod container;
 mod logged;
+pub(crate) mod room;
 
 use std::mem::take;
 use std::sync::Arc;
@@ -26,22 +27,15 @@ use weir_guestmem::{GuestMemory, Slice, WriteLog, recycle};
 use weir_limits::RX_MERGE_MAX;
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
-use weir_ring::{Chain, DeviceRing, Direction, RingError, Taken};
+use weir_ring::{DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
 use self::container::Open;
+use self::room::Reserved;
 use crate::error::StopReason;
 use crate::queue::Queue;
 
 pub(crate) type RxQueue = ReceiveQueue<Queue>;
-
-/// Room that is kept between bursts.
-#[derive(Debug, Default)]
-pub(crate) struct Room {
-    buffers: Vec<Slice<'static>>,
-    chains: Vec<Reserved<'static>>,
-    copies: Vec<Slice<'static>>,
-}
 
 /// Bytes to prefetch of the next copy's buffer: its cache lines are in the guest's core, and a copy would wait for each
 /// in turn. The constant covers a frame of 1500 bytes; the CPU prefetches the rest of larger ones itself.
@@ -186,27 +180,6 @@ pub(crate) fn finish(
     let hold_until = rx.finish(index, copies.place, counters)?;
     rx.queue.signal_log();
     Ok(hold_until)
-}
-
-/// A chain that is taken and not written to yet.
-#[derive(Debug, Clone, Copy)]
-struct Reserved<'m> {
-    /// The length becomes the number of bytes put into it, once it is used.
-    chain: Chain,
-    /// The first piece.
-    front: Slice<'m>,
-    /// All pieces among the writer's buffers, unless `front` is the only one: the first, and the one after the last.
-    pieces: (u32, u32),
-}
-
-impl<'m> Reserved<'m> {
-    /// The chain's pieces.
-    fn pieces<'r>(&'r self, buffers: &'r [Slice<'m>]) -> &'r [Slice<'m>] {
-        match self.pieces {
-            (first, end) if first == end => std::slice::from_ref(&self.front),
-            (first, end) => &buffers[first as usize..end as usize],
-        }
-    }
 }
 
 /// Frames that were written one after the other.

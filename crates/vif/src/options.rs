@@ -10,7 +10,10 @@ use weir_wire::container::RECORD_LEN;
 use weir_wire::{Mac, VnetHdr};
 
 use crate::features::Features;
-use crate::transmit::CHAIN_DESCRIPTORS_MAX;
+
+/// Most descriptors of a frame: one for the head, and those of a body that begins and ends inside
+/// segments.
+pub(crate) const CHAIN_DESCRIPTORS_MAX: usize = 8;
 
 /// Default number of entries of each ring (QEMU's default).
 const QUEUE_SIZE_DEFAULT: u16 = 256;

@@ -17,6 +17,7 @@ use crate::counters::PairCounters;
 use crate::error::SendError;
 use crate::event::Event;
 use crate::memory::{Plan, Slots, own};
+use crate::options::CHAIN_DESCRIPTORS_MAX;
 
 /// Length of a segment (bytes): a large frame takes few descriptors, like a kernel's page
 /// fragments.
@@ -24,9 +25,6 @@ const SEGMENT_BYTES: u32 = 16 * 1024;
 /// Most segments of a copied frame.
 const FRAME_SEGMENTS_MAX: usize =
     (FRAME_LEN_MAX as usize + VnetHdr::LEN).div_ceil(SEGMENT_BYTES as usize);
-/// Most descriptors of a frame: one for the head, and those of a body that begins and ends inside
-/// segments.
-pub(crate) const CHAIN_DESCRIPTORS_MAX: usize = 8;
 /// Length of a descriptor in an indirect table (bytes; virtio 1.2 §2.7.5).
 const DESCRIPTOR_BYTES: usize = 16;
 /// `VIRTQ_DESC_F_NEXT` of a split ring.

@@ -12,7 +12,8 @@
 use weir_limits::{FDB_ENTRIES_DEFAULT, NETWORKS_MAX, PORTS_MAX};
 use weir_wire::Mac;
 
-use super::{Claim, WAYS};
+use super::WAYS;
+use super::claim::Claim;
 use crate::port::PortId;
 use crate::vlan::Vid;
 

@@ -5,7 +5,7 @@
 //! still to be filled in among the judged bytes. ARP and neighbour discovery must match the Ethernet source, which
 //! has its own [check](crate::mac_check).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -19,6 +19,7 @@ mod dhcp;
 mod leases;
 mod neighbour;
 mod roles;
+mod seen;
 #[cfg(test)]
 mod tests;
 
@@ -27,11 +28,7 @@ pub use leases::{Lease, Origin};
 use dhcp::{Answer, Transaction};
 use leases::Leases;
 use roles::Roles;
-
-/// The offset of the checksum in a UDP header, and the length of the header.
-const UDP_CSUM: usize = 6;
-/// See [`UDP_CSUM`].
-const UDP_LEN: usize = 8;
+use seen::{Arp, Seen, UDP_CSUM, UDP_LEN};
 
 /// The rules for a guest's frames.
 #[derive(Debug)]
@@ -43,20 +40,6 @@ pub struct SourceGuard {
     leases: Option<Arc<Leases>>,
     /// The guest may have any address except some, and must not act as a router or server.
     roles: Option<Roles>,
-}
-
-/// A frame as the guard sees it.
-#[derive(Clone, Copy)]
-struct Seen<'f> {
-    /// The front, without a tag.
-    head: &'f [u8],
-    /// Bytes of the frame.
-    len: usize,
-    /// The Ethernet source.
-    src: Mac,
-    /// The offset of two bytes that are filled in before the frame is delivered.
-    csum_at: Option<usize>,
-    now_secs: u32,
 }
 
 impl SourceGuard {
@@ -271,26 +254,6 @@ impl SourceGuard {
     }
 }
 
-impl<'f> Seen<'f> {
-    fn array<const N: usize>(self, at: usize) -> Option<[u8; N]> {
-        self.head.get(at..)?.first_chunk().copied()
-    }
-
-    fn be16(self, at: usize) -> Option<u16> {
-        self.array(at).map(u16::from_be_bytes)
-    }
-
-    /// True if the bytes before `at` are delivered as they are.
-    fn stays_up_to(self, at: usize) -> bool {
-        self.csum_at.is_none_or(|csum_at| csum_at >= at)
-    }
-
-    /// The source and destination port of the UDP header at `at`.
-    fn ports(self, at: usize) -> Option<(u16, u16)> {
-        Some((self.be16(at)?, self.be16(at + 2)?))
-    }
-}
-
 /// The offset of the UDP header of a client's or a server's DHCP message, and its ports.
 fn datagram(frame: &[u8], of_client: bool) -> Option<(usize, Ports)> {
     let Transport::Udp { offset, ports } = Layers::parse(frame).ok()?.transport else {
@@ -299,35 +262,6 @@ fn datagram(frame: &[u8], of_client: bool) -> Option<(usize, Ports)> {
     let (client, server) = if of_client { (ports.src, ports.dst) } else { (ports.dst, ports.src) };
     let known = [dhcp::PORTS, dhcp::PORTS6].contains(&(client, server));
     known.then_some((usize::from(offset), ports))
-}
-
-/// An ARP packet of IPv4 over Ethernet.
-struct Arp {
-    operation: u16,
-    sender: (Mac, Ipv4Addr),
-    target: (Mac, Ipv4Addr),
-}
-
-impl Arp {
-    const REQUEST: u16 = 1;
-    const REPLY: u16 = 2;
-    const REVERSE_REQUEST: u16 = 3;
-    /// Hardware and protocol, and the length of each one's addresses.
-    const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
-
-    fn read(seen: Seen<'_>) -> Option<Self> {
-        let at = HEADER_LEN;
-        // ARP has no checksum: bytes that are filled in later would make another address.
-        if seen.array(at)? != Self::ETHERNET_IPV4 || seen.csum_at.is_some() {
-            return None;
-        }
-        let party = |at| Some((Mac(seen.array(at)?), Ipv4Addr::from(seen.array::<4>(at + 6)?)));
-        Some(Self {
-            operation: seen.be16(at + 6)?,
-            sender: party(at + 8)?,
-            target: party(at + 18)?,
-        })
-    }
 }
 
 /// The link-local address that a station makes of its MAC address.

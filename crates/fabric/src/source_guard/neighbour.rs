@@ -7,7 +7,8 @@ use weir_wire::Ipv6;
 use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::IPV6_HEADER_LEN;
 
-use super::{Seen, SourceGuard};
+use super::SourceGuard;
+use super::seen::Seen;
 use crate::DropReason;
 
 /// Types of ICMPv6 messages.

@@ -7,7 +7,8 @@ use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::protocol;
 use weir_wire::{Ipv4, Ipv6, Layers, Network, ethertype};
 
-use super::{Arp, Seen, UDP_CSUM, dhcp, neighbour};
+use super::seen::{Arp, Seen, UDP_CSUM};
+use super::{dhcp, neighbour};
 use crate::DropReason;
 
 /// Addresses of others, which the guest must not claim.

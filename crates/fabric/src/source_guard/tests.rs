@@ -1,3 +1,5 @@
+use std::net::Ipv4Addr;
+
 use etherparse::{LaxNetSlice, LaxSlicedPacket, TransportSlice};
 use proptest::prelude::*;
 use weir_limits::HEAD_LEN;

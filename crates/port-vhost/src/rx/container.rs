@@ -11,7 +11,8 @@ use weir_wire::container::{Builder, Place, RECORD_LEN};
 use weir_wire::{Offload, VnetHdr};
 
 use super::logged::mark_container;
-use super::{FETCHED_AHEAD, Reserved, Run, Writer};
+use super::room::Reserved;
+use super::{FETCHED_AHEAD, Run, Writer};
 
 /// A container with room for more frames. Its chain is the writer's next, and is used when the container closes.
 pub(super) struct Open<'m> {

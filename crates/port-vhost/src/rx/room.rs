@@ -1,0 +1,33 @@
+//! Chains that are taken and not written to yet, and their room.
+
+use weir_guestmem::Slice;
+use weir_ring::Chain;
+
+/// Room that is kept between bursts.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    pub(super) buffers: Vec<Slice<'static>>,
+    pub(super) chains: Vec<Reserved<'static>>,
+    pub(super) copies: Vec<Slice<'static>>,
+}
+
+/// A chain that is taken and not written to yet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reserved<'m> {
+    /// The length becomes the number of bytes put into it, once it is used.
+    pub(super) chain: Chain,
+    /// The first piece.
+    pub(super) front: Slice<'m>,
+    /// All pieces among the writer's buffers, unless `front` is the only one: the first, and the one after the last.
+    pub(super) pieces: (u32, u32),
+}
+
+impl<'m> Reserved<'m> {
+    /// The chain's pieces.
+    pub(super) fn pieces<'r>(&'r self, buffers: &'r [Slice<'m>]) -> &'r [Slice<'m>] {
+        match self.pieces {
+            (first, end) if first == end => std::slice::from_ref(&self.front),
+            (first, end) => &buffers[first as usize..end as usize],
+        }
+    }
+}
