@@ -11,8 +11,8 @@ pub enum Claim {
     Pinned = 2,
     /// An address learned from an uplink's traffic: as [`Self::Dynamic`], but fewer ports can take it over.
     Uplink = 3,
-    /// An address stated by a control plane ([`Fdb::tell`](super::Fdb::tell)): as [`Self::Uplink`], but it stays until it
-    /// is withdrawn.
+    /// An address stated by a control plane ([`Fdb::tell`](super::Fdb::tell)): as [`Self::Uplink`], but it stays until
+    /// it is withdrawn.
     Told = 4,
     /// An address that a control plane states as not moving: only a port on which the address is configured takes it
     /// over.
