@@ -14,7 +14,7 @@ use weir_wire::{Mac, OffloadCaps, VnetHdr};
 use crate::error::{LinkError, TapError};
 use crate::frame_device::{FrameDevice, SLOT_LEN};
 use crate::link::{InterfaceName, Link};
-use crate::sys;
+use crate::{queues, sys};
 
 /// The choice of a TAP, and its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +67,6 @@ const USO_FLAGS: libc::c_uint = libc::TUN_F_USO4 | libc::TUN_F_USO6;
 impl Tap {
     /// Attaches to the TAP of that name in the calling thread's network namespace, or makes it, and brings it up.
     ///
-    /// A TAP with several queues hides how many processes have it open; two processes would share its frames.
-    ///
     /// # Errors
     /// [`TapError`]; a TAP that was made before the error is removed.
     pub fn open(options: &TapOptions) -> Result<Self, TapError> {
@@ -85,13 +83,22 @@ impl Tap {
         let are_its = |queue: &OwnedFd| sys::is_queue_of(queue.as_fd(), &name).unwrap_or(false);
         let failed = |step| setup_failed(&name, step);
         let link = Link::new(name.clone()).map_err(failed("ask for it"))?;
-        let (queues, is_new) = if left.len() == options.queues && left.iter().all(are_its) {
-            (left, false)
+        let left_of_it = left.iter().filter(|queue| are_its(queue)).count();
+        let fits = left.len() == options.queues && left_of_it == left.len();
+        let (queues, is_new, closed) = if fits {
+            (left, false, 0)
         } else {
             drop(left);
             let is_new = link.index().is_err();
-            (attach_all(&name, options.queues)?, is_new)
+            (attach_all(&name, options.queues)?, is_new, left_of_it)
         };
+        // The kernel lets any number of processes attach to a TAP with several queues, and they would share its frames.
+        // The process that left queues may hold them still.
+        let index = link.index().map_err(failed("read its number"))?;
+        let attached = queues::attached(index).map_err(failed("count its queues"))?;
+        if attached.is_some_and(|attached| attached as usize > queues.len() + closed) {
+            return Err(TapError::Busy { name: name.to_string() });
+        }
         let Some(first) = queues.first() else {
             return Err(TapError::WrongKind { name: name.to_string(), queues: 0 });
         };

@@ -97,7 +97,7 @@ pub enum TapError {
         /// The interface.
         name: String,
     },
-    /// The TAP has one queue, and a process has it.
+    /// Another process has queues of the TAP.
     #[error("TAP `{name}` is in use by another process")]
     Busy {
         /// The interface.

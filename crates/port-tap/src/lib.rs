@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `device.rs` | [`Tap`]: open or attach, offloads |
 //! | `link.rs` | [`Link`]: an interface's MTU, address, queues and state |
+//! | `queues.rs` | the number of queues that all processes have attached |
 //! | `frame_device.rs` | [`FrameDevice`]: the common part of a TAP and a packet socket (`port-packet`) |
 //! | `uplink.rs` | [`UplinkPort`]: the common part of all uplinks' ports |
 //! | `port.rs` | [`FramePort`]: the engine's view of the port |
@@ -23,6 +24,7 @@ mod error;
 mod frame_device;
 mod link;
 mod port;
+mod queues;
 #[allow(unsafe_code)]
 mod sys;
 mod tx;

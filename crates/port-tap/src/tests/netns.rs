@@ -185,6 +185,16 @@ fn root_a_tap_that_does_not_fit_is_refused_with_help() {
         assert!(matches!(open("one0", 1, None), Err(TapError::Busy { .. })));
         drop(held);
 
+        // The kernel itself would let a second process share the frames of these.
+        ip("tuntap add dev many0 mode tap multi_queue");
+        for (first, second) in [(1, 1), (1, 2), (2, 1)] {
+            let held = open("many0", first, None).unwrap();
+            let error = open("many0", second, None).unwrap_err();
+            assert!(matches!(error, TapError::Busy { .. }), "{first} and {second}: {error:?}");
+            drop(held);
+            drop(open("many0", second, None).unwrap());
+        }
+
         let error = open("weir0", 1, Some(65_535)).unwrap_err();
         assert!(matches!(error, TapError::Link(LinkError::Mtu { mtu: 65_535, .. })), "{error:?}");
         assert!(!ip("link").contains("weir0"), "gone again");
