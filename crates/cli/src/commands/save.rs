@@ -40,8 +40,8 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
             format!("it would say otherwise than what runs:\n{difference}"),
         ));
     }
-    writeln!(out, "{} says otherwise than what runs (now -> in the file):", path.display())?;
-    write!(out, "{}", show::difference(&client.diff(old.clone())?))?;
+    writeln!(out, "{} says otherwise than what runs (in the file -> what runs):", path.display())?;
+    write!(out, "{}", show::saved(&client.diff(old.clone())?, &left))?;
     if !args.yes && !agreed(out)? {
         return Err(not_saved(&path, "it is as it was"));
     }

@@ -16,6 +16,39 @@ pub fn difference(difference: &Difference) -> String {
     text
 }
 
+/// The changes that `weir save` makes to a file, which are the other way round. `difference` is that of the file, and
+/// `left` that of the file with the changes.
+pub fn saved(difference: &Difference, left: &Difference) -> String {
+    let mut text = String::new();
+    for table in &difference.tables {
+        let stays = left.tables.iter().find(|it| it.table == table.table);
+        let kind = match table.kind {
+            DifferenceKind::Changed => DifferenceKind::Changed,
+            kind if stays.is_some_and(|it| it.kind == kind) => continue,
+            DifferenceKind::Added => DifferenceKind::Removed,
+            DifferenceKind::Removed | DifferenceKind::Unlisted => DifferenceKind::Added,
+        };
+        let mut keys = Vec::new();
+        if kind == DifferenceKind::Changed {
+            let is_left = |key: &KeyDifference| stays.is_some_and(|it| it.keys.contains(key));
+            let back = |key: &KeyDifference| KeyDifference {
+                key: key.key.clone(),
+                from: key.to.clone(),
+                to: key.from.clone(),
+                alive: true,
+                note: None,
+            };
+            keys.extend(table.keys.iter().filter(|key| !is_left(key)).map(back));
+            if keys.is_empty() {
+                continue;
+            }
+        }
+        let table = table.table.clone();
+        table_lines(&mut text, &TableDifference { table, kind, alive: true, note: None, keys });
+    }
+    text
+}
+
 // Writing to a string cannot fail.
 fn table_lines(text: &mut String, table: &TableDifference) {
     let mark = match table.kind {
@@ -98,7 +131,8 @@ mod tests {
             by_hand.clone(),
             table("vif.new0", DifferenceKind::Added, vec![key("vlan", None, Some("10"), "")]),
         ];
-        insta::assert_snapshot!(difference(&Difference { tables }), @r"
+        let left = vec![tables[0].clone()];
+        insta::assert_snapshot!(difference(&Difference { tables: tables.clone() }), @r"
         ~ switch
           ! workers  auto -> 2  (cannot change while weir runs: needs a restart)
         ! uplink.lan  cannot be added: needs a restart
@@ -111,6 +145,17 @@ mod tests {
         + vif.new0
             vlan  10
         ");
+        let (file, left) = (Difference { tables: tables.clone() }, Difference { tables: left });
+        insta::assert_snapshot!(saved(&file, &left), @r"
+        - uplink.lan
+        ~ vif.web0
+            queues          4 -> 1
+            latency_budget  default -> 250us
+        + vif.old0
+        + vif.tmp0
+        - vif.new0
+        ");
+        assert_eq!(saved(&file, &file), "");
         insta::assert_snapshot!(difference(&Difference { tables: vec![by_hand] }), @r"
         = vif.tmp0  added by `weir vif add`; stays
         nothing to change: weir runs as the file says

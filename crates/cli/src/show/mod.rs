@@ -21,7 +21,7 @@ mod placement;
 mod stats;
 mod status;
 
-pub use difference::difference;
+pub use difference::{difference, saved};
 pub use stats::of_ports;
 pub use status::{Status, status};
 
