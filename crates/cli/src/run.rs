@@ -111,7 +111,14 @@ pub fn run(args: &RunArgs, defaults: &Defaults) -> Result<(), RunError> {
     let beside = beside.map_err(RunError::TakeOver)?;
     let ended = run_beside(args, defaults, beside.as_ref());
     if let (Some(beside), Err(error)) = (&beside, &ended) {
-        beside.refuse(error);
+        let (details, help) = match error {
+            RunError::Config(error) if !error.problems().is_empty() => {
+                let help = format!("`weir check {}` shows each in its place", args.file.display());
+                (error.lines(), Some(help))
+            }
+            _ => (Vec::new(), None),
+        };
+        beside.refuse(error, &details, help);
     }
     ended
 }

@@ -453,7 +453,7 @@ fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
         let reason = match nth {
             0 => {
                 fs::write(&config, format!("{good}nonsense = 1\n")).unwrap();
-                "weir.toml"
+                "unknown key `nonsense`"
             }
             1 => {
                 install_script(weir, "#!/bin/sh\nexit 7\n");
@@ -475,6 +475,9 @@ fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
         };
         let said = weir.upgrade().unwrap_err();
         assert!(said.contains(reason), "{said}");
+        // weir kills a new one that has refused, which is no reason of anything.
+        assert!(nth != 0 || said.contains("weir check") && !said.contains("SIGKILL"), "{said}");
+        assert!(nth != 0 || weir.log().contains("line ") && weir.log().contains(reason));
         assert_eq!(weir.later.is_some(), nth == 3, "{said}");
         fs::write(&config, good).unwrap();
         Weir::install(&weir.dir, |file| symlink(env!("CARGO_BIN_EXE_weir"), file).unwrap());

@@ -9,7 +9,7 @@ use weir_limits::LEAVES_WITHIN_NS;
 
 use super::Switch;
 use crate::control::{Refusal, Response};
-use crate::upgrade::{Next, Starter, Which};
+use crate::upgrade::{Next, NotUp, Starter, Which};
 
 /// The time in which each thread must show that it goes on.
 const WITHIN: Duration = Duration::from_nanos(LEAVES_WITHIN_NS);
@@ -158,24 +158,21 @@ impl Switch {
             Failed::new("this weir has no keeper", "set `keeper` in [switch], and start weir again")
         })?;
         self.check_upgrade()?;
-        let goes_on = |(message, help): (String, Option<String>)| {
-            let how_it_ended = upgrades.starter.kill();
-            let message = format!(
-                "the new weir does not come up: {message} ({how_it_ended}); this one goes on"
-            );
-            Failed { message, help }
+        let goes_on = |not_up: NotUp| {
+            let why = not_up.why(&upgrades.starter.kill());
+            let message = format!("the new weir does not come up: {why}; this one goes on");
+            Failed { message, help: not_up.help }
         };
-        let next = upgrades.starter.start_weir(Which::New);
-        let next = next.map_err(|message| goes_on((message, None)))?;
+        let next = upgrades.starter.start_weir(Which::New).map_err(goes_on)?;
         next.await_prepared().map_err(goes_on)?;
         // The preparation takes seconds, in which a thread may have stopped.
         self.may_leave().map_err(|why| goes_on((why, None)))?;
         let begun = Instant::now();
         if !self.leave() {
-            return Err(goes_on(("the keeper has just ended".into(), None)));
+            return Err(goes_on(NotUp::of("the keeper has just ended".into())));
         }
-        if let Err((why, _)) = next.take_over() {
-            return Err(self.go_back(upgrades, &why));
+        if let Err(not_up) = next.take_over() {
+            return Err(self.go_back(upgrades, &not_up));
         }
         (upgrades.then)(next.process);
         Ok((next.process, begun.elapsed()))
@@ -207,24 +204,24 @@ impl Switch {
 
     /// Recovers from a new weir that failed after it may have touched rings: a second process of the running program
     /// continues from the state at the keeper.
-    fn go_back(&self, upgrades: &Upgrades, why: &str) -> Failed {
-        let how_it_ended = upgrades.starter.kill();
-        tracing::error!(why, how_it_ended, "the new weir has failed: this program goes on");
+    fn go_back(&self, upgrades: &Upgrades, not_up: &NotUp) -> Failed {
+        let why = not_up.why(&upgrades.starter.kill());
+        tracing::error!(why, "the new weir has failed: this program goes on");
         let take_over = |next: &Next| next.await_prepared().and_then(|()| next.take_over());
-        let old = upgrades.starter.start_weir(Which::Old).map_err(|message| (message, None));
+        let old = upgrades.starter.start_weir(Which::Old);
         let old = old.and_then(|old| take_over(&old).map(|()| old.process));
         match old {
             Ok(process) => {
                 (upgrades.then)(process);
                 Failed {
                     message: format!(
-                        "the new weir has failed while it took over: {why} ({how_it_ended}); the old program goes on \
+                        "the new weir has failed while it took over: {why}; the old program goes on \
                          as process {process}"
                     ),
                     help: None,
                 }
             }
-            Err((error, _)) => {
+            Err(NotUp { message: error, .. }) => {
                 // The keeper holds all state, so the next start of weir continues.
                 tracing::error!(error, "it does not come up either");
                 std::process::exit(1);

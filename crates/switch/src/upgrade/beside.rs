@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use miette::Diagnostic;
+use weir_limits::HELPER_MESSAGE_BYTES_MAX;
 
 use super::{FromNew, FromOld};
 use crate::helper::wire;
@@ -45,10 +46,19 @@ impl Beside {
         let _ = wire::send(self.socket.as_fd(), &FromNew::Serves, None);
     }
 
-    /// Reports that this weir does not start, so that the old one continues.
-    pub fn refuse(&self, error: &dyn Diagnostic) {
-        let help = error.help().map(|help| help.to_string());
-        let refused = FromNew::Refused { message: with_causes(error), help };
+    /// Reports that this weir does not start, so that the old one continues. `details` are what the error's words leave
+    /// out.
+    pub fn refuse(&self, error: &dyn Diagnostic, details: &[String], help: Option<String>) {
+        let help = help.or_else(|| error.help().map(|help| help.to_string()));
+        let mut message = with_causes(error);
+        for (nth, detail) in details.iter().enumerate() {
+            // Escaped as JSON, a text is several times as long at worst.
+            if message.len() + detail.len() > HELPER_MESSAGE_BYTES_MAX / 8 {
+                break;
+            }
+            message += &format!("{} {detail}", if nth == 0 { ':' } else { ';' });
+        }
+        let refused = FromNew::Refused { message, help };
         let _ = wire::send(self.socket.as_fd(), &refused, None);
     }
 }

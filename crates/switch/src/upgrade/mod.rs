@@ -29,7 +29,7 @@ mod beside;
 mod starter;
 
 pub use beside::Beside;
-pub(crate) use starter::{Next, Which};
+pub(crate) use starter::{Next, NotUp, Which};
 pub use starter::{Starter, run_if_asked};
 
 /// The argument of a weir that replaces another one, which is at the other end of its standard input.

@@ -147,11 +147,11 @@ impl Starter {
     }
 
     /// Starts the next weir.
-    pub(crate) fn start_weir(&self, which: Which) -> Result<Next, String> {
-        match self.ask(&Request::Start(which))? {
+    pub(crate) fn start_weir(&self, which: Which) -> Result<Next, NotUp> {
+        match self.ask(&Request::Start(which)).map_err(NotUp::of)? {
             (Answer::Started { process }, Some(socket)) => Ok(Next { socket, process }),
-            (Answer::Failed { message }, _) => Err(message),
-            (answer, _) => Err(format!("weir's starter has answered {answer:?}")),
+            (Answer::Failed { message }, _) => Err(NotUp::of(message)),
+            (answer, _) => Err(NotUp::of(format!("weir's starter has answered {answer:?}"))),
         }
     }
 
@@ -181,6 +181,32 @@ fn program(named: Option<&Path>) -> io::Result<PathBuf> {
     }
 }
 
+/// Why the next weir does not serve.
+#[derive(Debug)]
+pub(crate) struct NotUp {
+    /// The reason.
+    pub(crate) message: String,
+    /// What can be done about it.
+    pub(crate) help: Option<String>,
+    /// The next weir itself has said so.
+    has_said: bool,
+}
+
+impl NotUp {
+    pub(crate) fn of(message: String) -> Self {
+        Self { message, help: None, has_said: false }
+    }
+
+    /// The reason. The way in which the next weir ended says more about one that gave no reason; another one was
+    /// killed because of its reason.
+    pub(crate) fn why(&self, how_it_ended: &str) -> String {
+        match self.has_said {
+            true => self.message.clone(),
+            false => format!("{} ({how_it_ended})", self.message),
+        }
+    }
+}
+
 /// A weir that is to replace this one.
 #[derive(Debug)]
 pub(crate) struct Next {
@@ -191,33 +217,35 @@ pub(crate) struct Next {
 
 impl Next {
     /// Waits until the next weir is ready for this one to stop.
-    pub(crate) fn await_prepared(&self) -> Result<(), (String, Option<String>)> {
+    pub(crate) fn await_prepared(&self) -> Result<(), NotUp> {
         match self.hear(UPGRADE_PREPARE_NS)? {
             FromNew::Prepared => Ok(()),
-            said => Err((format!("it says {said:?}"), None)),
+            said => Err(NotUp::of(format!("it says {said:?}"))),
         }
     }
 
     /// Reports that this weir has stopped, and waits until the next one serves.
-    pub(crate) fn take_over(&self) -> Result<(), (String, Option<String>)> {
+    pub(crate) fn take_over(&self) -> Result<(), NotUp> {
         wire::send(self.socket.as_fd(), &FromOld::Go, None)
-            .map_err(|error| (error.to_string(), None))?;
+            .map_err(|error| NotUp::of(error.to_string()))?;
         match self.hear(UPGRADE_TAKE_NS)? {
             FromNew::Serves => Ok(()),
-            said => Err((format!("it says {said:?}"), None)),
+            said => Err(NotUp::of(format!("it says {said:?}"))),
         }
     }
 
-    fn hear(&self, patience_ns: u64) -> Result<FromNew, (String, Option<String>)> {
+    fn hear(&self, patience_ns: u64) -> Result<FromNew, NotUp> {
         let patience = Duration::from_nanos(patience_ns);
         match receive_within(self.socket.as_fd(), patience) {
-            Ok(Some(FromNew::Refused { message, help })) => Err((message, help)),
-            Ok(Some(said)) => Ok(said),
-            Ok(None) => Err(("it has ended".into(), None)),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
-                Err((format!("it was not ready within {} s", patience.as_secs()), None))
+            Ok(Some(FromNew::Refused { message, help })) => {
+                Err(NotUp { message, help, has_said: true })
             }
-            Err(error) => Err((error.to_string(), None)),
+            Ok(Some(said)) => Ok(said),
+            Ok(None) => Err(NotUp::of("it has ended".into())),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Err(NotUp::of(format!("it was not ready within {} s", patience.as_secs())))
+            }
+            Err(error) => Err(NotUp::of(error.to_string())),
         }
     }
 }
