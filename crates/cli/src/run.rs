@@ -19,6 +19,7 @@ use weir_engine::Options;
 use weir_switch::compiler::Compiler;
 use weir_switch::control::ControlHandler;
 use weir_switch::descriptors;
+use weir_switch::host::{self, Lack};
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::{self, ListenError};
 use weir_switch::upgrade::{Beside, Starter};
@@ -159,6 +160,9 @@ fn run_beside(
     };
     drop(waits);
     let devices = Devices::open(&config, &keeping)?;
+    for Lack { what, help } in host::lacks(&config.networks) {
+        tracing::warn!(help, "a way out of networks may fail: {what}");
+    }
     sandbox::confine(mode, &needs)?;
     let control = Some(config.switch.control.clone());
     let left = Left { hands: hands.clone(), control, compiler: Some(compiler) };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use weir_config::PortName;
 use weir_switch::control::VifStatus;
 use weir_switch::explain::{Explanation, PlacementExplanation};
+use weir_switch::host::Lack;
 use weir_switch::stats::{PortKind, PortStats, SwitchStats};
 
 /// All facts, of one moment.
@@ -58,6 +59,8 @@ pub struct Host {
     pub seccomp: Vec<String>,
     /// Lines of the kernel's log about denials by AppArmor or SELinux.
     pub denied: Vec<String>,
+    /// What the host lacks for the ways out of networks.
+    pub lacks: Vec<Lack>,
     /// weir's other processes that ended before weir.
     pub ended: Vec<String>,
 }

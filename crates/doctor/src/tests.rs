@@ -11,6 +11,7 @@ use weir_switch::explain::{
     AgentExplanation, AgentState, Explanation, HostHeard, MachineSummary, OverlayExplanation,
     OverlayNetworkExplanation, PlacementExplanation, VifExplanation,
 };
+use weir_switch::host::Lack;
 use weir_switch::stats::{
     BlockStats, CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, RuleStats,
     Silence, SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
@@ -157,6 +158,7 @@ fn healthy() -> Facts {
             sockets: [(SOCKET.into(), socket)].into(),
             seccomp: Vec::new(),
             denied: Vec::new(),
+            lacks: Vec::new(),
             ended: Vec::new(),
         },
         before: Some(switch.clone()),
@@ -277,6 +279,10 @@ fn faults() -> Vec<(&'static str, Seed)> {
                 networks: vec![network],
             };
             it.explained.insert(name("overlay"), Explanation::Overlay(Box::new(overlay)));
+        }),
+        ("way-out", |it| {
+            let what = "the host does not route: net.ipv4.ip_forward is 0".into();
+            it.host.lacks = vec![Lack { what, help: Some("`sysctl -w ...`".into()) }];
         }),
         ("receiver-not-ready", |it| drop_many(it, "rx_not_ready")),
         ("receiver-slow", |it| drop_many(it, "rx_waited_too_long")),

@@ -7,10 +7,12 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use serde::Serialize;
 use weir_api::{Client, ClientError};
-use weir_config::Defaults;
+use weir_config::{Config, Defaults};
 use weir_doctor::{CHECKS, Facts, Finding, examine, lines, look_at_host};
 use weir_switch::explain::Explanation;
+use weir_switch::host;
 
+use super::reload::path_of;
 use super::{CommandError, write_json};
 use crate::args::DoctorArgs;
 
@@ -44,7 +46,13 @@ pub fn doctor(
             // weir closes an idle connection when others need one.
             drop(client);
             thread::sleep(LOOK);
-            Facts { before: Some(before), ..of_switch(&mut connect()?)? }
+            let mut client = connect()?;
+            let mut facts = Facts { before: Some(before), ..of_switch(&mut client)? };
+            // Who may not read the file learns nothing of ways out.
+            let file = path_of(None, &mut client).ok();
+            let config = file.and_then(|file| Config::load(&file, defaults).ok());
+            facts.host.lacks = config.map_or_else(Vec::new, |it| host::lacks(&it.networks));
+            facts
         }
         Err(ClientError::NotRunning { .. }) => {
             Facts { host: look_at_host(&[], None), ..Facts::default() }

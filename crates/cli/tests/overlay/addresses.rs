@@ -364,10 +364,34 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     if !weir_testing::is_root("network namespaces") || !weir_testing::has("nft", "nftables") {
         return;
     }
-    let underlay = Underlay::new(1);
-    let at = &underlay.hosts[0];
+    let mut underlay = Underlay::new(1);
     let config =
         "[network.lan]\naddress = \"192.168.77.1/24\"\ndhcp = true\nnat = true\n[vif.web0]\n";
+    // The same is said by a weir that starts all the same, and of one that runs.
+    let at = &mut underlay.hosts[0];
+    at.run("sysctl -qw net.ipv4.ip_forward=0");
+    at.run("ip route add 192.168.0.0/16 dev u0");
+    at.start_weir(config);
+    let log = fs::read_to_string(at.dir.join("weir.log")).unwrap();
+    let doctor = || {
+        let said = at.command("weir doctor").output().unwrap().stdout;
+        String::from_utf8(said).unwrap()
+    };
+    for lack in ["net.ipv4.ip_forward is 0", "reaches by `u0` (192.168.0.0/16)"] {
+        assert!(log.contains(lack), "{lack}: {log}");
+        assert!(doctor().contains(lack), "{lack}: {}", doctor());
+    }
+    at.run("ip route del 192.168.0.0/16 dev u0");
+    at.run("sysctl -qw net.ipv4.ip_forward=1");
+    assert!(!doctor().contains("way-out"), "{}", doctor());
+    // A TAP that serves this weir serves no other one.
+    let uplink = "[switch]\ncontrol = \"/run/weir/other.sock\"\n[uplink.l]\nkind = \"tap\"\nname = \"weir-lan\"\n";
+    fs::write(at.dir.join("other.toml"), uplink).unwrap();
+    let output = at.command("timeout 20 weir run other.toml").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("TAP `weir-lan` is in use by another process"), "{said}");
+    at.weir = None;
+    let at = &underlay.hosts[0];
     fs::write(at.dir.join("weir.toml"), config).unwrap();
     let lacks = || {
         let output = at.command("weir check --host weir.toml").output().unwrap();

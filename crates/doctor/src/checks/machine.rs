@@ -5,6 +5,7 @@ use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::{Explanation, UplinkLayer};
+use weir_switch::host::Lack;
 use weir_switch::stats::{Limits, PortKind, PortState, Unclosed};
 
 use super::{Facts, Finding, finding, note};
@@ -51,6 +52,18 @@ pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
                 }
                 _ => "bring the interface back, then systemctl restart weir",
             },
+        ));
+    }
+}
+
+pub(super) fn way_out(facts: &Facts, found: &mut Vec<Finding>) {
+    for Lack { what, help } in &facts.host.lacks {
+        found.push(finding(
+            "way-out",
+            "host",
+            format!("a way out of networks (`nat`) may fail: {what}"),
+            "the host's routes and settings, as `weir check --host` reads them",
+            help.as_deref().unwrap_or("do so; `weir check --host FILE` tells when all is there"),
         ));
     }
 }

@@ -33,6 +33,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "vlan-alone", find: traffic::vlan_alone },
     Check { name: "filter-all", find: traffic::filter_all },
     Check { name: "overlay-host", find: traffic::overlay_host },
+    Check { name: "way-out", find: machine::way_out },
     Check { name: "receiver-not-ready", find: traffic::receiver_not_ready },
     Check { name: "receiver-slow", find: traffic::receiver_slow },
     Check { name: "offloads", find: traffic::offloads },
