@@ -243,7 +243,7 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
             assert_eq!(weir.configs(), before, "{}", weir.log());
         }
         let listed = weir.does(&["vif", "list"]);
-        for shown in ["late: added", "filter", "sharing.receive.packet_burst"] {
+        for shown in ["late: added", "filter", "rx_packet_burst"] {
             assert!(listed.contains(shown), "{shown}: {listed}");
         }
         let difference = weir.does(&["diff"]);
@@ -320,7 +320,7 @@ fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
         status.contains("interfaces  2 waiting") && status.contains("keeper      there"),
         "{status}"
     );
-    assert!(status.contains("vif.a.sharing.rate") && !status.contains("vif.web0"), "{status}");
+    assert!(status.contains("vif.a.rate") && !status.contains("vif.web0"), "{status}");
     let stats = weir.does(&["stats", "web0"]);
     assert!(stats.contains("web0") && !stats.contains("\na "), "{stats}");
     let missing = weir.output(&["stats", "nobody"]);

@@ -111,6 +111,11 @@ pub(crate) trait Value: Sized {
 
     /// Adds its rows.
     fn show(&self, key: Key, rows: &mut Rows);
+
+    /// The name in the file of the key whose field has this path.
+    fn key_at(key: &Key, path: &str) -> Option<&'static str> {
+        path.is_empty().then_some(key.name)
+    }
 }
 
 impl<T: FromToml + Clone + PartialEq + Display> Value for T {
@@ -397,6 +402,17 @@ macro_rules! keys {
             fn show(&self, _: $crate::keys::Key, rows: &mut $crate::keys::Rows) {
                 rows.extend(self.rows());
             }
+
+            fn key_at(_: &$crate::keys::Key, path: &str) -> Option<&'static str> {
+                let (field, rest) = path.split_once('.').unwrap_or((path, ""));
+                match field {
+                    $(stringify!($field) => {
+                        let key = $crate::keys::keys!(@key $field $says $columns);
+                        <$type as $crate::keys::Value>::key_at(&key, rest)
+                    })+
+                    _ => None,
+                }
+            }
         }
     };
     (
@@ -421,6 +437,11 @@ macro_rules! keys {
                 problems: &mut Vec<$crate::error::Problem>,
             ) {
                 $crate::keys::Value::read(self, &$crate::keys::Key::TABLE, section, which, problems);
+            }
+
+            /// The name in the file of the key whose field has this path, such as `sharing.rate`.
+            pub fn key_at(path: &str) -> Option<&'static str> {
+                <Self as $crate::keys::Value>::key_at(&$crate::keys::Key::TABLE, path)
             }
 
             /// As it is `now`, as far as that cannot change.

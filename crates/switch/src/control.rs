@@ -341,8 +341,8 @@ pub struct VifStatus {
     /// The origin of the interface.
     #[serde(default)]
     pub origin: VifOrigin,
-    /// Keys that were set while weir ran and differ from the configuration file, as paths. If the file does not name
-    /// the interface, the only entry is `added`.
+    /// Keys that were set while weir ran and differ from the configuration file, as the file names them. If the file
+    /// does not name the interface, the only entry is `added`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unsaved: Vec<String>,
 }

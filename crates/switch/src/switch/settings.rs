@@ -61,8 +61,10 @@ impl Settings {
         }
     }
 
+    /// The keys as the file names them.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        let name = |path: &str| VifConfig::key_at(path).or_else(|| UplinkConfig::key_at(path));
+        self.0.keys().map(move |path| name(path).unwrap_or(path))
     }
 
     /// The file's port with these settings applied.

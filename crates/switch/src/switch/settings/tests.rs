@@ -47,6 +47,31 @@ fn what_was_set_of_interfaces_and_uplinks_holds_and_their_other_keys_are_the_fil
 }
 
 #[test]
+fn each_key_that_was_set_is_named_as_the_file_names_it() {
+    let file = config("[vif.a]\n[uplink.lan]\nkind = \"tap\"\nname = \"t0\"\n");
+    let keys = [
+        ("addresses", "[\"192.0.2.7\"]"),
+        ("broadcasts_per_second", "9"),
+        ("groups", "[\"web\"]"),
+        ("rate", "\"1Gbit\""),
+        ("rx_packet_burst", "700"),
+        ("rx_packets_per_second", "7000"),
+        ("source_guard", "\"configured\""),
+        ("vlan", "5"),
+    ];
+    let lines: String = keys.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+    let lan = "[uplink.lan]\nkind = \"tap\"\nname = \"t1\"\nmtu = 1400\n[group.web]\n";
+    let noted = noted(&file, &config(&format!("[vif.a]\n{lines}{lan}")));
+    let of = |port: &str| {
+        let mut of: Vec<_> = noted.settings[port].keys().collect();
+        of.sort_unstable();
+        of
+    };
+    assert_eq!(of("a"), keys.map(|(key, _)| key));
+    assert_eq!(of("lan"), ["mtu", "name"]);
+}
+
+#[test]
 fn rules_that_were_taken_away_stay_away() {
     let file = config(&format!("[vif.a]\nmac = \"02:00:00:00:00:01\"\n{RULE}"));
     let now = config("[vif.a]\n");
