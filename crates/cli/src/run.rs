@@ -13,6 +13,7 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use thiserror::Error;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use weir_api::{ApiServer, Client, Serving, ServingError};
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
@@ -30,6 +31,9 @@ use weir_text::plain::{Obeyed, Plain};
 use crate::args::RunArgs;
 use crate::ending::{self, Asked, Asks, Left};
 use crate::vhost_user_net::{BackendArgs, BackendSocket, BackendSocketError};
+
+/// The environment variable that selects the log's messages.
+const LOG_VARIABLE: &str = "WEIR_LOG";
 
 /// Longest time for which a weir that was killed holds its sockets, on a busy machine.
 const LAST_MOMENTS: Duration = Duration::from_secs(2);
@@ -97,13 +101,42 @@ pub enum RunError {
 
 /// Logs to standard error; `WEIR_LOG` selects the messages (`WEIR_LOG=debug`, `WEIR_LOG=weir_port_vhost=debug`).
 pub fn log_to_stderr() {
-    let filter = EnvFilter::try_from_env("WEIR_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let asked = std::env::var_os(LOG_VARIABLE).unwrap_or_default();
+    let (filter, wrong) = log_filter(&asked.to_string_lossy());
     let colours = io::stderr().is_terminal();
     let writer = move || Plain::new(io::stderr(), Obeyed::Record { colours });
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let log = log.with_ansi(colours);
     // This fails only if a log was already installed, which then serves the purpose.
     let _ = log.with_target(false).try_init();
+    if let Some(wrong) = wrong {
+        tracing::warn!("{wrong}");
+    }
+}
+
+/// The filter for the text of [`LOG_VARIABLE`]. An empty text and a wrong one select info; the second is named.
+fn log_filter(text: &str) -> (EnvFilter, Option<String>) {
+    let info = || EnvFilter::new("info");
+    let text = text.trim();
+    if text.is_empty() {
+        return (info(), None);
+    }
+    // The library takes a word that is no level for a module's name, and a filter for that alone drops all messages.
+    let is_known = |word: &&str| word.parse::<LevelFilter>().is_ok() || word.starts_with("weir");
+    let mut words =
+        text.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', '{', '}', ']']));
+    let wrong = words.find(|word| !is_known(word));
+    match (wrong, EnvFilter::try_new(text)) {
+        (None, Ok(filter)) => (filter, None),
+        (wrong, _) => {
+            let wrong = wrong.unwrap_or(text);
+            let levels = "error, warn, info, debug, trace, off, or weir_CRATE=LEVEL";
+            (
+                info(),
+                Some(format!("{LOG_VARIABLE}: `{wrong}` is no level: {levels}; weir logs at info")),
+            )
+        }
+    }
 }
 
 /// Runs the switch of a configuration file.
@@ -380,4 +413,30 @@ impl Drop for EndsAtOnce {
 /// Catches these signals, which [`Asks`] receives from now on.
 fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
     Signals::new(signals).map_err(RunError::Signals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_word_for_the_log_is_named_and_turns_nothing_off() {
+        for wrong in ["verbose", "debug,verbose", "weir_api=loud", "=", "info, debg"] {
+            let (filter, said) = log_filter(wrong);
+            assert_eq!(filter.max_level_hint(), Some(LevelFilter::INFO), "{wrong}");
+            let said = said.unwrap_or_default();
+            assert!(said.contains("is no level: error, warn, info"), "{wrong}: {said}");
+        }
+        for (good, level) in [
+            ("", LevelFilter::INFO),
+            ("DEBUG", LevelFilter::DEBUG),
+            ("off", LevelFilter::OFF),
+            ("weir_api", LevelFilter::TRACE),
+            ("warn,weir_port_vhost=debug", LevelFilter::DEBUG),
+            ("info,[span{field=a}]=trace", LevelFilter::TRACE),
+        ] {
+            let (filter, said) = log_filter(good);
+            assert_eq!((filter.max_level_hint(), said), (Some(level), None), "{good}");
+        }
+    }
 }
