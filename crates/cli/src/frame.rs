@@ -5,7 +5,7 @@
 mod tests;
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use etherparse::{
@@ -118,11 +118,27 @@ impl Fields {
     }
 }
 
-/// The bytes of a described frame; `src` is the default source address.
+/// The IP address that a described frame is for, if it is one station's and the description has no `eth.dst`.
 ///
 /// # Errors
 /// [`FrameError`]
-pub fn described(text: &str, src: Mac) -> Result<Vec<u8>, FrameError> {
+pub fn station_asked_for(text: &str) -> Result<Option<IpAddr>, FrameError> {
+    let fields = fields(text)?;
+    if fields.has("arp") || fields.0.contains_key("eth.dst") {
+        return Ok(None);
+    }
+    let v4 = fields.get("ip.dst", Ipv4Addr::UNSPECIFIED)?;
+    let v6 = fields.get("ipv6.dst", Ipv6Addr::UNSPECIFIED)?;
+    let v4 = Some(v4).filter(|ip| !ip.is_unspecified() && !ip.is_multicast() && !ip.is_broadcast());
+    let v6 = Some(v6).filter(|ip| !ip.is_unspecified() && !ip.is_multicast());
+    Ok(v4.map(IpAddr::V4).or(v6.map(IpAddr::V6)))
+}
+
+/// The bytes of a described frame; `src` and `dst` are the default addresses.
+///
+/// # Errors
+/// [`FrameError`]
+pub fn described(text: &str, src: Mac, dst: Mac) -> Result<Vec<u8>, FrameError> {
     let fields = fields(text)?;
     for (one, other) in [
         ("arp", "ip"),
@@ -138,7 +154,7 @@ pub fn described(text: &str, src: Mac) -> Result<Vec<u8>, FrameError> {
         }
     }
     let src = fields.get("eth.src", src)?;
-    let dst = fields.get("eth.dst", Mac::BROADCAST)?;
+    let dst = fields.get("eth.dst", dst)?;
     let (ethertype, mut packet) = network(&fields, src)?;
     let ethertype = fields.number("eth.type", ethertype)?;
     let mut frame = Vec::new();

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use weir_api::{Client, ClientError};
 use weir_config::{Defaults, PortName};
+use weir_switch::control::AddressEntry;
 use weir_switch::stats::PortKind;
 use weir_switch::trace::{FollowedFrame, FollowedStep, Trace, TraceStep};
 use weir_wire::Mac;
@@ -26,6 +28,9 @@ use crate::frame;
 const SOMEBODY: Mac = Mac([0x02, 0, 0x5e, 0x90, 0x10, 0]);
 /// The first word of a pcapng file, which is the same in both byte orders.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// What begins the names of weir's own ports in networks.
+const OWN_PORTS: &str = "gateway.";
 
 /// `weir trace`
 ///
@@ -45,7 +50,14 @@ pub fn trace(
         (None, Some(file)) => frame_of(file, args.number)?,
         (None, None) => {
             let source = source(&mut client, &args.name)?;
-            frame::described(args.frame.as_deref().unwrap_or_default(), source).map_err(bad)?
+            let text = args.frame.as_deref().unwrap_or_default();
+            let mut destination = Mac::BROADCAST;
+            if let Some(ip) = frame::station_asked_for(text).map_err(bad)? {
+                let (mac, note) = station(&client.addresses()?, &args.name, ip);
+                eprintln!("note: {note}");
+                destination = mac.unwrap_or(destination);
+            }
+            frame::described(text, source, destination).map_err(bad)?
         }
     };
     let trace = client.trace(&args.name, bytes)?;
@@ -104,6 +116,27 @@ fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
     Ok(vif.map_or(SOMEBODY, |vif| vif.config.mac_or_derived().into()))
 }
 
+/// The station that a guest behind `port` would send a packet for `ip` to, and a note about it. Without such a station
+/// it is the router of the port's network.
+fn station(known: &[AddressEntry], port: &PortName, ip: IpAddr) -> (Option<Mac>, String) {
+    let is_near = |entry: &&AddressEntry| {
+        known.iter().any(|own| own.port == *port && own.vlan == entry.vlan)
+    };
+    let near = || known.iter().filter(is_near);
+    let of_ip = near().find(|entry| entry.ips.contains(&ip));
+    let router = || near().find(|entry| entry.port.as_str().starts_with(OWN_PORTS));
+    let (entry, who) = match (of_ip, of_ip.is_none().then(router).flatten()) {
+        (Some(entry), _) => (entry, format!("the station of {ip}")),
+        (None, Some(router)) => (router, format!("the router, because no station of {ip} is known")),
+        (None, None) => {
+            let note = "no `eth.dst`: the frame is for everybody, because no station of";
+            return (None, format!("{note} {ip} is known here"));
+        }
+    };
+    let note = format!("no `eth.dst`: the frame is for {}, {who}", entry.mac);
+    (entry.mac.parse().ok(), note)
+}
+
 /// A frame of a file, by its number from 1.
 fn frame_of(path: &Path, number: u64) -> Result<Vec<u8>, CommandError> {
     let unreadable = |error: &dyn ToString| {
@@ -157,4 +190,52 @@ fn lines(trace: &Trace) -> String {
     let line =
         |step: &TraceStep| format!("{:stage$}  {:port$}  {}\n", step.stage, step.port, step.says);
     trace.steps.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_is_for_the_station_of_its_address_or_else_for_the_router() {
+        let entry = |vlan: u16, mac: &str, port: &str, ips: &[&str]| {
+            serde_json::from_value::<AddressEntry>(serde_json::json!({
+                "vlan": vlan, "mac": mac, "port": port, "ips": ips, "origin": "learned", "configured": false, "age_s": 1
+            }))
+            .unwrap()
+        };
+        let mut known = vec![
+            entry(1, "52:54:00:00:00:01", "web0", &["192.0.2.1"]),
+            entry(2, "52:54:00:00:00:09", "far", &["192.0.2.2"]),
+            entry(1, "52:54:00:00:00:02", "db0", &["192.0.2.2", "2001:db8::2"]),
+        ];
+        let found = |known: &[AddressEntry], ip: &str| {
+            let (mac, note) = station(known, &"web0".parse().unwrap(), ip.parse().unwrap());
+            (mac.map(|mac| mac.to_string()), note)
+        };
+        let db0 = Some("52:54:00:00:00:02".to_owned());
+        for ip in ["192.0.2.2", "2001:db8::2"] {
+            let (mac, note) = found(&known, ip);
+            assert_eq!(mac, db0);
+            assert!(note.ends_with(&format!("52:54:00:00:00:02, the station of {ip}")), "{note}");
+        }
+        let (mac, note) = found(&known, "192.0.2.99");
+        assert!(mac.is_none() && note.contains("for everybody"), "{note}");
+        known.push(entry(2, "52:54:00:00:00:0a", "gateway.other", &[]));
+        assert_eq!(found(&known, "192.0.2.99").0, None);
+        known.push(entry(1, "52:54:00:00:00:0b", "gateway.lan", &[]));
+        let (mac, note) = found(&known, "192.0.2.99");
+        assert!(mac.as_deref() == Some("52:54:00:00:00:0b") && note.contains("the router"), "{note}");
+    }
+
+    #[test]
+    fn a_description_asks_for_one_station_or_none() {
+        let asked = |text| frame::station_asked_for(text).unwrap();
+        assert_eq!(asked("ip.dst=192.0.2.1, tcp"), Some("192.0.2.1".parse().unwrap()));
+        assert_eq!(asked("ipv6.dst=2001:db8::1"), Some("2001:db8::1".parse().unwrap()));
+        for none in ["", "ip", "ip.dst=224.0.0.1", "ip.dst=255.255.255.255", "ipv6.dst=ff02::1"] {
+            assert_eq!(asked(none), None, "{none}");
+        }
+        assert_eq!(asked("eth.dst=52:54:00:00:00:02, ip.dst=192.0.2.1"), None);
+    }
 }

@@ -75,7 +75,7 @@ fn tshark_reads_the_fields_that_were_described_and_finds_checksums_right() {
         return;
     }
     for (text, fields, expected) in cases {
-        let frame = described(text, SRC).unwrap();
+        let frame = described(text, SRC, Mac::BROADCAST).unwrap();
         assert_eq!(read_back(&frame, fields), *expected, "{text}");
     }
 }
@@ -94,7 +94,7 @@ fn what_is_no_frame_says_why() {
         ("ip, tcp, frame.len=20", "the headers take 54 bytes, and frame.len says 20"),
         ("frame.len=99999", "the headers take 14 bytes, and frame.len says 99999"),
     ] {
-        let error = described(text, SRC).unwrap_err().to_string();
+        let error = described(text, SRC, Mac::BROADCAST).unwrap_err().to_string();
         assert!(error.starts_with(why), "{text}: {error}");
     }
 }
