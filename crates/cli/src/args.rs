@@ -244,7 +244,8 @@ pub struct QemuArgs {
     pub no_memory: bool,
     /// MSI-X vectors of each device; 0 turns MSI-X off
     ///
-    /// The default is 2 for each queue pair and 2 more, and 0 for a QEMU before 10 where there is no /dev/kvm.
+    /// The default is 2 for each queue pair and 2 more, and 0 for a QEMU before 10, which ends with vectors where it
+    /// emulates the processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=2048))]
     pub vectors: Option<u32>,
     /// QEMU's version, such as 9.2

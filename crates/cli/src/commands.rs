@@ -294,7 +294,6 @@ pub fn qemu_args(
         memory: (!args.no_memory).then_some(args.memory),
         vectors: args.vectors,
         qemu_version: args.qemu_version.or(installed),
-        has_kvm: std::path::Path::new("/dev/kvm").exists(),
         architecture: std::env::consts::ARCH,
     };
     let vm_args = args.monitor.args(&vifs, &options)?;

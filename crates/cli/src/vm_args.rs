@@ -16,8 +16,8 @@ const AGENT_PORT: &str = "org.weir.agent.0";
 const QEMU_RECONNECT_MS: QemuVersion = QemuVersion { major: 9, minor: 2 };
 
 /// The first QEMU that can use vectors with an emulated processor. An older one exits when a guest uses vectors of a
-/// vhost-user device.
-const QEMU_VECTORS_BY_TCG: QemuVersion = QemuVersion { major: 10, minor: 0 };
+/// vhost-user device. `/dev/kvm` does not say whether a VM has an emulated processor.
+const QEMU_VECTORS: QemuVersion = QemuVersion { major: 10, minor: 0 };
 
 /// A program that runs VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -48,8 +48,6 @@ pub struct VmOptions {
     pub vectors: Option<u32>,
     /// The QEMU for which to write; the default is a current one.
     pub qemu_version: Option<QemuVersion>,
-    /// True if the host has `/dev/kvm`.
-    pub has_kvm: bool,
     /// The host's architecture, as Rust calls it.
     pub architecture: &'static str,
 }
@@ -65,9 +63,12 @@ impl VmOptions {
 
     /// MSI-X vectors of a device with this many queue pairs.
     fn vectors(&self, pairs: u32) -> u32 {
-        let ends = !self.has_kvm && self.qemu_version.is_some_and(|it| it < QEMU_VECTORS_BY_TCG);
         // One vector for each virtqueue, one for the control queue, one for configuration changes.
-        self.vectors.unwrap_or(if ends { 0 } else { 2 * pairs + 2 })
+        self.vectors.unwrap_or(if self.is_safe_with_vectors() { 2 * pairs + 2 } else { 0 })
+    }
+
+    fn is_safe_with_vectors(&self) -> bool {
+        self.qemu_version.is_some_and(|it| it >= QEMU_VECTORS)
     }
 }
 
@@ -83,6 +84,15 @@ pub struct VmArgs {
 /// The reason why there are no arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Diagnostic)]
 pub enum VmArgsError {
+    /// The option is one of QEMU's arguments, and the monitor takes none.
+    #[error("{option} has no effect with --for {monitor}")]
+    #[diagnostic(help("leave it out: it is for arguments of QEMU"))]
+    NoQemu {
+        /// The option.
+        option: &'static str,
+        /// The monitor's name on the command line.
+        monitor: String,
+    },
     /// crosvm connects and never listens.
     #[error("crosvm cannot listen on a vhost-user socket, and {name} has mode = \"client\"")]
     #[diagnostic(help("set mode = \"server\" for {name}"))]
@@ -116,6 +126,15 @@ impl Monitor {
     /// # Errors
     /// [`VmArgsError`] if the monitor's options cannot express the interfaces.
     pub fn args(self, vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError> {
+        let of_qemu = [
+            ("--vectors", options.vectors.is_some()),
+            ("--qemu-version", options.qemu_version.is_some()),
+        ];
+        let given = of_qemu.into_iter().find(|(_, is_given)| *is_given);
+        if let Some((option, _)) = given.filter(|_| !self.takes_qemu_arguments()) {
+            let monitor = self.to_possible_value().map(|it| it.get_name().to_owned());
+            return Err(VmArgsError::NoQemu { option, monitor: monitor.unwrap_or_default() });
+        }
         match self {
             Self::Qemu => Ok(qemu(vifs, options)),
             Self::Libvirt => Ok(libvirt(vifs, options)),
@@ -184,6 +203,12 @@ fn qemu_devices(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         notes.push(format!(
             "no QEMU is found here that says its version: this is for {QEMU_RECONNECT_MS} and later; for an older one, \
              --qemu-version"
+        ));
+    }
+    if options.vectors.is_none() && !options.is_safe_with_vectors() {
+        notes.push(format!(
+            "vectors=0, because QEMU before {QEMU_VECTORS} ends with vectors where it emulates the processor; a VM with \
+             KVM is faster with --vectors 4, and with 2 more for each further queue pair"
         ));
     }
     if let Some(agent) = agent_socket(vifs, &mut notes) {

@@ -12,13 +12,14 @@ fn options() -> VmOptions {
         memory: Some("1G".parse().unwrap()),
         vectors: None,
         qemu_version: None,
-        has_kvm: true,
         architecture: "x86_64",
     }
 }
 
 fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
-    monitor.args(vifs, &options()).unwrap().lines.join("\n")
+    let qemu_version = monitor.takes_qemu_arguments().then(|| "10.0".parse().unwrap());
+    let options = VmOptions { qemu_version, ..options() };
+    monitor.args(vifs, &options).unwrap().lines.join("\n")
 }
 
 fn two_queues_with_everything() -> VifConfig {
@@ -71,32 +72,50 @@ fn qemu_gets_one_memory_for_many_interfaces() {
 
 #[test]
 fn qemu_has_the_options_of_its_version() {
-    let with = |version: Option<&str>, has_kvm, vectors| {
+    let with = |version: Option<&str>, vectors| {
         let qemu_version = version.map(|version| version.parse().unwrap());
-        let options = VmOptions { qemu_version, has_kvm, vectors, ..options() };
-        let text = Monitor::Qemu.args(&[vif("a")], &options).unwrap().lines.join("\n");
+        let options = VmOptions { qemu_version, vectors, ..options() };
+        let VmArgs { lines, notes } = Monitor::Qemu.args(&[vif("a")], &options).unwrap();
+        let text = lines.join("\n");
         let option = |name: &str| {
             let of = text.split(['\n', ',']).find_map(|part| part.strip_prefix(name));
             of.map(str::to_owned).unwrap_or_default()
         };
-        [option("reconnect=") + &option("reconnect-ms="), option("vectors=")]
+        let is_noted = notes.iter().any(|note| note.contains("--vectors 4"));
+        ([option("reconnect=") + &option("reconnect-ms="), option("vectors=")], is_noted)
     };
-    for (version, has_kvm, reconnect, vectors) in [
-        (Some("7.2"), true, "1", "4"),
-        (Some("7.2"), false, "1", "0"),
-        (Some("9.1.3"), false, "1", "0"),
-        (Some("9.2"), false, "1000", "0"),
-        (Some("10.0.2"), false, "1000", "4"),
-        (Some("11.1"), true, "1000", "4"),
-        (None, true, "1000", "4"),
-        (None, false, "1000", "4"),
+    for (version, reconnect, vectors) in [
+        (Some("7.2"), "1", "0"),
+        (Some("9.1.3"), "1", "0"),
+        (Some("9.2"), "1000", "0"),
+        (Some("10.0.2"), "1000", "4"),
+        (Some("11.1"), "1000", "4"),
+        (None, "1000", "0"),
     ] {
-        let got = with(version, has_kvm, None);
-        assert_eq!(got, [reconnect, vectors], "{version:?}, KVM: {has_kvm}");
-        assert_eq!(with(version, has_kvm, Some(3))[1], "3");
+        let got = with(version, None);
+        assert_eq!(got, ([reconnect, vectors].map(str::to_owned), vectors == "0"), "{version:?}");
+        assert_eq!(with(version, Some(3)), ([reconnect, "3"].map(str::to_owned), false));
     }
     let notes = Monitor::Qemu.args(&[vif("a")], &options()).unwrap().notes;
     assert!(notes.iter().any(|note| note.contains("9.2 and later")), "{notes:?}");
+}
+
+#[test]
+fn an_option_of_qemu_is_refused_where_no_argument_of_qemu_is_printed() {
+    for monitor in Monitor::value_variants() {
+        let vectors = VmOptions { vectors: Some(0), ..options() };
+        let version = VmOptions { qemu_version: Some("10.0".parse().unwrap()), ..options() };
+        for (option, options) in [("--vectors", vectors), ("--qemu-version", version)] {
+            let refused = monitor.args(&[vif("a")], &options).err().map(|error| error.to_string());
+            assert_eq!(refused.is_none(), monitor.takes_qemu_arguments(), "{refused:?}");
+            if let Some(refused) = refused {
+                assert!(
+                    refused.starts_with(&format!("{option} has no effect with --for ")),
+                    "{refused}"
+                );
+            }
+        }
+    }
 }
 
 #[test]
@@ -211,7 +230,7 @@ fn proxmox_has_one_line_and_its_own_size_of_memory() {
     -machine memory-backend=weir-mem
     -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect-ms=1000
     -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=2
-    -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:12:34:56,mq=on,vectors=6,rx_queue_size=1024,tx_queue_size=1024,host_mtu=9000
+    -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:12:34:56,mq=on,vectors=0,rx_queue_size=1024,tx_queue_size=1024,host_mtu=9000
     ");
     assert!(args.notes.iter().any(|note| note.contains("`memory: 1024`")), "{:?}", args.notes);
 }
