@@ -204,19 +204,19 @@ pub struct ReloadArgs {
 }
 
 const RELOAD_NOTES: &str = "\
-Interfaces that the file leaves alone lose no packet. A file with a setting that cannot change while
-weir runs changes nothing, and the command names the setting. A step that fails has the steps before
-it undone. Interfaces of `weir vif add` stay. The file replaces what `weir vif set` and `weir filter`
-have changed of its interfaces.
+Interfaces that the file leaves alone lose no packet. A file with a setting that cannot change
+while weir runs changes nothing, and the command names the setting. A step that fails has the steps
+before it undone. Interfaces of `weir vif add` stay. The file replaces what `weir vif set` and
+`weir filter` have changed of its interfaces.
 
 SIGHUP to `weir run` does the same with the file that weir was started with, and logs the result.";
 
 const UPGRADE_NOTES: &str = "\
-The running weir must have a keeper (`keeper` of [switch], weir-keeper). It starts the file that it was
-started from, with the same arguments: install the new one there first. The new process reads its
-configuration, then the old one stops, and the new one goes on. Packets wait in the guests' rings
-meanwhile. If the new one does not come up, or does not know the state, the old one goes on, and the
-command fails with the reason.
+The running weir must have a keeper (`keeper` of [switch], weir-keeper). It starts the file that it
+was started from, with the same arguments: install the new one there first. The new process reads
+its configuration, then the old one stops, and the new one goes on. Packets wait in the guests'
+rings meanwhile. If the new one does not come up, or does not know the state, the old one goes on,
+and the command fails with the reason.
 
 A weir of systemd stays the same service. Any other supervisor sees its process end. AF_XDP and Xen
 need a restart.";
@@ -343,9 +343,9 @@ Examples:
   weir vif add fw0 trunk=[10,20] native=1 socket=/run/vms/fw0.sock
   weir vif add web0 --may-exist vlan=10 by=libvirt:6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11
 
-The default socket is NAME.sock in the directory of the control socket. With --may-exist, settings that are
-not named stay as they are; one that cannot change under traffic, and differs, is an error. `by` says who
-keeps the interface: the file and `weir save` leave it alone.";
+The default socket is NAME.sock in the directory of the control socket. With --may-exist, settings
+that are not named stay as they are; one that cannot change under traffic, and differs, is an
+error. `by` says who keeps the interface: the file and `weir save` leave it alone.";
 
 const VIF_SET_EXAMPLES: &str = "\
 Examples:
@@ -357,9 +357,10 @@ Examples:
   weir vif set web0 queues=4               takes effect when the VM connects again
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
-mac_check, isolated, groups, rss_rebalance, vlan, trunk, native, tag_protocol, network, mirror, source_guard,
-addresses, router, weight, window, period, rate, burst, packets_per_second, packet_burst, rx_rate,
-rx_burst, rx_packets_per_second, rx_packet_burst.";
+mac_check, isolated, groups, rss_rebalance, vlan, trunk, native, network, mirror, tag_protocol,
+mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second, unknown_per_second,
+source_guard, addresses, router, weight, window, period, rate, burst, packets_per_second,
+packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 
 /// `weir addresses`
 #[derive(Debug, Args)]
@@ -439,8 +440,8 @@ pub enum GroupCommand {
 
 const FILTER_SET_NOTES: &str = "\
 DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and
-EXPRESSION is tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule that
-matches a frame decides; a frame that none matches passes.
+EXPRESSION is tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule
+that matches a frame decides; a frame that none matches passes.
 
 Examples:
   weir filter set web0 'tx drop tcp dst port 25'
@@ -619,6 +620,37 @@ mod tests {
 
         `weir COMMAND --help` says more about a command.
         "#);
+    }
+
+    #[test]
+    fn no_line_of_a_help_is_wrapped_a_second_time() {
+        fn look(command: &clap::Command) {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            // A paragraph that is one line is wrapped once.
+            let wrapped = text.split("\n\n").filter(|paragraph| paragraph.contains('\n'));
+            let lines = wrapped.flat_map(str::lines);
+            let long: Vec<_> = lines.filter(|line| line.chars().count() > 100).collect();
+            assert!(long.is_empty(), "{}: {long:?}", command.get_name());
+            command.get_subcommands().for_each(look);
+        }
+        look(&Cli::grouped_command());
+    }
+
+    #[test]
+    fn each_key_that_can_change_is_in_the_help_of_vif_set() {
+        let text = VIF_SET_EXAMPLES.split_once("These can change: ").unwrap().1;
+        let listed: Vec<_> = text.trim_end_matches('.').split(',').map(str::trim).collect();
+        let networks = weir_config::Networks::default();
+        let vif = weir_config::VifConfig::new("a".parse().unwrap(), "/a.sock".parse().unwrap());
+        let budget = weir_config::LatencyBudget::DEFAULT;
+        let shown = weir_config::reload::shown_vif(&vif, None, &networks, budget);
+        for key in shown.iter().map(|it| it.key.as_str()).filter(|key| *key != "filter") {
+            let setting = format!("{key}=none").parse().unwrap();
+            let error = weir_config::VifChanges::from_settings(&vif.name, &[setting]).err();
+            let error = error.map(|error| format!("{:?}", miette::Report::new(error)));
+            let can = !error.as_ref().is_some_and(|error| error.contains("cannot change while"));
+            assert_eq!(listed.contains(&key), can, "{key}: {error:?}");
+        }
     }
 
     #[test]
