@@ -13,7 +13,7 @@ use weir_bench::demo::DemoError;
 use weir_config::reload::ShownSetting;
 use weir_config::{
     Config, ConfigError, Defaults, PortName, Setting, SocketPath, ValueError, VifChanges,
-    VifConfig, Workers,
+    VifConfig, Workers, mirror_note,
 };
 use weir_libvirt::LibvirtError;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
@@ -258,6 +258,13 @@ pub fn check(
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
     }
+    let ports = config.vifs.iter().map(|vif| (&vif.name, &vif.vlan));
+    let ports = ports.chain(config.uplinks.iter().map(|uplink| (&uplink.name, &uplink.vlan)));
+    let is_own = |name: &PortName| config.networks.owner_of(name).is_some();
+    let exists = |name: &PortName| is_own(name) || ports.clone().any(|(port, _)| port == name);
+    for note in ports.clone().filter_map(|(port, vlan)| mirror_note(port, vlan, exists)) {
+        writeln!(out, "note: {note}")?;
+    }
     let lacks = if args.host { weir_switch::host::lacks(&config.networks) } else { Vec::new() };
     for Lack { what, help } in &lacks {
         writeln!(out, "host: {what}")?;
@@ -456,7 +463,12 @@ fn vif_shown(vif: &VifShown) -> String {
     let mut table = Table::new(&["<SETTING", "<VALUE", "<FROM"]);
     for ShownSetting { key, value, from } in settings {
         let value = value.as_deref().unwrap_or("-");
-        table.row(vec![key.clone(), value.into(), from.to_string()]);
+        // The VLANs' value begins with the name of the key that a file would have.
+        let (key, value) = match value.split_once(' ') {
+            Some(of_file) if key == "vlan" => of_file,
+            _ => (key.as_str(), value),
+        };
+        table.row(vec![key.into(), value.into(), from.to_string()]);
     }
     format!("{name}: {state}{why}; {whose}\n\n{table}")
 }
@@ -526,7 +538,7 @@ fn vif_table(vifs: &[VifStatus]) -> Table {
             config.latency_budget.map_or("default".into(), |budget| time(budget.ns())),
             config.moderation.to_string(),
             config.mac.map_or("-".into(), |mac| mac.to_string()),
-            config.vlan.to_string(),
+            config.vlan.of_vif().to_string(),
             config.by.as_ref().map_or_else(|| origin.to_string(), ToString::to_string),
             config.socket.to_string(),
         ]);

@@ -39,6 +39,16 @@ fn check_says_what_a_good_file_sets_up() {
 }
 
 #[test]
+fn check_notes_a_mirror_of_a_port_that_does_not_exist() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = file_with(dir.path(), "[vif.a]\nmirror = [\"b\", \"nobody\"]\n[vif.b]\n");
+    let output = weir(&["check", &file]);
+    let note =
+        "note: there is no port nobody yet: a gets copies when it comes, and is in no VLAN\n";
+    assert!(stdout(&output).ends_with(note), "{}", stdout(&output));
+}
+
+#[test]
 fn check_says_which_vifs_of_xen_guests_are_served() {
     let dir = tempfile::tempdir().unwrap();
     for (text, says) in [

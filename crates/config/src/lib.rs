@@ -97,7 +97,7 @@ pub use group::{
 };
 pub use guard::{Addresses, GuardChanges, Guarding};
 pub use keys::Key;
-pub use mirror::{MirrorError, check_mirrors};
+pub use mirror::{MirrorError, check_mirrors, mirror_note};
 pub use moderation::Moderation;
 pub use overlay::{
     NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,

@@ -67,6 +67,20 @@ impl VifConfig {
     }
 }
 
+/// A note for the user if a port is the mirror of ports that do not exist.
+pub fn mirror_note(
+    port: &PortName,
+    vlan: &VlanMode,
+    exists: impl Fn(&PortName) -> bool,
+) -> Option<String> {
+    let missing = vlan.mirrored().iter().filter(|name| !exists(name));
+    let missing: Vec<_> = missing.map(PortName::as_str).collect();
+    let names = missing.join(" and no port ");
+    (!missing.is_empty()).then(|| {
+        format!("there is no port {names} yet: {port} gets copies when it comes, and is in no VLAN")
+    })
+}
+
 /// Checks the mirrors among the ports of a switch.
 ///
 /// # Errors

@@ -282,7 +282,7 @@ impl Networks {
     }
 
     /// The owner of this name, if one of weir's own ports has it. No other port can have the name.
-    pub(super) fn owner_of(&self, name: &PortName) -> Option<String> {
+    pub fn owner_of(&self, name: &PortName) -> Option<String> {
         if self.overlay.is_some() && name.as_str() == OverlayConfig::PORT_NAME {
             return Some("the name of the port of [overlay]".into());
         }

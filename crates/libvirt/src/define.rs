@@ -72,7 +72,7 @@ pub(super) fn check(
             Some(it) if it.config.by.as_ref() == Some(&domain.owner) => it.state.to_string(),
             Some(_) => return Err(DomainError::Taken(vif.name.to_string()).into()),
         };
-        writeln!(out, "{}: {}, VLAN {}: {state}", vif.name, vif.socket, vif.vlan)?;
+        writeln!(out, "{}: {}, VLAN {}: {state}", vif.name, vif.socket, vif.vlan.of_vif())?;
     }
     Ok(())
 }

@@ -13,7 +13,12 @@ fn stream() -> Vec<u8> {
     interface.options.push(InterfaceDescriptionOption::IfName("web0".into()));
     writer.write_pcapng_block(interface).unwrap();
     let described = "eth.dst=02:00:00:00:00:09, vlan.id=7, ip.src=10.0.0.1, ip.dst=10.0.0.2, udp.srcport=1, udp.dstport=53";
-    let udp = crate::frame::described(described, weir_wire::Mac([2, 0, 0, 0, 0, 1]), weir_wire::Mac::BROADCAST).unwrap();
+    let udp = crate::frame::described(
+        described,
+        weir_wire::Mac([2, 0, 0, 0, 0, 1]),
+        weir_wire::Mac::BROADCAST,
+    )
+    .unwrap();
     // A guest can put any bytes into its frames.
     let odd = [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 1, 0x88, 0xb5][..], b"\x1b]0;owned\x07"].concat();
     let options = [

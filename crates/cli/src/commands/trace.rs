@@ -119,15 +119,16 @@ fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
 /// The station that a guest behind `port` would send a packet for `ip` to, and a note about it. Without such a station
 /// it is the router of the port's network.
 fn station(known: &[AddressEntry], port: &PortName, ip: IpAddr) -> (Option<Mac>, String) {
-    let is_near = |entry: &&AddressEntry| {
-        known.iter().any(|own| own.port == *port && own.vlan == entry.vlan)
-    };
+    let is_near =
+        |entry: &&AddressEntry| known.iter().any(|own| own.port == *port && own.vlan == entry.vlan);
     let near = || known.iter().filter(is_near);
     let of_ip = near().find(|entry| entry.ips.contains(&ip));
     let router = || near().find(|entry| entry.port.as_str().starts_with(OWN_PORTS));
     let (entry, who) = match (of_ip, of_ip.is_none().then(router).flatten()) {
         (Some(entry), _) => (entry, format!("the station of {ip}")),
-        (None, Some(router)) => (router, format!("the router, because no station of {ip} is known")),
+        (None, Some(router)) => {
+            (router, format!("the router, because no station of {ip} is known"))
+        }
         (None, None) => {
             let note = "no `eth.dst`: the frame is for everybody, because no station of";
             return (None, format!("{note} {ip} is known here"));
@@ -225,7 +226,10 @@ mod tests {
         assert_eq!(found(&known, "192.0.2.99").0, None);
         known.push(entry(1, "52:54:00:00:00:0b", "gateway.lan", &[]));
         let (mac, note) = found(&known, "192.0.2.99");
-        assert!(mac.as_deref() == Some("52:54:00:00:00:0b") && note.contains("the router"), "{note}");
+        assert!(
+            mac.as_deref() == Some("52:54:00:00:00:0b") && note.contains("the router"),
+            "{note}"
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ mod stats;
 mod status;
 
 pub use difference::{difference, saved};
-pub use stats::of_ports;
+pub use stats::{of_ports, vlan};
 pub use status::{Status, status};
 
 /// The table of `weir stats`.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 
+use weir_config::VlanMode;
 use weir_engine::stages::Stage;
 use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::stats::{
@@ -127,11 +128,16 @@ pub(super) fn blocked(it: &BlockStats) -> String {
     )
 }
 
+/// The port's VLANs. An uplink has another default than an interface.
+pub fn vlan(port: &PortStats) -> VlanMode {
+    if port.kind == PortKind::Vif { port.vlan.of_vif() } else { port.vlan.clone() }
+}
+
 fn port_cells(port: &PortStats) -> Vec<String> {
     let mut cells = vec![
         port.name.to_string(),
         port.state.to_string(),
-        port.vlan.to_string(),
+        vlan(port).to_string(),
         decimal(port.rx.frames),
         bytes(port.rx.bytes),
         decimal(port.tx.frames),

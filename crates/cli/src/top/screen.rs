@@ -13,6 +13,7 @@ use super::columns::{Column, fitting, number};
 use super::details::details;
 use super::rates::{PortRates, Rates};
 use super::state::{Page, State};
+use crate::show::vlan;
 
 /// The colour of losses: dropped frames, missed deadlines, and a weir that does not answer.
 const BAD: Color = Color::Red;
@@ -202,7 +203,7 @@ fn draw_port(frame: &mut Frame<'_>, area: Rect, state: &mut State, name: &PortNa
     let text = match (stats, rates) {
         (Some(stats), Some(rates)) => {
             let explained = look.and_then(|look| look.explained.as_ref());
-            let head = format!("{name}: {}, VLAN {}\n\n", stats.state, stats.vlan);
+            let head = format!("{name}: {}, VLAN {}\n\n", stats.state, vlan(stats));
             head + &details(stats, rates, explained)
         }
         _ => format!("{name} is no port of this switch any more"),

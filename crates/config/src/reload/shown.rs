@@ -5,14 +5,14 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{LatencyBudget, Networks, Templates, VifConfig};
+use crate::{LatencyBudget, Networks, SocketMode, Templates, VifConfig};
 
 /// A key of `[vif.NAME]`, as it is in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ShownSetting {
     /// The key's name in the file; `vlan` for `trunk`, `native`, `network` and `mirror`, too.
     pub key: String,
-    /// The value as a file would have it; `None` if there is none.
+    /// The value in force, as a file would have it; `None` if there is none.
     pub value: Option<String>,
     /// The source of the value.
     pub from: SettingFrom,
@@ -46,6 +46,20 @@ impl fmt::Display for SettingFrom {
             Self::Network => "network",
             Self::Switch => "switch",
         })
+    }
+}
+
+impl VifConfig {
+    /// The value in force of a key that has none.
+    fn in_force(&self, key: &str) -> Option<String> {
+        match key {
+            "socket_mode" => Some(SocketMode::OWNER.to_string()),
+            "vlan" => Some(self.vlan.of_vif().to_string()),
+            "isolated" => Some(false.to_string()),
+            "mtu" => Some(self.mtu().to_string()),
+            "weight" => Some(self.sharing.share().weight.to_string()),
+            _ => None,
+        }
     }
 }
 
@@ -87,6 +101,7 @@ pub fn shown_vif(
             _ if in_file == Some(&value) => (value, SettingFrom::Default),
             _ => (value, SettingFrom::Command),
         };
+        let value = value.or_else(|| vif.in_force(key));
         ShownSetting { key: key.into(), value, from }
     });
     shown.collect()

@@ -497,6 +497,17 @@ fn each_setting_is_shown_with_where_it_is_from() {
     let added = VifConfig { rss_rebalance: false, ..vif("late") };
     assert_eq!(shown(&added, None), [inherits, "rss_rebalance false command"]);
     let of_all = shown_vif(web0, None, &config.templates, &config.networks, budget);
+    for (key, value) in [
+        ("socket_mode", "0600"),
+        ("vlan", "1"),
+        ("isolated", "false"),
+        ("mtu", "1500"),
+        ("weight", "1"),
+    ] {
+        let plain = shown_vif(&vif("late"), None, &config.templates, &config.networks, budget);
+        let it = plain.iter().find(|it| it.key == key).unwrap();
+        assert_eq!((it.value.as_deref(), it.from), (Some(value), SettingFrom::Default), "{key}");
+    }
     let keys: Vec<_> = of_all.iter().map(|it| it.key.as_str()).collect();
     for (key, ..) in VIF_KEYS {
         assert!(keys.contains(key), "{key}");

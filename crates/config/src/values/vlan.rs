@@ -111,6 +111,12 @@ impl VlanMode {
         }
     }
 
+    /// The VLANs of an interface: without a configured VLAN it is in [`Vid::DEFAULT`].
+    #[must_use]
+    pub fn of_vif(&self) -> Self {
+        if *self == Self::Unset { Self::Access(Vid::DEFAULT) } else { self.clone() }
+    }
+
     /// The port's network. Another network can have the same addresses.
     pub fn network(&self) -> Option<&NetworkName> {
         match self {

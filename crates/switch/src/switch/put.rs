@@ -5,7 +5,9 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 use weir_config::reload::{KeyDifference, shown_vif, vif_difference};
-use weir_config::{Defaults, PortName, SocketPath, TemplateName, Templates, VifConfig};
+use weir_config::{
+    Defaults, PortName, SocketPath, TemplateName, Templates, VifConfig, mirror_note,
+};
 use weir_engine::guest::{PortInfo, State};
 
 use super::settings::Settings;
@@ -128,6 +130,11 @@ impl Switch {
             key => Some(format!("{key}: {}", it.note.as_ref()?)),
         });
         let notes: Vec<_> = notes.collect();
+        let config = &ports.vifs[index].config;
+        let exists = |name: &PortName| ports.named().any(|(_, other)| other == name);
+        let missing = mirror_note(&config.name, &config.vlan, exists);
+        let missing = missing.filter(|_| differs.iter().any(|it| it.key == "vlan"));
+        let notes: Vec<_> = notes.into_iter().chain(missing).collect();
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         Ok(Changed { keys: differs.into_iter().map(|it| it.key).collect(), note })
     }

@@ -88,7 +88,7 @@ fn table_for_people() {
 
     PORT  STATE    VLAN  RX FRAMES  RX BYTES  TX FRAMES  TX BYTES  DROPS  WORKER  CALLS/FRAME  HOLD P50     P99     MAX  BUDGET
     web0  running  10    2,000,000      3 GB      4,096    262 kB      7  1.5 ms        0.013         0  812 ns  240 us  250 us
-    bad   stopped  -             0       0 B          0       0 B      0       0            -         0       0       0       0
+    bad   stopped  1             0       0 B          0       0 B      0       0            -         0       0       0       0
     lan   running  -            99       0 B          0       0 B      0       0            -         -       -       -       -
     web0: nearly at its limits: addresses 64 of 64 (100%)
     web0: ring 3 (tx of queue 1) is never served: 5,700 kicks came, and where weir looks there was never a buffer

@@ -104,7 +104,13 @@ fn mirrors_follow_what_is_set_and_which_ports_are_there() {
     let bench = Bench::new();
     let [(_a, mut a), (_b, mut b), (_c, mut c)] =
         [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| bench.guest(vif, number, 1));
-    assert!(matches!(bench.set("c", "mirror=a,later"), Response::Ok));
+    let note = "there is no port later yet: c gets copies when it comes, and is in no VLAN".into();
+    assert_eq!(bench.set("c", "mirror=a,later"), Response::Noted { note });
+    assert_eq!(
+        bench.set("c", "memory_max=1GiB mirror=a,b"),
+        Response::Noted { note: "memory_max: when its front end shares memory again".into() }
+    );
+    assert!(matches!(bench.set("c", "mirror=a,later"), Response::Noted { .. }));
     send(&mut a[0], [0xff; 6], 1, &[1]);
     assert_eq!(numbers(&mut c[0], 1), [1]);
     assert_eq!(numbers(&mut b[0], 1), [1]);
