@@ -258,6 +258,9 @@ pub fn check(
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
     }
+    for note in config.networks.notes(&config.vifs) {
+        writeln!(out, "note: {note}")?;
+    }
     let ports = config.vifs.iter().map(|vif| (&vif.name, &vif.vlan));
     let ports = ports.chain(config.uplinks.iter().map(|uplink| (&uplink.name, &uplink.vlan)));
     let is_own = |name: &PortName| config.networks.owner_of(name).is_some();

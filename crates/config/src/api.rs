@@ -10,7 +10,7 @@ use weir_limits::ADMINS_MAX;
 
 use super::error::Problem;
 use super::keys::{NEEDS_A_RESTART, keys};
-use super::section::{Fault, FromToml, Section};
+use super::section::{Fault, FromToml, Section, each};
 use super::values::{FilePath, GroupName, UserName, ValueError};
 
 keys! {
@@ -73,7 +73,7 @@ impl fmt::Display for ListenAddress {
 impl FromToml for Admins {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         const EXPECTED: &str = "users in brackets, such as [\"alice\"]";
-        let fault = |error| Fault { span: value.span(), error };
+        let fault = |error| Fault::new(value, error);
         let DeValue::Array(users) = value.get_ref() else {
             let found = value.get_ref().type_str();
             return Err(fault(ValueError::WrongType { expected: EXPECTED, found }));
@@ -82,7 +82,7 @@ impl FromToml for Admins {
             let (max, value) = (ADMINS_MAX as u64, format!("{} users", users.len()));
             return Err(fault(ValueError::OutOfRange { min: 0, max, value }));
         }
-        users.iter().map(UserName::from_toml).collect::<Result<_, _>>().map(Self)
+        each(users.iter().map(UserName::from_toml)).map(Self)
     }
 }
 

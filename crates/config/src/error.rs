@@ -164,6 +164,18 @@ impl Problem {
         }
     }
 
+    /// A problem with words of a command line, where no value stands in quotes or brackets.
+    pub(super) fn of_command_line(mut self) -> Self {
+        for label in &mut self.labels {
+            let words = label.label().unwrap_or_default();
+            let bare = words.replace(" in quotes", "").replace(" in brackets", "");
+            if bare != words {
+                label.set_label(Some(bare.replace(['"', '[', ']'], "")));
+            }
+        }
+        self
+    }
+
     fn offset(&self) -> usize {
         self.labels.iter().map(LabeledSpan::offset).min().unwrap_or(0)
     }

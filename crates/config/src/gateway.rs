@@ -13,7 +13,7 @@ use weir_limits as limits;
 
 use super::error::Problem;
 use super::parse::report_repeated;
-use super::section::{Fault, FromToml, Located, Section};
+use super::section::{Fault, FromToml, Located, Section, each};
 use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ macro_rules! from_text {
         $(impl FromToml for $type {
             fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
                 let found = value.get_ref().type_str();
-                let fault = |error| Fault { span: value.span(), error };
+                let fault = |error| Fault::new(value, error);
                 let text = value.get_ref().as_str();
                 let text = text.ok_or_else(|| fault(ValueError::WrongType { expected: $expected, found }))?;
                 text.parse().map_err(fault)
@@ -185,7 +185,7 @@ impl<T: FromToml> FromToml for OneOrMore<T> {
             Ok(Located { value: T::from_toml(item)?, span: item.span() })
         };
         match value.get_ref() {
-            DeValue::Array(items) => items.iter().map(located).collect::<Result<_, _>>().map(Self),
+            DeValue::Array(items) => each(items.iter().map(located)).map(Self),
             _ => Ok(Self(vec![located(value)?])),
         }
     }

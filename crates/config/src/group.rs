@@ -15,7 +15,7 @@ use weir_wire::layers::protocol;
 
 use super::error::Problem;
 use super::parse::missing;
-use super::section::{Fault, FromToml, Section};
+use super::section::{Fault, FromToml, Section, each};
 use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
 
 /// All groups of a switch.
@@ -303,7 +303,7 @@ impl fmt::Display for VifGroups {
 impl FromToml for VifGroups {
     /// A list, or names with commas between them.
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        let fault = |error| Fault { span: value.span(), error };
+        let fault = |error| Fault::new(value, error);
         match value.get_ref() {
             DeValue::String(text) => {
                 let names = text.split(',').map(|name| name.trim().parse());
@@ -311,7 +311,7 @@ impl FromToml for VifGroups {
             }
             DeValue::Array(items) => {
                 let names = items.iter().map(SecurityGroup::from_toml);
-                names.collect::<Result<_, _>>().and_then(|names| Self::of(names).map_err(fault))
+                each(names).and_then(|names| Self::of(names).map_err(fault))
             }
             other => {
                 let expected = "groups in brackets, such as [\"web\", \"ssh\"]";
@@ -326,7 +326,7 @@ macro_rules! from_number_or_text {
     ($($type:ty = $expected:literal;)+) => {
         $(impl FromToml for $type {
             fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-                let fault = |error| Fault { span: value.span(), error };
+                let fault = |error| Fault::new(value, error);
                 match value.get_ref() {
                     DeValue::String(text) => text.parse().map_err(fault),
                     DeValue::Integer(number) => number.as_str().parse().map_err(fault),

@@ -126,7 +126,7 @@ fn shown(net: &IpNet) -> String {
 impl FromToml for Addresses {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, section::Fault> {
         let expected = "addresses in brackets, such as [\"10.0.0.5\", \"fd00::5\"]";
-        let fault = |error| section::Fault { span: value.span(), error };
+        let fault = |error| section::Fault::new(value, error);
         match value.get_ref() {
             DeValue::String(text) => text.parse().map_err(fault),
             DeValue::Array(items) => {

@@ -12,7 +12,7 @@ use weir_fabric::Vid as FabricVid;
 use weir_limits as limits;
 
 use super::error::Problem;
-use super::gateway::{self, GatewayConfig};
+use super::gateway::{self, FixedAddress, GatewayConfig};
 use super::parse::{missing, report_repeated};
 use super::section::{Located, Section};
 use super::suggest;
@@ -279,6 +279,44 @@ impl Networks {
     pub(super) fn own_ports(&self) -> usize {
         let gateways = self.all.iter().filter(|network| network.port_name().is_some());
         usize::from(self.overlay.is_some()) + gateways.count()
+    }
+
+    /// Notes on networks whose settings are valid, and probably not what was meant.
+    pub fn notes(&self, vifs: &[VifConfig]) -> Vec<String> {
+        let mut notes = Vec::new();
+        for NetworkConfig { name, kind, gateway, .. } in &self.all {
+            let Some(gateway) = gateway else { continue };
+            let (Some(dhcp), Some(subnet)) = (&gateway.dhcp, gateway.ipv4()) else { continue };
+            let unknown = dhcp.fixed.iter().filter(|it| vifs.iter().all(|vif| vif.name != it.vif));
+            notes.extend(unknown.map(|FixedAddress { vif, address }| {
+                format!("`fixed` of network.{name} has {address} for {vif}, and there is no interface {vif} yet")
+            }));
+            let is_in = |vif: &&VifConfig| match vif.vlan.of_vif() {
+                VlanMode::Network(other) => other == *name,
+                VlanMode::Access(vid) => *kind == NetworkKind::Vlan(vid),
+                VlanMode::Trunk { .. } | VlanMode::Unset | VlanMode::Mirror(_) => false,
+            };
+            let guests = vifs.iter().filter(is_in).count();
+            let range = dhcp.range;
+            let taken = [Some(subnet.addr()), dhcp.router.filter(|it| *it != subnet.addr())];
+            let taken = taken.into_iter().flatten().filter(|it| range.contains(*it)).count();
+            let free = (range.last.to_bits() - range.first.to_bits()) as usize + 1 - taken;
+            if guests > free {
+                notes.push(format!(
+                    "DHCP of network.{name} has {} for {}",
+                    weir_text::count(free, "address"),
+                    weir_text::count(guests, "interface"),
+                ));
+            }
+            if guests == 0 && vifs.iter().any(|vif| vif.vlan == VlanMode::Unset) {
+                notes.push(format!(
+                    "no interface is in network.{name}: one without `network = \"{name}\"` is in VLAN {}, and gets no \
+                     address of its DHCP",
+                    Vid::DEFAULT.get()
+                ));
+            }
+        }
+        notes
     }
 
     /// The owner of this name, if one of weir's own ports has it. No other port can have the name.

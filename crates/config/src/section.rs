@@ -1,6 +1,6 @@
 //! Reads one TOML table key by key. Each problem has its place in the text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Range;
 use std::rc::Rc;
@@ -96,7 +96,9 @@ impl<'t> Section<'t> {
             Ok(parsed) => Some(Located { value: parsed, span: value.span() }),
             Err(fault) => {
                 self.bad.push(key);
-                problems.push(Problem::bad_value(&self.title, key, fault.span, &fault.error));
+                for Fault { span, error, .. } in std::iter::once(&fault).chain(&fault.more) {
+                    problems.push(Problem::bad_value(&self.title, key, span.clone(), error));
+                }
                 None
             }
         }
@@ -314,11 +316,29 @@ impl<'t> Section<'t> {
 pub(super) struct Fault {
     pub span: Range<usize>,
     pub error: ValueError,
+    /// Those of further elements of a list.
+    more: Vec<Fault>,
+}
+
+/// The values of a list, or the fault of each element that has one.
+pub(super) fn each<T>(items: impl Iterator<Item = Result<T, Fault>>) -> Result<Vec<T>, Fault> {
+    let (mut good, mut bad) = (Vec::new(), None::<Fault>);
+    for item in items {
+        match (item, &mut bad) {
+            (Ok(value), _) => good.push(value),
+            (Err(fault), None) => bad = Some(fault),
+            (Err(fault), Some(first)) if first.more.len() < limits::CONFIG_PROBLEMS_SHOWN_MAX => {
+                first.more.push(fault);
+            }
+            (Err(_), Some(_)) => {}
+        }
+    }
+    bad.map_or(Ok(good), Err)
 }
 
 impl Fault {
-    fn new(value: &Spanned<DeValue<'_>>, error: ValueError) -> Self {
-        Self { span: value.span(), error }
+    pub(super) fn new(value: &Spanned<DeValue<'_>>, error: ValueError) -> Self {
+        Self { span: value.span(), error, more: Vec::new() }
     }
 
     fn wrong_type(value: &Spanned<DeValue<'_>>, expected: &'static str) -> Self {
@@ -428,7 +448,7 @@ impl FromToml for Vec<Located<HostAddress>> {
         let located = |item: &Spanned<DeValue<'_>>| {
             Ok(Located { value: HostAddress::from_toml(item)?, span: item.span() })
         };
-        items.iter().map(located).collect()
+        each(items.iter().map(located))
     }
 }
 
@@ -469,7 +489,7 @@ impl FromToml for MirroredPorts {
         match value.get_ref() {
             DeValue::String(names) => names.parse().map_err(|error| Fault::new(value, error)),
             DeValue::Array(items) => {
-                let ports = items.iter().map(PortName::from_toml).collect::<Result<Vec<_>, _>>()?;
+                let ports = each(items.iter().map(PortName::from_toml))?;
                 ports.try_into().map_err(|error| Fault::new(value, error))
             }
             _ => Err(Fault::wrong_type(value, "ports in brackets, such as [\"web0\", \"lan\"]")),
@@ -485,7 +505,18 @@ impl FromToml for TrunkVids {
                 Err(Fault::new(value, ValueError::TrunkEmpty))
             }
             DeValue::Array(items) => {
-                items.iter().map(Vid::from_toml).collect::<Result<BTreeSet<_>, _>>().map(Self::Only)
+                let vids = each(items.iter().map(Vid::from_toml))?;
+                Ok(Self::Only(vids.into_iter().collect()))
+            }
+            // As a command line has them.
+            DeValue::String(vids) if vids.starts_with(|c: char| c.is_ascii_digit()) => {
+                let vid = |text: &str| {
+                    let number = text.trim().parse::<u64>();
+                    number.map_err(|_| Vid::out_of_range(text.into())).and_then(Vid::try_from)
+                };
+                let vids =
+                    vids.split(',').map(|text| vid(text).map_err(|error| Fault::new(value, error)));
+                Ok(Self::Only(each(vids)?.into_iter().collect()))
             }
             _ => {
                 Err(Fault::wrong_type(value, "VLAN ids in brackets, such as [10, 20], or \"all\""))

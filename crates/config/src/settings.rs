@@ -128,8 +128,12 @@ impl VifConfig {
 
 /// The interface that `text` is a table of.
 pub(super) fn from_text(text: &str, control: &SocketPath) -> Result<VifConfig, ConfigError> {
-    parse::single_vif(text, control)
-        .map_err(|problems| ConfigError::invalid(SOURCE_NAME, text, problems))
+    parse::single_vif(text, control).map_err(|problems| invalid(text, problems))
+}
+
+fn invalid(text: &str, problems: Vec<Problem>) -> ConfigError {
+    let problems = problems.into_iter().map(Problem::of_command_line).collect();
+    ConfigError::invalid(SOURCE_NAME, text, problems)
 }
 
 /// A change of an optional setting.
@@ -170,7 +174,7 @@ impl VifChanges {
     /// [`ConfigError::Invalid`] with every problem of the settings.
     pub fn from_settings(name: &PortName, settings: &[Setting]) -> Result<Self, ConfigError> {
         let text = as_toml(name, settings);
-        let invalid = |problems| ConfigError::invalid(SOURCE_NAME, &text, problems);
+        let invalid = |problems| invalid(&text, problems);
         let document = parse::document(&text).map_err(invalid)?;
         let mut problems = Vec::new();
         let mut root = Section::new(String::new(), 0..0, document.get_ref());

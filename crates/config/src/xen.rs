@@ -7,7 +7,7 @@ use toml::de::DeValue;
 
 use super::VifConfig;
 use super::error::Problem;
-use super::section::{Fault, FromToml, Places, Section};
+use super::section::{Fault, FromToml, Places, Section, each};
 use super::values::{ChannelName, InterfaceName, MacAddress, PortName, SocketPath, ValueError};
 
 /// `[xen]`: the vifs of this domain, which the toolstack attaches and detaches.
@@ -90,12 +90,12 @@ struct Bridges(BTreeSet<InterfaceName>);
 impl FromToml for Bridges {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         let expected = "names of bridges in brackets, such as [\"br0\"]";
-        let wrong =
-            |found| Fault { span: value.span(), error: ValueError::WrongType { expected, found } };
+        let wrong = |found| Fault::new(value, ValueError::WrongType { expected, found });
         match value.get_ref() {
             DeValue::Array(items) if items.is_empty() => Err(wrong("an empty list")),
             DeValue::Array(items) => {
-                items.iter().map(InterfaceName::from_toml).collect::<Result<_, _>>().map(Self)
+                let names = each(items.iter().map(InterfaceName::from_toml))?;
+                Ok(Self(names.into_iter().collect()))
             }
             other => Err(wrong(other.type_str())),
         }

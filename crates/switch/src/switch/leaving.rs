@@ -166,7 +166,10 @@ impl Switch {
         let next = upgrades.starter.start_weir(Which::New).map_err(goes_on)?;
         next.await_prepared().map_err(goes_on)?;
         // The preparation takes seconds, in which a thread may have stopped.
-        self.may_leave().map_err(|why| goes_on((why, None)))?;
+        if let Err(why) = self.may_leave() {
+            let _ = upgrades.starter.kill();
+            return Err(Failed { message: format!("{why}; this weir goes on"), help: None });
+        }
         let begun = Instant::now();
         if !self.leave() {
             return Err(goes_on(NotUp::of("the keeper has just ended".into())));
