@@ -643,7 +643,13 @@ mod tests {
         let networks = weir_config::Networks::default();
         let vif = weir_config::VifConfig::new("a".parse().unwrap(), "/a.sock".parse().unwrap());
         let budget = weir_config::LatencyBudget::DEFAULT;
-        let shown = weir_config::reload::shown_vif(&vif, None, &networks, budget);
+        let shown = weir_config::reload::shown_vif(
+            &vif,
+            None,
+            &weir_config::Templates::default(),
+            &networks,
+            budget,
+        );
         for key in shown.iter().map(|it| it.key.as_str()).filter(|key| *key != "filter") {
             let setting = format!("{key}=none").parse().unwrap();
             let error = weir_config::VifChanges::from_settings(&vif.name, &[setting]).err();
