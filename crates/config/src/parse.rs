@@ -57,13 +57,12 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         .filter_map(|section| uplink(section, &mut problems))
         .collect();
     let mut copied = Copied::default();
-    let mut vifs: Vec<_> = root
-        .subtables("vif", &mut problems)
-        .into_iter()
-        .filter_map(|section| {
-            vif(section, &switch.control, Some((&templates, &mut copied)), &mut problems)
-        })
-        .collect();
+    let sections = root.subtables("vif", &mut problems);
+    // A list that grows would take up to three times the memory.
+    let mut vifs = Vec::with_capacity(sections.len());
+    vifs.extend(sections.into_iter().filter_map(|section| {
+        vif(section, &switch.control, Some((&templates, &mut copied)), &mut problems)
+    }));
     copied.report(&mut problems);
     for placed in &mut vifs {
         let template = places.iter().find(|(name, _)| placed.port.template.as_ref() == Some(name));
