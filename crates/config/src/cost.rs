@@ -4,8 +4,8 @@
 //! The parser keeps each token, and a tree of keys and values. The lexer alone, which keeps nothing, is enough to
 //! count both.
 
-use toml_parser::Source;
 use toml_parser::lexer::TokenKind;
+use toml_parser::{Source, Span};
 use weir_limits as limits;
 
 use super::error::Problem;
@@ -13,11 +13,13 @@ use super::error::Problem;
 /// Bytes of a token and of the event that the parser makes of it.
 const TOKEN: u64 = 52;
 /// Bytes of a table: the first node of its map. Each dot of a key may begin one.
-const TABLE: u64 = 1200;
+const TABLE: u64 = 1150;
 /// Bytes of a key and its value in the node of a map, and of the first values of an array.
 const ENTRY: u64 = 190;
 /// Bytes of one more value of an array, which grows by doubling.
 const ITEM: u64 = 100;
+/// Bytes of values that an interface takes from its template; [`limits::TEMPLATES_COPIED_MAX`] bounds long ones.
+const TEMPLATE: u64 = 400;
 /// Copies of the text: in the request, as text, in an error, and as its longest string.
 const COPIES: u64 = 4;
 /// The factor for an editor, which also keeps the spaces and comments of each value.
@@ -31,10 +33,16 @@ pub fn to_read(text: &str) -> u64 {
                 TokenKind::LeftCurlyBracket | TokenKind::Dot => TABLE,
                 TokenKind::Equals | TokenKind::LeftSquareBracket => ENTRY,
                 TokenKind::Comma => ITEM,
+                TokenKind::Atom if is_template(text, token.span()) => TEMPLATE,
                 _ => 0,
             }
     });
     COPIES * text.len() as u64 + of_tokens.sum::<u64>()
+}
+
+/// True for the key `template` of an interface.
+fn is_template(text: &str, span: Span) -> bool {
+    text.get(span.start()..span.end()) == Some("template")
 }
 
 /// The most bytes of memory that it takes to read `text` and to write it anew.

@@ -476,7 +476,7 @@ fn differing(name: &str, now: Rows, file: Rows) -> Vec<KeyDifference> {
         let note = note.map(|note: &str| note.replace("NAME", name));
         KeyDifference { key: String::from(key), from, to, alive, note }
     };
-    pairs.map(difference).collect()
+    shrunk(pairs.map(difference).collect())
 }
 
 /// The keys of a new table that differ from `defaults`, and always its socket.
@@ -493,5 +493,11 @@ fn given(keys: Rows, defaults: &Rows) -> Vec<KeyDifference> {
         alive: true,
         note: None,
     };
-    keys.map(key).collect()
+    shrunk(keys.map(key).collect())
+}
+
+/// Without the memory of the rows, in whose place the list may have been made.
+fn shrunk(mut keys: Vec<KeyDifference>) -> Vec<KeyDifference> {
+    keys.shrink_to_fit();
+    keys
 }
