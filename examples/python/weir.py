@@ -134,6 +134,15 @@ class Weir:
         """
         return self._ask("POST", "/v1/configuration/saved", {}, "application/toml", body)
 
+    def flush(self, *, of=None):
+        """Forgets connections of interfaces in groups. Those that the rules allow to be taken up in the middle
+        go on.
+        `of`: The interface, or the network whose interfaces are meant. An interface of that name goes
+        first. Without it, the connections of all interfaces are meant.
+        Returns Done.
+        """
+        return self._ask("DELETE", "/v1/connections", {"of": of})
+
     def drops(self):
         """Dropped frames, by port and reason."""
         return self._ask("GET", "/v1/drops", {})
@@ -156,6 +165,14 @@ class Weir:
         Returns PortStats.
         """
         return self._ask("GET", f"/v1/ports/{quote(port, safe='')}", {})
+
+    def connections(self, port, *, from=None):
+        """Connections of an interface in groups, page by page. A connection that is there for the whole time
+        is in one page.
+        `from`: `next` of the page before.
+        Returns ConnectionPage.
+        """
+        return self._ask("GET", f"/v1/ports/{quote(port, safe='')}/connections", {"from": from})
 
     def filter(self, port):
         """A port's filter rules, with the counts of their matches.

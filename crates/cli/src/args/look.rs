@@ -117,8 +117,8 @@ impl TraceArgs {
 const TRACE_NOTES: &str = "\
 Without `eth.src` the frame is the interface's own. Without `eth.dst` it is for the station of
 `ip.dst` or `ipv6.dst`, else for the network's router, else for everybody; a note says which.
-Nothing is counted, learned or delivered. With --live, frames pass as ever, and traffic waits for nobody;
-times are since a worker began to read the sender's queue. Ctrl-C ends it.
+Nothing is counted, learned or delivered. With --live, frames pass as ever, and traffic waits for
+nobody; times are since a worker began to read the sender's queue. Ctrl-C ends it.
 
 Examples:
   weir trace web0 'eth.dst=52:54:00:00:00:02, ip.dst=10.0.0.2, tcp.dstport=80'

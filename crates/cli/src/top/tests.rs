@@ -209,7 +209,7 @@ fn details_say_what_is_held_dropped_and_why() {
     insta::assert_snapshot!(seen(&mut state, 80, 36), @r#"
     " weir top  weir 0.1.0, up 1m46s, 5 ports, 4 running, 2 workers at 80 %          "
     "sent 150 k packets/s, 76.8 M bit/s; dropped 30/s; late interrupts 2/s           "
-    "db0: running, VLAN -                                                            "
+    "db0: running, VLAN 1                                                            "
     "                                                                                "
     "          PACKETS/S   BIT/S     PACKETS    BYTES                                "
     "receives      200 k   1.6 G  21,200,000  21.2 GB                                "
