@@ -205,7 +205,7 @@ fn with_tag(tags: &Tags, tag: u16) -> u64 {
 
 #[inline(always)]
 fn way_of(bit: usize) -> usize {
-    bit / 16 | bit % 2 * 4
+    (bit / 16) | (bit % 2 * 4)
 }
 
 /// A connection: its ends and what is known of it.
@@ -316,7 +316,7 @@ impl Table {
         for bucket in spots.buckets {
             let mut ways = with_tag(&self.tags[bucket], spots.tag);
             while ways != 0 {
-                let at = bucket * WAYS | way_of(ways.trailing_zeros() as usize);
+                let at = bucket * WAYS + way_of(ways.trailing_zeros() as usize);
                 let entry = &self.entries[at % GROUP_CONNECTIONS_MAX];
                 let [k0, k1, k2, k3, last] = key.0;
                 let is_it = entry[0] == k0
