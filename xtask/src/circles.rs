@@ -21,7 +21,7 @@ const LARGER: [(&str, usize); 10] = [
     ("api", 6),
     ("bench", 22),
     ("cli", 4),
-    ("config", 20),
+    ("config", 21),
     ("doctor", 7),
     ("lab", 12),
     ("port-vxlan", 7),

@@ -19,9 +19,9 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 105_000;
+const CODE_MAX: usize = 106_000;
 const SHARE_MAX_PERCENT: usize = 15;
-const COMMAND_MAX: usize = 5_000;
+const COMMAND_MAX: usize = 5_200;
 /// The crate of the command.
 const COMMAND: &str = "cli";
 

@@ -26,9 +26,6 @@ pub struct Law {
     /// Batches that a hold must promise beyond the first. More saves fewer calls, less delays
     /// frames that come alone. In batches: 1 to 4.
     pub batches: u64,
-    /// Least part of a polling worker's core that a queue's holds must save in calls: the core is spent with holds and
-    /// without. More costs calls, less delays frames for little. In percent: 2 to 25.
-    pub earn_percent: u64,
     /// Usual gaps without a batch after which a queue is quiet. More delays senders that wait for
     /// an answer. Less ends holds by chance: where batches come at random, one look in four hundred
     /// finds six gaps. In gaps: 4 to 10.
@@ -85,7 +82,6 @@ pub const LAW: Law = Law {
     event_ns: 4_000,
     look_ns: 100_000_000,
     batches: 2,
-    earn_percent: 10,
     quiet_gaps: 6,
     part: 2,
     frames_max: 128,
@@ -193,6 +189,12 @@ impl Law {
     /// seconds.
     pub const fn poll_frames_min(&self) -> u64 {
         2 * self.frames_worth()
+    }
+
+    /// Returns whether calls that take `saved_ns` of CPU time in `ns` are worth a delay under a worker that polls: an
+    /// eighth of its core, half of what justifies a look.
+    pub(crate) const fn earns(&self, saved_ns: u64, ns: u64) -> bool {
+        saved_ns.saturating_mul(2 << self.part) >= ns
     }
 
     /// Returns the number of levels of a hold, from the smallest step to the whole limit.

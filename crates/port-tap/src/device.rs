@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use libc::c_int;
 use rustix::fs::{Mode, OFlags};
@@ -57,6 +58,9 @@ pub struct Tap {
 /// The flags with which every queue is attached; `IFF_MULTI_QUEUE` comes on top for a device that has several.
 const QUEUE_FLAGS: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
+/// Time for queues to be let go by a process that ends, or that has forked and not yet begun another program.
+const LETS_GO: Duration = Duration::from_millis(250);
+
 const TSO: OffloadCaps =
     OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6).union(OffloadCaps::TSO_ECN);
 const TSO_FLAGS: libc::c_uint =
@@ -95,9 +99,16 @@ impl Tap {
         // The kernel lets any number of processes attach to a TAP with several queues, and they would share its frames.
         // The process that left queues may hold them still.
         let index = link.index().map_err(failed("read its number"))?;
-        let attached = queues::attached(index).map_err(failed("count its queues"))?;
-        if attached.is_some_and(|attached| attached as usize > queues.len() + closed) {
-            return Err(TapError::Busy { name: name.to_string() });
+        let end = Instant::now() + LETS_GO;
+        loop {
+            let attached = queues::attached(index).map_err(failed("count its queues"))?;
+            if attached.is_none_or(|attached| attached as usize <= queues.len() + closed) {
+                break;
+            }
+            if Instant::now() > end {
+                return Err(TapError::Busy { name: name.to_string() });
+            }
+            std::thread::sleep(LETS_GO / 50);
         }
         let Some(first) = queues.first() else {
             return Err(TapError::WrongKind { name: name.to_string(), queues: 0 });

@@ -17,7 +17,7 @@ use crate::trial::Passed;
 /// conditions:
 ///
 /// 1. *It pays*: the usual gap between batches promises a few more of them within the hold. Under a worker that polls,
-///    the calls that are saved must also be worth [`Law::earn_percent`] of its core.
+///    the calls that are saved must also be worth an eighth of its core.
 /// 2. *Nobody waits for the held frames*: one timer checks a hold up to four times, and ends it
 ///    once nothing has come for several usual gaps. A sender that waits for answers stops during a
 ///    hold; other senders continue.
@@ -159,14 +159,13 @@ impl Auto {
         self.arrivals.gap_ns().saturating_mul(self.law().quiet_gaps)
     }
 
-    /// True if holds of `hold_ns` save enough CPU time. A worker that sleeps is saved wake-ups as well, so that a hold that
-    /// is worth its timer is worth its delay.
+    /// Returns whether holds of `hold_ns` save enough CPU time. A worker that sleeps is saved wake-ups as well, so that a
+    /// hold that is worth its timer is worth its delay.
     fn earns(&self, hold_ns: u64) -> bool {
         let gap_ns = self.arrivals.gap_ns();
-        // The calls that one hold saves, times the gap.
+        // Both sides times the gap: a hold saves the calls of all its batches but one.
         let saved_ns = self.law().event_ns.saturating_mul(hold_ns.saturating_sub(gap_ns));
-        let least_ns = hold_ns.saturating_mul(gap_ns).saturating_mul(self.law().earn_percent);
-        !self.settings.polled || saved_ns.saturating_mul(100) >= least_ns
+        !self.settings.polled || self.law().earns(saved_ns, hold_ns.saturating_mul(gap_ns))
     }
 
     /// Returns the hold for a batch that comes with nothing pending (ns).
