@@ -6,6 +6,7 @@ The description of a running weir is at http://weir/openapi.json on its control 
 """
 
 import json
+import keyword
 import sys
 import textwrap
 
@@ -110,15 +111,20 @@ def name_of(schema):
     return f"a list of {inner}" if inner else None
 
 
+def argument(name):
+    """The name in Python: a word of the language gets an underscore."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 def method(verb, path, operation):
     parameters = operation.get("parameters", [])
     of = {kind: [it["name"] for it in parameters if it["in"] == kind] for kind in ("path", "query")}
     sends, sent = next(iter(operation.get("requestBody", {}).get("content", {}).items()), (None, None))
     got, answer = next(iter(operation["responses"]["200"].get("content", {}).items()), (None, {}))
     takes = ["self", *of["path"], *(["body"] if sends else [])]
-    takes += ["*", *(f"{name}=None" for name in of["query"])] if of["query"] else []
+    takes += ["*", *(f"{argument(name)}=None" for name in of["query"])] if of["query"] else []
     notes = [operation.get("summary") or operation.get("description") or ""]
-    notes += [f"`{it['name']}`: {it['description']}" for it in parameters if it.get("description")]
+    notes += [f"`{argument(it['name'])}`: {it['description']}" for it in parameters if it.get("description")]
     if sends:
         kind = name_of(sent.get("schema", {})) if sends == "application/json" else None
         notes.append(f"`body`: {kind or ('text' if sends == 'application/toml' else 'bytes')}.")
@@ -127,7 +133,7 @@ def method(verb, path, operation):
     doc = [line for note in notes for line in textwrap.wrap(" ".join(note.split()), 100)]
     for name in of["path"]:
         path = path.replace("{%s}" % name, "{quote(%s, safe='')}" % name)
-    pairs = ", ".join(f'"{name}": {name}' for name in of["query"])
+    pairs = ", ".join(f'"{name}": {argument(name)}' for name in of["query"])
     passes = [f'"{verb.upper()}"', f'{"f" if of["path"] else ""}"{path}"', "{%s}" % pairs]
     passes += [f'"{sends}"', "body"] if sends else []
     yield ""

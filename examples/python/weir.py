@@ -166,13 +166,13 @@ class Weir:
         """
         return self._ask("GET", f"/v1/ports/{quote(port, safe='')}", {})
 
-    def connections(self, port, *, from=None):
+    def connections(self, port, *, from_=None):
         """Connections of an interface in groups, page by page. A connection that is there for the whole time
         is in one page.
-        `from`: `next` of the page before.
+        `from_`: `next` of the page before.
         Returns ConnectionPage.
         """
-        return self._ask("GET", f"/v1/ports/{quote(port, safe='')}/connections", {"from": from})
+        return self._ask("GET", f"/v1/ports/{quote(port, safe='')}/connections", {"from": from_})
 
     def filter(self, port):
         """A port's filter rules, with the counts of their matches.
