@@ -175,7 +175,7 @@ impl Engine {
 
     /// Replaces a port's filters between bursts. Does nothing if there is no such port.
     pub fn set_rules(&self, id: PortId, rules: &PortRules) {
-        self.shared.change(id, |slot| slot.rules = rules.clone());
+        self.shared.change(id, |slot| slot.set_rules(rules.clone()));
     }
 
     /// Replaces what a port's security groups allow between bursts; its connections go on as far as that allows them.

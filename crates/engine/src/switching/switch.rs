@@ -37,7 +37,7 @@ pub struct Slot {
     /// The workers of the port's queues.
     pub pairs: Arc<Pairs>,
     /// The filters for frames that the port sends and receives.
-    pub rules: PortRules,
+    pub(crate) rules: PortRules,
     /// The limit on received traffic; `None` without a limit.
     pub(crate) police: Option<Arc<Police>>,
     /// The limit on flooded frames; `None` without a limit.
@@ -79,6 +79,12 @@ impl Slot {
             sends_freely: true,
             receives_freely: true,
         }
+    }
+
+    /// Replaces the filters.
+    pub fn set_rules(&mut self, rules: PortRules) {
+        self.rules = rules;
+        self.settle();
     }
 
     /// Takes up a change of the fields above.

@@ -355,7 +355,7 @@ impl Rig {
     /// Gives a port filter rules for the frames that it sends.
     fn filter(&mut self, index: usize, rules: Rules) {
         if let Some(slot) = &mut self.ports[index] {
-            slot.rules = PortRules { tx: Some(Arc::new(rules)), rx: None };
+            slot.set_rules(PortRules { tx: Some(Arc::new(rules)), rx: None });
         }
     }
 
