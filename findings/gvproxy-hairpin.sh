@@ -48,6 +48,7 @@ send(unknown, one, "to an unknown address")
 print("back after an unknown address", received())
 send(other, one, "from one to the other")
 print("back after a known address", received())
+link.close()
 proxy.terminate()
 proxy.wait()
 PYTHON
