@@ -31,10 +31,10 @@ const REDIAL: Duration = Duration::from_nanos(STREAM_REDIAL_NS);
 /// Connects to the peer, without waiting for it.
 pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send>;
 
-/// Is told which socket there is from now on.
+/// Gives the present socket to the keeper; `None` if there is none.
 pub type Keep = Box<dyn Fn(Option<&OwnedFd>) + Send>;
 
-/// Whose frames, and which.
+/// The peer, and the frames that pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
     /// The port's name.
@@ -68,7 +68,7 @@ pub fn leads_to(socket: &OwnedFd, path: &Path) -> bool {
     is_stream && peer.is_some_and(is_its)
 }
 
-/// What workers and the thread share.
+/// The data that workers and the thread share.
 struct Line {
     options: StreamOptions,
     guard: Guard,
@@ -83,7 +83,7 @@ struct Line {
 
 #[derive(Default)]
 struct State {
-    /// Why there is no socket.
+    /// The reason why there is no socket.
     trouble: Option<String>,
     ends: bool,
 }
@@ -91,13 +91,13 @@ struct State {
 /// A stream socket as a device that moves whole frames.
 pub struct StreamDevice {
     line: Arc<Line>,
-    /// What was looked at last.
+    /// The bytes that were read last.
     looked: Mutex<Box<[u8]>>,
     steering: Steering,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why a read gave no frames.
+/// The reason why a read gave no frames.
 enum Nothing {
     /// There is no whole one.
     Yet,
@@ -366,7 +366,7 @@ impl Connecting {
         let socket = Arc::new(socket);
         (self.keep)(Some(&socket));
         self.present = Some(Arc::clone(&socket));
-        // Who finds the socket to be of no use says so after this.
+        // A worker that finds the socket broken reports it after this.
         let mut state = self.line.state();
         self.line.socket.store(Some(Arc::clone(&socket)));
         // A worker that is woken finds the socket.
