@@ -64,6 +64,7 @@ impl Asks {
                 // If the main thread has ended, it receives nothing.
                 let _ = ask.send(asked);
                 if asked == Asked::End {
+                    weir_switch::leave_memory_to_exit();
                     if let Some(compiler) = &left.compiler {
                         compiler.begin();
                     }

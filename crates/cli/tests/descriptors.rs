@@ -55,8 +55,8 @@ impl Weir {
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let process = limited(&["run", file.to_str().unwrap()]).stderr(log).spawn().unwrap();
         let weir = Self { process, dir, _alone: alone };
-        let control = weir.dir.path().join("control.sock");
-        eventually("weir serves", || UnixStream::connect(&control).ok());
+        // The socket listens before weir has it: the helper may still have to hand it over.
+        eventually("weir answers", || weir.command(&["stats"]).status.success().then_some(()));
         weir
     }
 

@@ -56,7 +56,7 @@ pub use fault::fault_count;
 pub use host::HostBuffer;
 pub use io::read;
 pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
-pub use mapping::{MapError, RegionSpec};
+pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};

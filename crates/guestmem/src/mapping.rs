@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, fstat};
@@ -220,6 +221,15 @@ const UNMAP_LEN_MAX: usize = 64 << 20;
 /// wait for some milliseconds.
 const UNMAP_TURN: Duration = Duration::from_micros(100);
 
+/// True if the process is about to exit, which unmaps everything.
+static LEFT_TO_EXIT: AtomicBool = AtomicBool::new(false);
+
+/// From now on, memory stays mapped until the process exits, which must be soon: to unmap what a hundred front ends may
+/// share takes a second.
+pub fn leave_memory_to_exit() {
+    LEFT_TO_EXIT.store(true, Ordering::Relaxed);
+}
+
 /// The mapped part of a file.
 struct Extent {
     /// Offset of the part's beginning in the file.
@@ -282,7 +292,7 @@ impl Drop for Held {
         // First, so that the handler never touches an address range that has a new owner.
         self.registration.retire();
         let (mut start, mut len, mut since) = (0, UNMAP_LEN_MIN, Instant::now());
-        while start < self.len {
+        while start < self.len && !LEFT_TO_EXIT.load(Ordering::Relaxed) {
             let (piece, began) = (len.min(self.len - start), Instant::now());
             // SAFETY: made by mmap in `Mapping::new` with this length; every `Slice` and `Window` borrows or
             // holds the `GuestMemory` that owned this mapping, so none is left.

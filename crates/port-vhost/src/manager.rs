@@ -78,8 +78,9 @@ pub(crate) enum Command {
     Ended(PortId, u64),
     /// The thread is to show that it goes on.
     Answer(mpsc::Sender<()>),
-    Stop,
-    /// As `Stop`, but sessions are left to another weir. The answer is the number of sessions that do not end.
+    /// Nobody is accepted any more, and all sessions end. The answer is the number of sessions that do not.
+    Stop(mpsc::Sender<usize>),
+    /// As `Stop`, but sessions are left to another weir.
     Leave(mpsc::Sender<usize>),
     #[cfg(test)]
     Panic,
@@ -182,8 +183,18 @@ impl Manager {
     /// Stops accepting, and ends all sessions so that another weir can resume those that are kept: as if this
     /// process had been killed between two requests of each. Returns the number of sessions that did not end in time.
     pub fn leave(&self) -> usize {
+        self.stop(Command::Leave)
+    }
+
+    /// Stops accepting, and ends all sessions. Front ends that come meanwhile delay this by nothing. Returns the
+    /// number of sessions that did not end in time.
+    pub fn end(&self) -> usize {
+        self.stop(Command::Stop)
+    }
+
+    fn stop(&self, how: fn(mpsc::Sender<usize>) -> Command) -> usize {
         let (done, wait) = mpsc::channel();
-        match lock(&self.commands).send(Command::Leave(done)) {
+        match lock(&self.commands).send(how(done)) {
             Ok(()) => wait.recv().unwrap_or(0),
             // The thread has ended, and all sessions with it.
             Err(ManagerGone) => 0,
@@ -193,7 +204,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        let _ = lock(&self.commands).send(Command::Stop);
+        self.end();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -298,8 +309,9 @@ impl Sessions {
                     Command::Answer(to) => {
                         let _ = to.send(());
                     }
-                    Command::Stop => {
-                        self.stop(End::ask, END_MAX);
+                    Command::Stop(done) => {
+                        let left = self.stop(End::ask, END_MAX);
+                        let _ = done.send(left);
                         return;
                     }
                     Command::Leave(done) => {

@@ -47,3 +47,4 @@ pub mod watchdog;
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
 pub use switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 pub use weir_engine::guest::GuestPort;
+pub use weir_guestmem::leave_memory_to_exit;

@@ -836,12 +836,8 @@ impl Drop for Switch {
             uplink.port.stop(&self.engine, uplink.id);
             self.engine.remove_port(uplink.id);
         }
-        for vif in &ports.vifs {
-            // A session that does not end is left behind, because the process is about to exit.
-            if self.sessions.remove(vif.port.id()).is_err() {
-                break;
-            }
-        }
+        // A session that does not end is left behind, because the process is about to exit.
+        self.sessions.end();
     }
 }
 
