@@ -75,13 +75,13 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
         tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
         tally
     });
-    tally += selection.step("unit", || {
-        install_what_tests_run(workspace);
-        tests(workspace, &["--workspace"], &[])
+    install_what_tests_run(workspace, selection);
+    tally += std::thread::scope(|threads| {
+        let beside = threads.spawn(|| beside_unit_tests(workspace, selection));
+        let mut tally = selection.step("unit", || tests(workspace, &["--workspace"], &[]));
+        tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
+        tally
     });
-    tally +=
-        selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
-    tally += selection.step("instructions", || count_instructions(workspace));
     tally += selection.step("examples", || examples::check(workspace, selection));
     tally += selection.step("guides", || guides::check(workspace, selection, false));
     let selected: Vec<_> =
@@ -108,9 +108,17 @@ fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
     tally
 }
 
+/// Steps that compute or count, and that other load makes slower but not wrong. Unit tests mostly wait.
+fn beside_unit_tests(workspace: &Workspace, selection: &Selection) -> Tally {
+    let mut tally =
+        selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
+    tally += selection.step("instructions", || count_instructions(workspace));
+    tally
+}
+
 /// Tests whose program is missing are skipped. As root the programs are installed.
-fn install_what_tests_run(workspace: &Workspace) {
-    if !packages::is_root() {
+fn install_what_tests_run(workspace: &Workspace, selection: &Selection) {
+    if !selection.includes("unit") || !packages::is_root() {
         return;
     }
     if let Err(error) = packages::ensure(workspace) {
