@@ -52,36 +52,31 @@ impl Selection {
 pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     let start = Instant::now();
     let mut tally = selection.step("fmt", || check(workspace, "fmt", &["fmt", "--all", "--check"]));
-    tally += selection.step("clippy", || {
-        let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-        check(workspace, "clippy", &args)
-    });
-    tally += selection.step("release", || {
-        Programs::build(workspace)?;
-        Ok(checked("release", true))
-    });
-    tally += std::thread::scope(|threads| {
-        let beside = threads.spawn(|| beside_the_compiler(workspace, selection));
-        let mut tally = selection.step("doc", || {
-            let args = ["doc", "--workspace", "--no-deps", "--quiet"];
-            let denied = [("RUSTDOCFLAGS", "-D warnings")];
-            Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
-        });
-        tally += selection.step("deny", || deny::check(workspace));
-        tally += selection.step("build", || {
-            let args = ["test", "--no-run", "--workspace"];
-            check(workspace, "build", &args)
-        });
-        tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
-        tally
-    });
+    tally += side_by_side(
+        || {
+            let mut tally = selection.step("clippy", || {
+                let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+                check(workspace, "clippy", &args)
+            });
+            tally += selection.step("doc", || {
+                let args = ["doc", "--workspace", "--no-deps", "--quiet"];
+                let denied = [("RUSTDOCFLAGS", "-D warnings")];
+                Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
+            });
+            tally += selection.step("deny", || deny::check(workspace));
+            tally += selection.step("build", || {
+                let args = ["test", "--no-run", "--workspace"];
+                check(workspace, "build", &args)
+            });
+            tally
+        },
+        || beside_the_compiler(workspace, selection),
+    );
     install_what_tests_run(workspace, selection);
-    tally += std::thread::scope(|threads| {
-        let beside = threads.spawn(|| beside_unit_tests(workspace, selection));
-        let mut tally = selection.step("unit", || tests(workspace, &["--workspace"], &[]));
-        tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
-        tally
-    });
+    tally += side_by_side(
+        || selection.step("unit", || tests(workspace, &["--workspace"], &[])),
+        || beside_unit_tests(workspace, selection),
+    );
     tally += selection.step("examples", || examples::check(workspace, selection));
     tally += selection.step("guides", || guides::check(workspace, selection, false));
     let selected: Vec<_> =
@@ -95,10 +90,24 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     tally
 }
 
-/// Steps that mostly wait, and that other load makes slower but not wrong. They need the release build only, and
-/// cargo locks each profile's directory separately.
+/// Runs two lists of steps at the same time.
+fn side_by_side(here: impl FnOnce() -> Tally, beside: impl FnOnce() -> Tally + Send) -> Tally {
+    std::thread::scope(|threads| {
+        let beside = threads.spawn(beside);
+        let mut tally = here();
+        tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
+        tally
+    })
+}
+
+/// The release build, whose last crates leave a processor idle, and steps that mostly wait, and that other load makes
+/// slower but not wrong. Cargo locks each profile's directory separately.
 fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
-    let mut tally = selection.step("attack", || attack::survived(workspace, selection));
+    let mut tally = selection.step("release", || {
+        Programs::build(workspace)?;
+        Ok(checked("release", true))
+    });
+    tally += selection.step("attack", || attack::survived(workspace, selection));
     tally += selection.step("soak", || life::soak_short(workspace, selection));
     tally += selection.step("lab-soak", || {
         let weir = Programs::build(workspace)?.weir();
