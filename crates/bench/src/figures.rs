@@ -1,14 +1,14 @@
 //! Figures with one value per round, and their output.
 
-use std::fmt;
-use std::io::Write;
+use std::fmt::{self, Display};
+use std::io::{self, Write};
 
 use serde::Serialize;
 use weir_text::Table;
 
 use super::report::{median_and_spread, significant};
-use super::{BenchError, print};
 use crate::args::BenchArgs;
+use crate::error::BenchError;
 
 /// A figure: the median and the spread over the rounds, and each round's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -77,4 +77,19 @@ impl fmt::Display for Figures {
         write!(f, "{}\n\n{}", self.title, figures_table(&self.figures))?;
         self.notes.iter().try_for_each(|note| write!(f, "\n{note}\n"))
     }
+}
+
+/// Writes a result for people, or as JSON.
+pub fn print(
+    result: &(impl Display + Serialize),
+    json: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if json {
+        serde_json::to_writer_pretty(&mut *out, result)?;
+        writeln!(out)?;
+    } else {
+        write!(out, "{result}")?;
+    }
+    out.flush()
 }

@@ -17,29 +17,25 @@
 //! | `figures.rs` | figures with a value of each round |
 //! | `rig/` | the switch and the guests of `weir bench`, `weir demo` and `weir lab` |
 //! | `demo/` | `weir demo` |
+//! | `steps.rs` | waits, and the progress bar |
+//! | `error.rs` | the reasons for which there is no result |
 //! | `args.rs` | the command line of both |
 
 #![forbid(unsafe_code)]
 
-use std::fmt::Display;
-use std::io::{self, Write};
+use std::io::Write;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
-
-use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
-use miette::Diagnostic;
-use serde::Serialize;
-use thiserror::Error;
+use std::time::Duration;
 
 use args::BenchArgs;
-use rig::RigError;
 
 pub mod args;
 mod cores;
 pub mod demo;
+mod error;
 mod figures;
 mod filter;
 mod memcpy;
@@ -49,72 +45,15 @@ mod report;
 pub mod rig;
 mod sharing;
 mod slice;
+mod steps;
 
+pub use error::BenchError;
+pub use figures::print;
 use plan::Measurement;
-use report::Report;
+use report::{Measured, Report};
 use slice::Slice;
-
-/// Workers of the measured switch.
-const WORKERS: u64 = 1;
-const SLICES: u32 = 5;
-/// Longest time for any step: on a busy machine a thread may wait for seconds.
-const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// The reason for which there is no result.
-#[derive(Debug, Error, Diagnostic)]
-pub enum BenchError {
-    /// The switch or a guest failed.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Rig(#[from] RigError),
-    /// A port could not be added.
-    #[error("cannot add a simulated port")]
-    Port(#[from] weir_fabric::PortError),
-    /// No measurement matches `--filter`.
-    #[error("no measurement or figure has {filter:?} in its name")]
-    NoSuchFigure {
-        /// The text given.
-        filter: String,
-        /// The existing names.
-        #[help]
-        help: String,
-    },
-    /// There was no traffic.
-    #[error("{measurement}: no packet arrived in {} ms", time.as_millis())]
-    #[diagnostic(help(
-        "the machine may be busy with other work; \
-                       try more --seconds"
-    ))]
-    NothingArrived {
-        /// Name of the measurement.
-        measurement: &'static str,
-        /// Duration of the wait.
-        time: Duration,
-    },
-    /// The switch refuses a request.
-    #[error("the switch refused {request}: {reason}")]
-    Refused {
-        /// The request.
-        request: &'static str,
-        /// The switch's answer.
-        reason: String,
-    },
-    /// The measurement needs two CPUs.
-    #[error("this takes two CPUs, and this process may use one")]
-    OneProcessor,
-    /// Interrupted before the first result.
-    #[error("interrupted before the first result")]
-    Interrupted,
-    /// Output failed.
-    #[error("cannot write the output")]
-    Output(#[from] io::Error),
-}
-
-/// A measurement with its slices so far.
-struct Measured {
-    measurement: Measurement,
-    slices: Vec<Slice>,
-}
+pub use steps::progress_of;
+use steps::{SLICES, progress};
 
 /// Measures and prints the result. Progress goes to standard error if that is a terminal.
 pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
@@ -144,21 +83,6 @@ pub fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
     }
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     Ok(print(&Report::new(&measured, time, cores), args.json, out)?)
-}
-
-/// Writes a result for people, or as JSON.
-pub fn print(
-    result: &(impl Display + Serialize),
-    json: bool,
-    out: &mut dyn Write,
-) -> io::Result<()> {
-    if json {
-        serde_json::to_writer_pretty(&mut *out, result)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{result}")?;
-    }
-    out.flush()
 }
 
 /// Returns the measurements that match `filter`, at least one.
@@ -193,31 +117,6 @@ fn measure(
         }
     }
     Ok(())
-}
-
-/// Waits until a condition holds, with a timeout.
-fn wait_for(what: &'static str, mut holds: impl FnMut() -> bool) -> Result<(), BenchError> {
-    let start = Instant::now();
-    while !holds() {
-        if start.elapsed() > TIMEOUT {
-            return Err(BenchError::NothingArrived { measurement: what, time: TIMEOUT });
-        }
-        thread::yield_now();
-    }
-    Ok(())
-}
-
-/// Returns a progress bar for all slices of these measurements.
-fn progress(measurements: usize) -> ProgressBar {
-    progress_of(u64::from(SLICES) * measurements as u64)
-}
-
-/// Returns a progress bar on standard error, with the remaining time; it is invisible without a
-/// terminal.
-pub fn progress_of(parts: u64) -> ProgressBar {
-    let bar = ProgressBar::new(parts).with_finish(ProgressFinish::AndClear);
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len}, {eta} left: {msg}");
-    bar.with_style(style.expect("a constant template that is valid"))
 }
 
 #[cfg(test)]

@@ -7,9 +7,14 @@ use serde::Serialize;
 use weir_engine::stages::{self, Stage};
 use weir_text::{Table, decimal};
 
-use super::plan::Tells;
-use super::slice::Slice;
-use super::{Measured, WORKERS};
+use super::plan::{Measurement, Tells};
+use super::slice::{Slice, WORKERS};
+
+/// A measurement with its slices so far.
+pub(super) struct Measured {
+    pub(super) measurement: Measurement,
+    pub(super) slices: Vec<Slice>,
+}
 
 /// The result. Its JSON is the output of `weir bench --json`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -9,10 +9,13 @@ use weir_config::{WorkerCount, Workers};
 use weir_engine::stages::{self, StageCosts};
 use weir_switch::stats::SwitchStats;
 
+use super::memcpy;
 use super::plan::{Measurement, Tells};
-use super::{BenchError, WORKERS, memcpy};
+use crate::error::BenchError;
 use crate::rig::{self, Guest, Load, Rig, Role, Setup, port};
 
+/// Workers of the measured switch.
+pub(super) const WORKERS: u64 = 1;
 /// Longest duration of a plain copy's measurement.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
 

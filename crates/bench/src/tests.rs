@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use miette::Diagnostic as _;
 use weir_engine::stages::{self, StageCosts};
 
 use super::slice::Latency;

@@ -11,8 +11,8 @@
 
 use std::io::Write;
 
-use super::BenchError;
 use crate::args::BenchArgs;
+use crate::error::BenchError;
 
 mod attach_detach;
 mod crowd;

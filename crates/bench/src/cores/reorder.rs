@@ -16,10 +16,11 @@ use weir_switch::Switch;
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::plan::WINDOW;
-use super::super::{BenchError, TIMEOUT, progress_of};
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
+use crate::error::BenchError;
 use crate::rig;
+use crate::steps::{TIMEOUT, progress_of};
 
 const QUEUES: u8 = 4;
 const WORKERS: usize = 2;

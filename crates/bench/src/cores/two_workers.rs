@@ -23,10 +23,11 @@ use super::super::figures::{FigureRow, Figures};
 use super::super::plan::{SMALL_FRAME_BYTES, WINDOW};
 use super::super::sharing::ENDLESS;
 use super::super::sharing::port::{PlayedPort, Sends};
-use super::super::{BenchError, SLICES, progress, wait_for};
 use super::crowd::{Crowd, Pair, Setup};
 use crate::args::BenchArgs;
+use crate::error::BenchError;
 use crate::rig::{self, RigError};
+use crate::steps::{SLICES, progress, wait_for};
 
 const PAIRS: usize = 4;
 /// Time before counting, in which queues settle at their workers.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use weir_config::{LatencyBudget, Workers};
 use weir_switch::stats::{CallSettings, SwitchStats};
 
-use super::Phase;
 use super::figures::{Latency, Sample, Trouble};
+use super::phase::Phase;
 use crate::rig::{Guest, Places, Rig, Role, Setup, port};
 
 pub(super) fn setup(phase: Phase) -> Setup {

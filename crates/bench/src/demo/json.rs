@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use serde::Serialize;
 
-use super::{DemoError, Outcome, Progress, View};
+use super::phase::{DemoError, Outcome, Progress, View};
 
 /// A column of the table; `docs/guide/json.md` explains the fields.
 #[derive(Debug, Serialize)]

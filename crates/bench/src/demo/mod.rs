@@ -4,6 +4,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `phase.rs` | phases, their results, and the interface of a view |
 //! | `traffic.rs` | the kinds of traffic, and the measurements of each end |
 //! | `counters.rs` | counts at one moment |
 //! | `figures.rs` | figures, from counters |
@@ -15,59 +16,25 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use miette::Diagnostic;
-use thiserror::Error;
 use weir_config::Moderation;
 
 use crate::args::DemoArgs;
-use crate::rig::{self, Rig, RigError};
+use crate::rig::{self, Rig};
 
 mod counters;
 mod figures;
 mod json;
+mod phase;
 mod plain;
 mod report;
 mod screen;
 mod traffic;
 
-use figures::Sample;
+pub use phase::DemoError;
+use phase::{Outcome, Phase, Progress, TICK, View};
 use plain::Plain;
 use screen::Screen;
 use traffic::Traffic;
-
-/// Interval of readings and redraws.
-const TICK: Duration = Duration::from_millis(100);
-
-/// The reason for which the demo ended early.
-#[derive(Debug, Error, Diagnostic)]
-pub enum DemoError {
-    /// The switch or a guest failed.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Rig(#[from] RigError),
-    /// The display cannot be drawn.
-    #[error("cannot use the terminal for the live display")]
-    #[diagnostic(help("`weir demo --plain` prints lines of text instead"))]
-    Terminal(#[source] io::Error),
-    /// Text cannot be written.
-    #[error("cannot write the output")]
-    Output(#[from] io::Error),
-}
-
-/// One kind of traffic under one policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Phase {
-    traffic: Traffic,
-    moderation: Moderation,
-    duration: Duration,
-}
-
-/// Result of a phase.
-#[derive(Debug, Clone)]
-struct Outcome {
-    phase: Phase,
-    figures: Sample,
-}
 
 /// Returns the phases of a demo that takes `total`.
 fn plan(total: Duration) -> Vec<Phase> {
@@ -80,47 +47,6 @@ fn plan(total: Duration) -> Vec<Phase> {
             duration: total * traffic.share() / shares,
         })
         .collect()
-}
-
-/// Progress of the demo.
-struct Progress<'a> {
-    plan: &'a [Phase],
-    current: usize,
-    /// Counters since this phase began, one [`TICK`] apart.
-    samples: &'a [Sample],
-    /// True if this phase is over.
-    ended: bool,
-    /// Results of earlier phases.
-    outcomes: &'a [Outcome],
-    elapsed: Duration,
-    total: Duration,
-}
-
-impl Progress<'_> {
-    fn phase(&self) -> Phase {
-        self.plan[self.current]
-    }
-
-    /// Returns the newest counters.
-    fn now(&self) -> Sample {
-        self.samples.last().cloned().unwrap_or_default()
-    }
-
-    /// Returns the counters from `window` ago, or the oldest.
-    fn before(&self, window: Duration) -> Sample {
-        let since = self.now().at.saturating_sub(window);
-        let before = self.samples.iter().rev().find(|sample| sample.at <= since);
-        before.or(self.samples.first()).cloned().unwrap_or_default()
-    }
-}
-
-/// A view of the demo for the user.
-trait View {
-    /// Shows the progress.
-    fn show(&mut self, progress: &Progress<'_>) -> Result<(), DemoError>;
-
-    /// Waits for `time`, or less if the user ends the demo. Returns true if the user did.
-    fn wait(&mut self, time: Duration) -> Result<bool, DemoError>;
 }
 
 /// Runs the demo. `terminal` is true if standard output is a terminal.

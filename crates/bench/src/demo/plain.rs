@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_text::{decimal, time};
 
 use super::figures::{Sample, or_dash};
-use super::{DemoError, Progress, View};
+use super::phase::{DemoError, Progress, View};
 
 /// Interval of the lines.
 const LINE_EVERY: Duration = Duration::from_secs(1);

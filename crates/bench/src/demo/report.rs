@@ -4,8 +4,8 @@ use std::fmt;
 
 use weir_text::{Table, bytes, decimal, time};
 
-use super::Outcome;
 use super::figures::{Latency, Sample, Trouble, or_dash};
+use super::phase::Outcome;
 use super::traffic::Traffic;
 
 struct Row {

@@ -4,7 +4,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use weir_switch::stats::Times;
 
-use super::figures::{Latency, Trouble};
+use super::figures::{Latency, Sample, Trouble};
 use super::*;
 
 /// Returns the counters after `tenths` of a second with `frames` and `bytes` each second.

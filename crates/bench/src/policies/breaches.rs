@@ -10,7 +10,7 @@ use weir_text::decimal;
 
 use super::super::figures::FigureRow;
 use super::super::slice::Slice;
-use super::{Contest, Setting};
+use super::contest::{Contest, Setting};
 
 /// A load under a policy and a budget, over all rounds.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -10,10 +10,10 @@ use weir_vif::load::{bulk, mixed, pingpong, small};
 use super::super::plan::{
     LARGE_FRAME_BYTES, RETRANSMIT_TIMEOUT, SMALL_FRAME_BYTES, WARM_UP, WINDOW,
 };
+use super::contest::{Contest, Purpose, Setting};
 use super::pairs::{
     ADAPTIVE_DELAY, ADAPTIVE_PPS, AGGREGATE_BESIDE_SENDER, AGGREGATE_PPS, RR_LATENCY,
 };
-use super::{Contest, Purpose, Setting};
 use crate::rig::{Load, Places};
 
 /// The policies' budget in contests that do not compare budgets.

@@ -5,6 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `contest.rs` | a contest |
 //! | `contests.rs` | all contests: loads and settings |
 //! | `grid.rs` | a grid of loads: `auto` against the best fixed hold |
 //! | `pairs.rs` | one policy against another that it should beat |
@@ -17,102 +18,24 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use weir_switch::stats::CallSettings;
-
-use super::plan::Measurement;
+use super::figures::print;
 use super::slice::{self, Slice};
-use super::{BenchError, SLICES, print, progress};
 use crate::args::BenchArgs;
-use crate::rig::{self, Load, Places, Rig};
+use crate::error::BenchError;
+use crate::rig::{self, Rig};
+use crate::steps::{SLICES, progress};
 
 mod breaches;
+mod contest;
 mod contests;
 mod grid;
 mod pairs;
 mod pauses;
 mod report;
 
-use pairs::Comparison;
+use contest::{Contest, Measured, Purpose, Setting};
 use pauses::Pauses;
 use report::Report;
-
-/// A policy with its settings.
-#[derive(Debug, Clone)]
-struct Setting {
-    name: String,
-    calls: CallSettings,
-    /// Time to find the policy's hold.
-    warm_up: Duration,
-}
-
-/// A load under several settings.
-struct Contest {
-    /// Name of the contest, and of its load.
-    name: String,
-    load_name: &'static str,
-    load: Load,
-    /// The policies' budget, as written in the configuration.
-    budget: &'static str,
-    /// Duration of this contest as a multiple of the usual one.
-    longer: u32,
-    /// True if the guests accept containers.
-    containers: bool,
-    /// CPUs of guests and workers.
-    places: Places,
-    settings: Vec<Setting>,
-    /// Settings of the sender, if they differ from the receiver's.
-    sender_calls: Option<CallSettings>,
-    purpose: Purpose,
-}
-
-#[derive(Clone, Copy)]
-enum Purpose {
-    /// Compares the last setting with the best of the others.
-    Grid,
-    /// Compares the first setting with the second.
-    Pair(&'static [Comparison]),
-    /// Counts late calls.
-    Breaches,
-}
-
-impl Purpose {
-    /// Returns the turns of each setting in a round. Many short turns distribute disturbances over all settings.
-    /// Counts are added up.
-    fn turns(self) -> u32 {
-        match self {
-            Self::Grid | Self::Pair(_) => 3,
-            Self::Breaches => 1,
-        }
-    }
-}
-
-struct Measured {
-    contest: Contest,
-    /// The slices of each setting, one per turn. Their number is the same for all settings but those that were given
-    /// up.
-    slices: Vec<Vec<Slice>>,
-}
-
-impl Contest {
-    fn measurement(&self) -> Measurement {
-        Measurement {
-            latency_budget: self.budget.parse().expect("a constant that is valid"),
-            containers: self.containers,
-            places: self.places,
-            sender_calls: self.sender_calls,
-            ..Measurement::new(self.load_name, self.load, &[])
-        }
-    }
-
-    /// Returns true if `filter` is a part of the contest's name or of a figure's.
-    fn is_meant_by(&self, filter: &str) -> bool {
-        let figure = match self.purpose {
-            Purpose::Pair(figures) => figures.iter().any(|figure| figure.name.contains(filter)),
-            Purpose::Grid | Purpose::Breaches => false,
-        };
-        figure || self.name.contains(filter)
-    }
-}
 
 /// Measures and prints the result.
 pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchError> {
@@ -158,7 +81,7 @@ fn measure(
     for _ in 0..SLICES {
         for measured in &mut *measured {
             progress.set_message(measured.contest.name.clone());
-            measured.round(time, dir, stop, &|| progress.inc(1))?;
+            measure_round(measured, time, dir, stop, &|| progress.inc(1))?;
             if stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -172,50 +95,48 @@ fn measure(
     Ok(())
 }
 
-impl Measured {
-    /// Measures all settings in turn, repeatedly, between the same two guests. Calls `measured`
-    /// after each slice.
-    fn round(
-        &mut self,
-        time: Duration,
-        dir: &Path,
-        stop: &AtomicBool,
-        measured: &dyn Fn(),
-    ) -> Result<(), BenchError> {
-        let Self { contest, slices } = self;
-        let turns = contest.purpose.turns();
-        let given_up = match contest.purpose {
-            Purpose::Grid => grid::given_up(contest, slices),
-            Purpose::Pair(_) | Purpose::Breaches => vec![false; contest.settings.len()],
-        };
-        let time = time * contest.longer / turns;
-        let rig = Rig::start(&slice::setup(&contest.measurement()), dir)?;
-        for _ in 0..turns {
-            // The order rotates, so that no setting always follows the same one.
-            let first = slices.iter().map(Vec::len).max().unwrap_or(0);
-            let mut turn = Vec::new();
-            for index in (first..).map(|n| n % slices.len()).take(slices.len()) {
-                if !given_up[index] {
-                    let Setting { calls, warm_up, .. } = contest.settings[index];
-                    rig.set_calls(calls, contest.sender_calls)?;
-                    let slice = Slice::count(&rig, contest.load, warm_up, time, stop);
-                    if stop.load(Ordering::Relaxed) {
-                        return Ok(());
-                    }
-                    if rig.has_failed() {
-                        return Ok(rig.finish()?);
-                    }
-                    slice.check(contest.load_name, contest.load, stop)?;
-                    turn.push((index, slice));
+/// Measures all settings in turn, repeatedly, between the same two guests. Calls `measured`
+/// after each slice.
+fn measure_round(
+    of: &mut Measured,
+    time: Duration,
+    dir: &Path,
+    stop: &AtomicBool,
+    measured: &dyn Fn(),
+) -> Result<(), BenchError> {
+    let Measured { contest, slices } = of;
+    let turns = contest.purpose.turns();
+    let given_up = match contest.purpose {
+        Purpose::Grid => grid::given_up(contest, slices),
+        Purpose::Pair(_) | Purpose::Breaches => vec![false; contest.settings.len()],
+    };
+    let time = time * contest.longer / turns;
+    let rig = Rig::start(&slice::setup(&contest.measurement()), dir)?;
+    for _ in 0..turns {
+        // The order rotates, so that no setting always follows the same one.
+        let first = slices.iter().map(Vec::len).max().unwrap_or(0);
+        let mut turn = Vec::new();
+        for index in (first..).map(|n| n % slices.len()).take(slices.len()) {
+            if !given_up[index] {
+                let Setting { calls, warm_up, .. } = contest.settings[index];
+                rig.set_calls(calls, contest.sender_calls)?;
+                let slice = Slice::count(&rig, contest.load, warm_up, time, stop);
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(());
                 }
-                measured();
+                if rig.has_failed() {
+                    return Ok(rig.finish()?);
+                }
+                slice.check(contest.load_name, contest.load, stop)?;
+                turn.push((index, slice));
             }
-            for (index, slice) in turn {
-                slices[index].push(slice);
-            }
+            measured();
         }
-        Ok(rig.finish()?)
+        for (index, slice) in turn {
+            slices[index].push(slice);
+        }
     }
+    Ok(rig.finish()?)
 }
 
 #[cfg(test)]

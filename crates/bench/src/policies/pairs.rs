@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::figures::FigureRow;
 use super::super::report::median_and_spread;
 use super::super::slice::Slice;
-use super::Contest;
+use super::contest::Contest;
 
 /// A figure of both policies, and the ratio of the first's to the second's within each round.
 pub(super) struct Comparison {

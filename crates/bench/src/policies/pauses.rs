@@ -10,7 +10,7 @@ use weir_limits::BURST_NS_MAX;
 use weir_vif::load::small;
 
 use super::super::figures::FigureRow;
-use super::{Contest, Purpose};
+use super::contest::{Contest, Purpose};
 use crate::rig::{Load, pin, two_cpus};
 
 /// Shortest pause that counts (ns). Shorter ones are within the margin of every hold.

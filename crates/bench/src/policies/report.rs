@@ -8,10 +8,10 @@ use weir_text::{Table, decimal};
 use super::super::figures::{FigureRow, figures_table};
 use super::super::report::significant;
 use super::breaches::{self, BreachRow};
+use super::contest::{Measured, Purpose};
 use super::grid::{self, LoadRow};
 use super::pairs::PairRow;
 use super::pauses::Pauses;
-use super::{Measured, Purpose};
 
 /// The result. Its JSON is the output of `weir bench --policies --json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

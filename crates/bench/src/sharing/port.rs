@@ -26,7 +26,7 @@ const VNET_LEN: usize = 12;
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 
 /// A simulated port.
-pub(in super::super) struct PlayedPort {
+pub(crate) struct PlayedPort {
     id: PortId,
     counters: Arc<PortCounters>,
     frame: HostBuffer,
@@ -42,16 +42,16 @@ pub(in super::super) struct PlayedPort {
 
 /// Addresses and length of frames.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Sends {
-    pub(in super::super) from: Mac,
-    pub(in super::super) to: Mac,
+pub(crate) struct Sends {
+    pub(crate) from: Mac,
+    pub(crate) to: Mac,
     /// Length of a frame (bytes).
-    pub(in super::super) len: usize,
+    pub(crate) len: usize,
 }
 
 impl PlayedPort {
     /// Adds a port to `engine`. It sends nothing yet.
-    pub(in super::super) fn add(engine: &Engine, sends: Sends) -> Result<Arc<Self>, PortError> {
+    pub(crate) fn add(engine: &Engine, sends: Sends) -> Result<Arc<Self>, PortError> {
         let config = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
         let make = |id, counters| {
             let frame = HostBuffer::new(VNET_LEN + sends.len);
@@ -73,33 +73,33 @@ impl PlayedPort {
         Ok(port)
     }
 
-    pub(in super::super) fn id(&self) -> PortId {
+    pub(crate) fn id(&self) -> PortId {
         self.id
     }
 
     /// Starts sending `frames` frames.
-    pub(in super::super) fn send(&self, engine: &Engine, frames: u64) {
+    pub(crate) fn send(&self, engine: &Engine, frames: u64) {
         self.left.store(frames, Ordering::SeqCst);
         engine.nudge(QueueRef { port: self.id, queue: 0, side: Side::Tx });
     }
 
     /// Returns the worker time charged to the port (ns).
-    pub(in super::super) fn worker_ns(&self) -> u64 {
+    pub(crate) fn worker_ns(&self) -> u64 {
         self.counters.worker_ns.get()
     }
 
     /// Returns the number of received frames.
-    pub(in super::super) fn received(&self) -> u64 {
+    pub(crate) fn received(&self) -> u64 {
         self.counters.rx[0].frames.get()
     }
 
     /// Starts the timer for the next received frame.
-    pub(in super::super) fn time_next(&self) {
+    pub(crate) fn time_next(&self) {
         self.asked_ns.store(clock::now_ns(), Ordering::SeqCst);
     }
 
     /// Takes the collected times.
-    pub(in super::super) fn take_times(&self) -> Times {
+    pub(crate) fn take_times(&self) -> Times {
         std::mem::take(&mut *self.times.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
