@@ -18,7 +18,7 @@ use super::error::LabError;
 use super::experiment::name_of;
 use super::file::{At, Figure};
 use super::parallel;
-use super::{progress, selected};
+use super::runs::{progress, selected};
 
 /// Default experiments.
 const USUAL: [&str; 7] = [
@@ -30,8 +30,6 @@ const USUAL: [&str; 7] = [
     "auto-local",
     "auto-two-layer",
 ];
-/// Default number of seeds.
-pub const SEEDS: u64 = 3;
 /// Smallest loss in the table (percent).
 const SHOWN_PERCENT: f64 = 3.0;
 /// Compared figures: packets, CPU per packet, interrupts, p99, and calls later than the budget (per million).

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+/// Default number of seeds of `weir lab ablation`.
+const ABLATION_SEEDS: u64 = 3;
+
 /// `weir lab`
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
@@ -114,7 +117,7 @@ pub struct LabAblationArgs {
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
     /// How many seeds each point is played with
-    #[arg(long, value_name = "N", default_value_t = super::ablation::SEEDS, value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = ABLATION_SEEDS, value_parser = clap::value_parser!(u64).range(1..=100))]
     pub seeds: u64,
     /// As JSON
     #[arg(long, conflicts_with = "markdown")]

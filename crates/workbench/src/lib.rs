@@ -10,7 +10,7 @@
 //! | `figures.rs` | figures of a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `papers.rs` | a verdict on each figure of a paper |
-//! | `parallel.rs` | runs on all CPUs |
+//! | `runs.rs` | experiments by name, and their runs; `parallel.rs`: on all CPUs |
 //! | `output.rs` | the table, and JSON |
 //! | `sensitivity.rs` | results with each fitted cost varied |
 //! | `report/` | results as a page with plots |
@@ -25,17 +25,10 @@
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{self, Write};
 
-use indicatif::ProgressBar;
 use serde::Serialize;
-use weir_lab::host::run_within;
-use weir_lab::scenario::Scenario;
-use weir_lab::scenarios::{EXPERIMENTS, PROFILES, REALITY};
-use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
+use weir_lab::scenarios::EXPERIMENTS;
 use weir_text::{Table, count};
 
 mod ablation;
@@ -55,6 +48,7 @@ mod profile;
 mod quiet;
 mod realization;
 mod report;
+mod runs;
 mod sensitivity;
 mod soak;
 mod units;
@@ -63,14 +57,9 @@ mod verdict;
 use args::{LabCommand, LabRunArgs};
 pub use error::LabError;
 use error::Source;
-use experiment::{Experiment, name_of};
-use figures::Measured;
-use file::At;
-use output::{Outcome, Point};
+use experiment::Experiment;
 use papers::Standings;
-use profile::Machine;
-
-const MEASURED_ROUNDS: usize = 5;
+use runs::{MEASURED_ROUNDS, parse, progress, read, run_each, selected};
 
 /// Runs a `weir lab` command.
 pub fn run(command: &LabCommand, out: &mut dyn Write) -> Result<(), LabError> {
@@ -175,112 +164,6 @@ fn show(all: &[impl Display + Serialize], json: bool, out: &mut dyn Write) -> Re
         }
     }
     Ok(())
-}
-
-/// Returns the experiments of these names and files, or all experiments that come with weir.
-fn selected(
-    names: &[String],
-    seed: Option<u64>,
-    profile: Option<&Path>,
-) -> Result<Vec<Experiment>, LabError> {
-    // `all` excludes the machine's own experiment, which belongs to no paper.
-    let known = || EXPERIMENTS.iter().chain([&REALITY]);
-    let built_in = |name: &str| known().find(|it| it.0 == name).map(|it| it.1);
-    if names.is_empty() {
-        let all = EXPERIMENTS.iter();
-        return all.map(|(name, text)| parse(Source { name, text }, seed, profile)).collect();
-    }
-    let mut experiments = Vec::new();
-    for name in names {
-        let text = match built_in(name) {
-            Some(text) => text.to_owned(),
-            None if name.ends_with(".toml") => read(Path::new(name))?,
-            None => return Err(LabError::Unknown { name: name.clone() }),
-        };
-        experiments.push(parse(Source { name, text: &text }, seed, profile)?);
-    }
-    Ok(experiments)
-}
-
-/// Returns a progress bar on standard error, visible only on a terminal.
-fn progress(runs: usize) -> ProgressBar {
-    weir_bench::progress_of(runs as u64)
-}
-
-fn run_each(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Outcome>, LabError> {
-    let one = |experiment: &Experiment| {
-        bar.set_message(experiment.name.clone());
-        run_one(experiment, bar)
-    };
-    experiments.iter().map(one).collect()
-}
-
-/// Runs each point with each seed.
-fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
-    let events = AtomicU64::new(0);
-    let seeds = &experiment.file.seeds;
-    let points = parallel::map(&experiment.points, |(at, scenario)| {
-        run_point(experiment, at, scenario, seeds, &events, bar)
-    })?;
-    Ok(Outcome::new(experiment, points, events.into_inner()))
-}
-
-/// Runs a point with each of `seeds`. `events` is the number of the experiment's events so far.
-fn run_point(
-    experiment: &Experiment,
-    at: &At,
-    scenario: &Scenario,
-    seeds: &[u64],
-    events: &AtomicU64,
-    bar: &ProgressBar,
-) -> Result<Point, LabError> {
-    let wanted = output::figures(&experiment.file);
-    let mut values = vec![Vec::new(); wanted.len()];
-    for seed in seeds {
-        let scenario = Scenario { seed: *seed, ..scenario.clone() };
-        let left = LAB_EVENTS_MAX.saturating_sub(events.load(Ordering::Relaxed));
-        let report = run_within(&scenario, left).map_err(|source| LabError::Run {
-            experiment: experiment.name.clone(),
-            point: name_of(at),
-            seed: *seed,
-            source: Box::new(source),
-        })?;
-        events.fetch_add(report.events, Ordering::Relaxed);
-        for (values, figure) in values.iter_mut().zip(&wanted) {
-            values.push(figure.of(&report));
-        }
-        bar.inc(1);
-    }
-    let names = || wanted.iter().map(|figure| figure.as_str());
-    let figures = names().zip(values.iter().map(|values| Measured::of(values))).collect();
-    Ok(Point { at: at.clone(), figures, seeds: names().zip(values).collect() })
-}
-
-/// Reads an experiment with the profile at the path `profile`, or else with the profile that it names.
-fn parse(
-    source: Source<'_>,
-    seed: Option<u64>,
-    profile: Option<&Path>,
-) -> Result<Experiment, LabError> {
-    Experiment::parse(source, seed, |named| {
-        if let Some(path) = profile {
-            let name = path.display().to_string();
-            return Machine::parse(Source { name: &name, text: &read(path)? }).map(Some);
-        }
-        let found = PROFILES.iter().find(|(name, _)| *name == named);
-        found.map(|(name, text)| Machine::parse(Source { name, text })).transpose()
-    })
-}
-
-fn read(path: &Path) -> Result<String, LabError> {
-    let failed = |source| LabError::Read { path: path.to_owned(), source };
-    let mut text = String::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    if text.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(LabError::TooLarge { path: path.to_owned() });
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

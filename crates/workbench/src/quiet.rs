@@ -7,6 +7,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 
 use weir_engine::Priority;
 
@@ -17,6 +18,14 @@ use crate::args::QuietArgs;
 const LATENCY: &str = "/dev/cpu_dma_latency";
 /// No latency (us).
 const AT_ONCE: i32 = 0;
+
+/// Timer slack during measurements (ns), as `weir_engine` sets it for its workers.
+const TIMER_SLACK_NS: u64 = 1_000;
+
+/// Sets this thread's timer slack to a worker's. If the kernel refuses, timers are later, and the results show it.
+pub(super) fn exact_timers() {
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
+}
 
 /// While this exists, CPUs never enter idle states, and this thread and its children precede all threads without
 /// real-time priority. Both apply as far as requested, and as far as the system permits.

@@ -16,9 +16,10 @@ use super::error::LabError;
 use super::experiment::Experiment;
 use super::file::{At, Figure, Use};
 use super::output::Point;
+use super::parallel;
 use super::profile::{Machine, StatedCost};
+use super::runs::run_point;
 use super::verdict::{Judged, Verdict, judge};
-use super::{parallel, run_point};
 
 /// Variations (percent), and their text.
 pub const PERCENTS: [(i64, &str); 7] = [

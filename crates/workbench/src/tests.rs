@@ -1,8 +1,12 @@
+use indicatif::ProgressBar;
 use miette::{GraphicalReportHandler, GraphicalTheme};
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
 use weir_lab::scenario::Endpoint;
+use weir_lab::scenarios::PROFILES;
 use weir_policy::budget::{Layer, shares};
 
+use super::profile::Machine;
+use super::runs::run_one;
 use super::*;
 
 const SMALL: &str = r#"title = "A stream to guests"

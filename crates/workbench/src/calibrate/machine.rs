@@ -14,7 +14,8 @@ use rustix::time::{
 };
 
 use super::super::measure::{pin, usable_cpus};
-use super::{Cost, exact_timers, in_rounds, paired};
+use super::cost::{Cost, in_rounds, paired};
+use crate::quiet::exact_timers;
 
 const WAKE_UPS: u64 = 200;
 /// Time in which a thread falls asleep.

@@ -15,24 +15,14 @@ use super::super::experiment::Experiment;
 use super::super::measure::{Counts, GuestCounts};
 use super::super::profile::Machine;
 use super::super::quiet::How;
+use super::cost::{self, median, whole};
 use super::stages::ALONE_PER_S;
-use super::{median, whole};
 
 /// Number of simulations.
 const STEPS: usize = 16;
 /// The largest factor by which fitting may change a measured cost. Fitting distributes the unknown rest, and must not
 /// replace measurements.
 const APART_MAX: f64 = 2.0;
-
-pub(super) const SET: [&str; 7] = [
-    "sleep_ns",
-    "settle_ns",
-    "interrupt_ns",
-    "interrupt_busy_ns",
-    "poll_end_ns",
-    "poll_end_busy_ns",
-    "kick_ns",
-];
 
 /// Cost of an isolated packet (ns).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -82,7 +72,8 @@ impl Packet {
     }
 }
 
-/// Returns `profile` with the costs of [`SET`] fitted so that a packet's cost is as near to `measured` as possible.
+/// Returns `profile` with the costs of [`cost::SET`] fitted so that a packet costs as nearly as possible what was
+/// `measured`.
 ///
 /// # Errors
 /// The run cannot be simulated.
@@ -172,7 +163,7 @@ only = [1]
 traffic = {{ datagrams = {{ bytes = 64, arrivals = {{ regular = "{ALONE_PER_S}pps" }} }} }}
 "#
     );
-    let assumed = super::profile("assumed", &[], None, &How::default());
+    let assumed = cost::profile("assumed", &[], None, &How::default());
     let machine = |_: &str| Machine::parse(Source { name: NAME, text: &assumed }).map(Some);
     let experiment = Experiment::parse(Source { name: NAME, text: &text }, None, machine)?;
     let (_, scenario) = experiment.points.into_iter().next().ok_or_else(|| {
@@ -215,7 +206,7 @@ mod tests {
         for ((field, before), (_, after)) in
             first.fields().into_iter().zip(scenario.profile.fields())
         {
-            assert!(before == after || SET.contains(&field), "{field} was not to be set");
+            assert!(before == after || cost::SET.contains(&field), "{field} was not to be set");
             let times = after as f64 / before.max(1) as f64;
             assert!(before == after || (0.49..2.01).contains(&times), "{field}: {before}, {after}");
         }

@@ -17,9 +17,9 @@ use weir_vif::load::small;
 
 use super::super::LabError;
 use super::super::measure::{Counts, Flow, GuestCounts, Host, Setting, usable_cpus};
+use super::cost::{Cost, median, paired};
 use super::machine::Sleeps;
 use super::played::Packet;
-use super::{Cost, median, paired};
 
 /// Time before the first round.
 const WARM_UP: Duration = Duration::from_millis(200);

@@ -4,7 +4,6 @@ use hdrhistogram::Histogram;
 
 use super::super::file::Figure;
 use super::host::{Counts, GuestCounts};
-use super::median;
 use super::setting::Setting;
 
 /// Returns the worker's time ready without a CPU from the first count to the last (percent of the time).
@@ -72,4 +71,12 @@ fn latencies(before: &Counts, after: &Counts) -> Option<Histogram<u64>> {
         let _ = latency.subtract(before);
     }
     (!latency.is_empty()).then_some(latency)
+}
+
+/// Returns the median: the mean of the two middle values if their number is even.
+pub(super) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = |at: usize| values.get(at).copied();
+    let (low, high) = (middle(values.len().saturating_sub(1) / 2), middle(values.len() / 2));
+    low.zip(high).map_or(f64::NAN, |(low, high)| (low + high) / 2.0)
 }

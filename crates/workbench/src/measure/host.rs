@@ -18,7 +18,7 @@ use weir_vif::load::{self, LoadSnapshot, Station};
 use weir_vif::{Features, Options, PairCounters, PairStats, QueuePair, Vif};
 use weir_wire::Mac;
 
-use super::super::calibrate::exact_timers;
+use super::super::quiet::exact_timers;
 use super::setting::{Flow, Setting};
 
 /// Longest time until anything starts: on a busy machine threads wait.

@@ -18,11 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::ProgressBar;
 use weir_bench::rig;
 
+use super::LabError;
 use super::experiment::{Experiment, name_of};
 use super::file::{At, Figure, MeasuredFile};
 use super::output;
 use super::quiet::Quiet;
-use super::{LabError, progress};
+use super::runs::progress;
 use crate::args::QuietArgs;
 
 mod figures;
@@ -32,6 +33,8 @@ mod validate;
 
 #[cfg(test)]
 mod tests;
+
+use figures::median;
 
 pub(super) use host::{Counts, GuestCounts, Host};
 pub(super) use setting::{Flow, Setting};
@@ -142,14 +145,6 @@ fn measure_between(
     let measured: Vec<_> = points.into_iter().flat_map(|point| point.measured(&source)).collect();
     experiment.file.measured.extend(measured);
     Ok((refused, disturbed))
-}
-
-/// Returns the median: the mean of the two middle values if their number is even.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = |at: usize| values.get(at).copied();
-    let (low, high) = (middle(values.len().saturating_sub(1) / 2), middle(values.len() / 2));
-    low.zip(high).map_or(f64::NAN, |(low, high)| (low + high) / 2.0)
 }
 
 impl Rounds<'_> {

@@ -1,7 +1,7 @@
 use weir_lab::scenarios::{EXPERIMENTS, REALITY};
 
 use super::super::error::Source;
-use super::super::parse;
+use super::super::runs::parse;
 use super::*;
 
 fn experiment(text: &str) -> Experiment {

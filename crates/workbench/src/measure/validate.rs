@@ -15,8 +15,9 @@ use super::super::error::Source;
 use super::super::experiment::{Experiment, name_of};
 use super::super::profile::Machine;
 use super::super::quiet::Quiet;
-use super::super::{progress, read, run_one};
-use super::{Disturbed, LabError, Refused, measure_between, median};
+use super::super::runs::{progress, read, run_one};
+use super::figures::median;
+use super::{Disturbed, LabError, Refused, measure_between};
 use crate::args::LabValidateArgs;
 
 /// Bounds of the errors of predictions (percent): of the median, and of each.

@@ -21,7 +21,7 @@ use weir_limits::{LAB_PLAN_EVENTS_MAX, LAB_RUNS_MAX};
 
 use super::error::{LabError, Source};
 use super::profile::Machine;
-use super::{progress, read};
+use super::runs::{progress, read};
 use crate::args::LabPlanArgs;
 
 mod candidate;

@@ -3,8 +3,9 @@
 
 use std::fmt::{self, Write as _};
 
+use super::content::{Entry, Report, Tally, moves, numbers};
 use super::moves as drawn;
-use super::{Entry, Report, Tally, digest, moves, numbers, svg};
+use super::{digest, svg};
 use crate::papers::Standings;
 use crate::profile::Machine;
 use crate::sensitivity::Sensitivity;

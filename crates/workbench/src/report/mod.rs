@@ -5,6 +5,7 @@
 //! | `chart.rs` | the data of a plot: simulated, claimed by the paper, measured |
 //! | `svg.rs` | draws a plot; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
 //! | `moves.rs` | plots of verdicts under varied fitted costs |
+//! | `content.rs` | the content of both pages, and tables of the numbers of plots |
 //! | `html.rs` | the self-contained page |
 //! | `markdown.rs` | the report as Markdown, with plots as files; the verdicts alone, for a repository |
 //! | `digest.rs` | digests that show whether a repository's page of verdicts is up to date |
@@ -20,17 +21,16 @@ use std::path::{Path, PathBuf};
 
 use tempfile::{Builder, NamedTempFile};
 
+use super::LabError;
 use super::experiment::Experiment;
 use super::measure::measure_each;
-use super::output::Outcome;
-use super::papers::Standings;
-use super::sensitivity::{self, PERCENTS, Sensitivity};
-use super::verdict::{Judged, Verdict};
-use super::{LabError, MEASURED_ROUNDS, progress, run_each, selected};
+use super::runs::{MEASURED_ROUNDS, progress, run_each, selected};
+use super::sensitivity;
 use crate::args::LabReportArgs;
 
 mod axis;
 mod chart;
+mod content;
 mod digest;
 mod html;
 mod legend;
@@ -40,7 +40,8 @@ mod style;
 mod svg;
 mod text;
 
-use chart::{Chart, slug};
+use chart::slug;
+use content::Report;
 
 /// Default file of the page.
 const HTML_DEFAULT: &str = "lab-report.html";
@@ -124,139 +125,6 @@ fn check_names(experiments: &[Experiment]) -> Result<(), LabError> {
         }
     }
     Ok(())
-}
-
-/// The content of a page.
-struct Report<'r> {
-    entries: Vec<Entry<'r>>,
-    /// A verdict for each figure of the papers.
-    figures: Standings,
-    varied: &'r [Sensitivity],
-}
-
-/// An experiment with its results.
-struct Entry<'r> {
-    experiment: &'r Experiment,
-    outcome: &'r Outcome,
-    /// The name in links and file names.
-    id: String,
-    charts: Vec<Chart>,
-}
-
-impl Entry<'_> {
-    fn measured(&self) -> Vec<&str> {
-        let mut sources: Vec<&str> = Vec::new();
-        for measured in &self.experiment.file.measured {
-            if !sources.contains(&measured.source.as_str()) {
-                sources.push(&measured.source);
-            }
-        }
-        sources
-    }
-}
-
-impl<'r> Report<'r> {
-    fn new(
-        experiments: &'r [Experiment],
-        outcomes: &'r [Outcome],
-        varied: &'r [Sensitivity],
-    ) -> Self {
-        let entry = |(experiment, outcome): (&'r Experiment, &'r Outcome)| {
-            let charts = chart::all(experiment, outcome);
-            Entry { experiment, outcome, id: slug(&experiment.name), charts }
-        };
-        Self {
-            entries: experiments.iter().zip(outcomes).map(entry).collect(),
-            figures: Standings::of(outcomes),
-            varied,
-        }
-    }
-
-    fn claims(&self) -> impl Iterator<Item = &'r Judged> + Clone {
-        self.entries.iter().flat_map(|entry| &entry.outcome.claims)
-    }
-}
-
-/// Number of claims by verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Tally {
-    reproduced: usize,
-    direction_only: usize,
-    not: usize,
-}
-
-impl Tally {
-    fn of<'j>(claims: impl Iterator<Item = &'j Judged>) -> Self {
-        let mut tally = Self::default();
-        for claim in claims {
-            *match claim.verdict {
-                Verdict::Reproduced => &mut tally.reproduced,
-                Verdict::DirectionOnly => &mut tally.direction_only,
-                Verdict::Not => &mut tally.not,
-            } += 1;
-        }
-        tally
-    }
-
-    fn all(self) -> usize {
-        self.reproduced + self.direction_only + self.not
-    }
-
-    fn words(self) -> String {
-        let Self { reproduced, direction_only, not } = self;
-        format!("{reproduced} reproduced, {direction_only} direction only, {not} not")
-    }
-}
-
-/// Returns a table of a plot's numbers: its head, and a row for each point of x.
-fn numbers(chart: &Chart) -> (Vec<String>, Vec<Vec<String>>) {
-    let mut head = vec![chart.x_name.clone()];
-    for series in &chart.series {
-        head.push(series.name.clone());
-        if series.measured.iter().any(Option::is_some) {
-            head.push(format!("{}, measured", series.name));
-        }
-    }
-    if !chart.marks.is_empty() {
-        head.push("paper".into());
-    }
-    let rows = chart.x.iter().enumerate().map(|(x, name)| {
-        let mut row = vec![name.clone()];
-        for series in &chart.series {
-            let value = |values: &[Option<super::figures::Measured>]| {
-                let Some(it) = values.get(x).copied().flatten() else { return "-".to_owned() };
-                if it.max > it.min {
-                    format!("{:.1} ({:.1} to {:.1})", it.mean, it.min, it.max)
-                } else {
-                    format!("{:.1}", it.mean)
-                }
-            };
-            row.push(value(&series.simulated));
-            if series.measured.iter().any(Option::is_some) {
-                row.push(value(&series.measured));
-            }
-        }
-        if !chart.marks.is_empty() {
-            let here = chart.marks.iter().filter(|mark| mark.x == x);
-            let words: Vec<_> = here.map(|mark| chart.says(mark)).collect();
-            row.push(words.join("; "));
-        }
-        row
-    });
-    (head, rows.collect())
-}
-
-/// Returns a table of a sensitivity plot.
-fn moves(it: &Sensitivity) -> (Vec<String>, Vec<Vec<String>>) {
-    let mut head = ["claim", "used to", "paper"].map(str::to_owned).to_vec();
-    head.extend(PERCENTS.map(|(_, words)| words.to_owned()));
-    let rows = it.claims.iter().map(|claim| {
-        let words = format!("{}: {}", claim.figure, claim.says);
-        let mut row = vec![words, claim.used.as_str().to_owned(), claim.paper.clone()];
-        row.extend(claim.at.iter().map(|at| format!("{} {}", at.ours, at.verdict.sign())));
-        row
-    });
-    (head, rows.collect())
 }
 
 #[cfg(test)]

@@ -1,11 +1,16 @@
+use weir_lab::scenarios::{EXPERIMENTS, PROFILES};
+
 use super::axis::numeric;
-use super::chart::{Mark, MarkKind, Series};
+use super::chart::{Chart, Mark, MarkKind, Series};
 use super::*;
 use crate::error::Source;
 use crate::figures::Measured;
-use crate::output::Point;
+use crate::output::{Outcome, Point};
+use crate::papers::Standings;
 use crate::profile::{self, Machine};
-use crate::{EXPERIMENTS, PROFILES, parse};
+use crate::runs::parse;
+use crate::sensitivity::Sensitivity;
+use crate::verdict::Verdict;
 
 /// Two sweeps, one of them with numbers; markup in every text; each kind of claim; a measurement.
 const SMALL: &str = r#"title = "Streams & <b>guests</b>"

@@ -1,0 +1,131 @@
+//! Experiments by name, and their runs.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use indicatif::ProgressBar;
+use weir_lab::host::run_within;
+use weir_lab::scenario::Scenario;
+use weir_lab::scenarios::{EXPERIMENTS, PROFILES, REALITY};
+use weir_limits::{CONFIG_BYTES_MAX, LAB_EVENTS_MAX};
+
+use super::error::{LabError, Source};
+use super::experiment::{Experiment, name_of};
+use super::figures::Measured;
+use super::file::At;
+use super::output::{self, Outcome, Point};
+use super::parallel;
+use super::profile::Machine;
+
+pub(super) const MEASURED_ROUNDS: usize = 5;
+
+/// Returns the experiments of these names and files, or all experiments that come with weir.
+pub(super) fn selected(
+    names: &[String],
+    seed: Option<u64>,
+    profile: Option<&Path>,
+) -> Result<Vec<Experiment>, LabError> {
+    // `all` excludes the machine's own experiment, which belongs to no paper.
+    let known = || EXPERIMENTS.iter().chain([&REALITY]);
+    let built_in = |name: &str| known().find(|it| it.0 == name).map(|it| it.1);
+    if names.is_empty() {
+        let all = EXPERIMENTS.iter();
+        return all.map(|(name, text)| parse(Source { name, text }, seed, profile)).collect();
+    }
+    let mut experiments = Vec::new();
+    for name in names {
+        let text = match built_in(name) {
+            Some(text) => text.to_owned(),
+            None if name.ends_with(".toml") => read(Path::new(name))?,
+            None => return Err(LabError::Unknown { name: name.clone() }),
+        };
+        experiments.push(parse(Source { name, text: &text }, seed, profile)?);
+    }
+    Ok(experiments)
+}
+
+/// Returns a progress bar on standard error, visible only on a terminal.
+pub(super) fn progress(runs: usize) -> ProgressBar {
+    weir_bench::progress_of(runs as u64)
+}
+
+pub(super) fn run_each(
+    experiments: &[Experiment],
+    bar: &ProgressBar,
+) -> Result<Vec<Outcome>, LabError> {
+    let one = |experiment: &Experiment| {
+        bar.set_message(experiment.name.clone());
+        run_one(experiment, bar)
+    };
+    experiments.iter().map(one).collect()
+}
+
+/// Runs each point with each seed.
+pub(super) fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
+    let events = AtomicU64::new(0);
+    let seeds = &experiment.file.seeds;
+    let points = parallel::map(&experiment.points, |(at, scenario)| {
+        run_point(experiment, at, scenario, seeds, &events, bar)
+    })?;
+    Ok(Outcome::new(experiment, points, events.into_inner()))
+}
+
+/// Runs a point with each of `seeds`. `events` is the number of the experiment's events so far.
+pub(super) fn run_point(
+    experiment: &Experiment,
+    at: &At,
+    scenario: &Scenario,
+    seeds: &[u64],
+    events: &AtomicU64,
+    bar: &ProgressBar,
+) -> Result<Point, LabError> {
+    let wanted = output::figures(&experiment.file);
+    let mut values = vec![Vec::new(); wanted.len()];
+    for seed in seeds {
+        let scenario = Scenario { seed: *seed, ..scenario.clone() };
+        let left = LAB_EVENTS_MAX.saturating_sub(events.load(Ordering::Relaxed));
+        let report = run_within(&scenario, left).map_err(|source| LabError::Run {
+            experiment: experiment.name.clone(),
+            point: name_of(at),
+            seed: *seed,
+            source: Box::new(source),
+        })?;
+        events.fetch_add(report.events, Ordering::Relaxed);
+        for (values, figure) in values.iter_mut().zip(&wanted) {
+            values.push(figure.of(&report));
+        }
+        bar.inc(1);
+    }
+    let names = || wanted.iter().map(|figure| figure.as_str());
+    let figures = names().zip(values.iter().map(|values| Measured::of(values))).collect();
+    Ok(Point { at: at.clone(), figures, seeds: names().zip(values).collect() })
+}
+
+/// Reads an experiment with the profile at the path `profile`, or else with the profile that it names.
+pub(super) fn parse(
+    source: Source<'_>,
+    seed: Option<u64>,
+    profile: Option<&Path>,
+) -> Result<Experiment, LabError> {
+    Experiment::parse(source, seed, |named| {
+        if let Some(path) = profile {
+            let name = path.display().to_string();
+            return Machine::parse(Source { name: &name, text: &read(path)? }).map(Some);
+        }
+        let found = PROFILES.iter().find(|(name, _)| *name == named);
+        found.map(|(name, text)| Machine::parse(Source { name, text })).transpose()
+    })
+}
+
+pub(super) fn read(path: &Path) -> Result<String, LabError> {
+    let failed = |source| LabError::Read { path: path.to_owned(), source };
+    let mut text = String::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(LabError::TooLarge { path: path.to_owned() });
+    }
+    Ok(text)
+}
