@@ -6,21 +6,14 @@
 //! each other exchange nothing.
 
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use weir_engine::stats::{BreachReason, Counter};
 use weir_engine::{PortCounters, lock};
-use weir_limits::{
-    LATENCY_BUDGET_NS_DEFAULT, LATENCY_BUDGET_NS_MAX, OVERLAY_ASK_NS, OVERLAY_ASKS_DOUBLED,
-    OVERLAY_SHARE_NS,
-};
+use weir_limits::{LATENCY_BUDGET_NS_MAX, OVERLAY_ASK_NS, OVERLAY_ASKS_DOUBLED, OVERLAY_SHARE_NS};
 use weir_policy::budget::{Load, Split};
 use weir_policy::law::LAW;
-
-use crate::port::VxlanPort;
-use crate::rx::OUTBOX;
 
 /// Length of a word in bytes.
 pub(crate) const LEN: usize = 80;
@@ -190,7 +183,7 @@ impl Pair {
         self.waited_ns.load(Ordering::Relaxed)
     }
 
-    fn share_ns(&self) -> Option<u64> {
+    pub(crate) fn share_ns(&self) -> Option<u64> {
         Some(self.share_ns.load(Ordering::Relaxed)).filter(|ns| *ns != NOT_GIVEN)
     }
 
@@ -223,7 +216,7 @@ impl Pair {
     }
 
     /// The word to send to the other host now, if there is one.
-    fn say(&self, here: &Here, now_ns: u64) -> Option<Word> {
+    pub(crate) fn say(&self, here: &Here, now_ns: u64) -> Option<Word> {
         let state = &mut *lock(&self.state);
         // The host that gives a share remembers it for longer than the host that uses it.
         if now_ns.saturating_sub(state.answered_ns) >= OVERLAY_SHARE_NS {
@@ -263,12 +256,12 @@ impl Pair {
         })
     }
 
-    fn heard(&self, host: IpAddr) -> Heard {
+    pub(crate) fn heard(&self, host: IpAddr) -> Heard {
         let state = lock(&self.state);
         Heard { host, has_weir: state.heard.is_some(), unanswered: state.unheard }
     }
 
-    fn between(&self, host: IpAddr) -> Option<Between> {
+    pub(crate) fn between(&self, host: IpAddr) -> Option<Between> {
         let word = lock(&self.state).heard?;
         Some(Between {
             host,
@@ -293,42 +286,6 @@ fn share_of(here: &Here, word: &Word) -> u64 {
     });
     let wait_ns = word.wait_ns.min(here.wait_ns_there);
     split.uplink_ns.min(wait_ns).max(LAW.margin_ns).min(here.budget_ns)
-}
-
-impl VxlanPort {
-    /// Sends other hosts the questions and answers that are due.
-    pub fn exchange(&self, here: &Here, now_ns: u64) {
-        let socket = self.sockets.senders.first();
-        let mut wait_ns = None;
-        for peer in self.networks().peers() {
-            if let (Some(word), Some(socket)) = (peer.pair.say(here, now_ns), socket) {
-                OUTBOX.with_borrow_mut(|outbox| {
-                    let mut batch = outbox.batch();
-                    let bytes = word.to_bytes();
-                    let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], 0, false);
-                    // A host that cannot be reached gets no frames either, so the error does not matter.
-                    let _ = batch.send(socket.as_fd(), |_, _| ());
-                });
-            }
-            let share_ns = peer.pair.share_ns().unwrap_or(LATENCY_BUDGET_NS_DEFAULT);
-            wait_ns = Some(wait_ns.map_or(share_ns, |ns: u64| ns.min(share_ns)));
-        }
-        self.wait_ns.store(wait_ns.unwrap_or(LATENCY_BUDGET_NS_DEFAULT), Ordering::Relaxed);
-    }
-
-    /// The terms between this host and others with a weir that are members of a network.
-    pub fn between(&self, network: u16) -> Vec<Between> {
-        let networks = self.networks();
-        let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());
-        members.filter_map(|host| host.pair.between(host.ip)).collect()
-    }
-
-    /// The other hosts that are members of a network.
-    pub fn members(&self, network: u16) -> Vec<Heard> {
-        let networks = self.networks();
-        let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());
-        members.map(|host| host.pair.heard(host.ip)).collect()
-    }
 }
 
 #[cfg(test)]

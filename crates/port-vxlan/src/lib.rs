@@ -7,7 +7,9 @@
 //! | `sockets.rs` | [`OverlaySockets`]: open and bind |
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
 //! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port |
-//! | `across.rs` | hosts' questions and answers about latency budgets |
+//! | `across.rs` | latency budgets of two hosts: their words, and the resulting shares |
+//! | `exchange.rs` | the port sends and shows these words |
+//! | `sightings.rs` | owners of addresses, and claims of addresses |
 //! | `suppress.rs` | neighbour questions that are answered here; guests' claims of addresses |
 //! | `answers.rs` | weir's own frames to guests |
 //! | `port.rs` | [`VxlanPort`]: the engine's view of the port |
@@ -25,10 +27,12 @@
 mod across;
 mod answers;
 mod error;
+mod exchange;
 mod header;
 mod networks;
 mod port;
 mod rx;
+mod sightings;
 mod sockets;
 mod suppress;
 #[allow(unsafe_code)]
@@ -39,8 +43,8 @@ pub use across::{Between, Heard, Here};
 pub use error::OverlayError;
 pub use networks::{NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};
+pub use sightings::{Owned, Sighting};
 pub use sockets::{OuterDscp, OverlayOptions, OverlaySockets};
-pub use suppress::{Owned, Sighting};
 
 #[cfg(test)]
 mod tests;

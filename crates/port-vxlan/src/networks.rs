@@ -9,7 +9,7 @@ use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC, OVERLAY_HOSTS_MAX};
 use weir_policy::policing::Gcra;
 
 use crate::across::Pair;
-use crate::suppress::Sightings;
+use crate::sightings::Sightings;
 
 /// A network as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]

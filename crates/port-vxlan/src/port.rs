@@ -18,8 +18,8 @@ use weir_wire::{Ethernet, Mac};
 
 use crate::answers::{AnswerQueue, Answers};
 use crate::networks::Networks;
+use crate::sightings::Suppress;
 use crate::sockets::OverlaySockets;
-use crate::suppress::Suppress;
 use crate::tx::{Buffers, Places, Slots, SocketQueue, Token};
 
 impl AnswerCounters {
