@@ -11,8 +11,9 @@ use weir_config::PortName;
 use weir_switch::control::VifStatus;
 use weir_topology::parse_cpu_list;
 
-use super::checks::{Joined, joined};
-use super::{Host, Link, Permissions, Qemu, SocketFile, qemu};
+use super::joined::{Joined, joined};
+use super::qemu::{self, version};
+use super::{Host, Link, Permissions, Qemu, SocketFile};
 
 /// The name of weir's process in the kernel.
 const WEIR: &str = "weir";
@@ -244,12 +245,6 @@ fn cpus(list: &str) -> Option<usize> {
 /// The text after `name` on a line of its own.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
-}
-
-/// The first two numbers of `text`, which is `6.12.0-13-amd64`, or the part of a line after `version`.
-pub(super) fn version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 /// Processors of a line of `cpu.max`; `None` without a limit.

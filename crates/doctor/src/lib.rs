@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`Facts`] | all facts that are read, as data |
 //! | `host` | reads the host's state |
+//! | `joined` | uplinks that are ports of one bridge |
+//! | `finding` | a result of a check |
 //! | `checks` | one function for each fault, from facts to findings |
 //! | `reasons` | the reasons why an interface stopped, in words that help |
 
@@ -11,44 +13,19 @@
 
 mod checks;
 mod facts;
+mod finding;
 mod host;
+mod joined;
 pub mod qemu;
 mod reasons;
 #[cfg(test)]
 mod tests;
 
-use std::borrow::Cow;
-
-use serde::Serialize;
-
-pub use checks::{CHECKS, Joined};
+pub use checks::{CHECKS, Check};
 pub use facts::{Facts, Host, Link, Permissions, Qemu, SocketFile};
+pub use finding::Finding;
 pub use host::{joined_by_a_bridge, look_at_host};
-
-/// A result of one check.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// The name of the check in the guide.
-    pub check: &'static str,
-    /// True if something does not work as it should; otherwise the finding is only worth knowing.
-    pub wrong: bool,
-    /// The interface or uplink, or `host` or `switch`.
-    pub subject: String,
-    /// The fault, in plain words.
-    pub what: String,
-    /// The evidence.
-    pub known_by: String,
-    /// The remedy, a command if there is one.
-    pub mend: Cow<'static, str>,
-}
-
-/// A check: its name, under which the guide describes it, and its function.
-pub struct Check {
-    /// The name.
-    pub name: &'static str,
-    /// Looks for the fault in the facts.
-    pub find: fn(&Facts, &mut Vec<Finding>),
-}
+pub use joined::Joined;
 
 /// The findings of all checks, faults first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {

@@ -7,8 +7,6 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::host::version;
-
 /// Distributions' names for the QEMU for guests of this machine's kind.
 const PROGRAMS: [&str; 4] = [of_this_machine(), "qemu-kvm", "/usr/libexec/qemu-kvm", "kvm"];
 /// Longest wait for a QEMU to print its version, which takes some 30 ms.
@@ -94,6 +92,12 @@ pub(super) fn version_in(program: &Path) -> Option<(u32, u32)> {
             return None;
         }
     }
+}
+
+/// The first two numbers of `text`, which is `6.12.0-13-amd64`, or the part of a line after `version`.
+pub(super) fn version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]

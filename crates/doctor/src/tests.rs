@@ -814,9 +814,9 @@ fn this_machine_can_be_looked_at() {
 
 #[test]
 fn versions_and_quotas_are_read() {
-    assert_eq!(host::version("6.12.0-13-amd64"), Some((6, 12)));
-    assert_eq!(host::version("10.0.2 (Debian 1:10.0.2)"), Some((10, 0)));
-    assert_eq!(host::version("none"), None);
+    assert_eq!(qemu::version("6.12.0-13-amd64"), Some((6, 12)));
+    assert_eq!(qemu::version("10.0.2 (Debian 1:10.0.2)"), Some((10, 0)));
+    assert_eq!(qemu::version("none"), None);
     assert_eq!(host::quota("50000 100000"), Some(0.5));
     assert_eq!(host::quota("max 100000"), None);
 }
@@ -857,7 +857,7 @@ fn uplinks_are_joined_by_a_bridge_that_both_are_ports_of() {
     let of = |bridges: &[(&str, &str)]| {
         let bridges = bridges.iter().map(|(port, bridge)| ((*port).into(), (*bridge).into()));
         let bridges: BTreeMap<String, String> = bridges.collect();
-        let joined = checks::joined(uplinks(), &bridges);
+        let joined = joined::joined(uplinks(), &bridges);
         joined.iter().map(|it| format!("{}{}", it.first.0, it.second.0)).collect::<Vec<_>>()
     };
     assert!(of(&[]).is_empty());

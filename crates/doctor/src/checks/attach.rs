@@ -5,8 +5,8 @@ use weir_switch::control::VifStatus;
 use weir_switch::explain::{AgentState, Explanation};
 use weir_switch::stats::{PortState, PortStats, Silence};
 
-use super::{Facts, Finding, finding, note};
-use crate::facts::{Permissions, Qemu};
+use crate::facts::{Facts, Permissions, Qemu};
+use crate::finding::{Finding, finding, note};
 use crate::reasons::explained;
 
 /// Interfaces that wait for a VM.

@@ -5,9 +5,16 @@ mod loops;
 mod machine;
 mod traffic;
 
-use super::{Check, Facts, Finding};
-pub use loops::Joined;
-pub(super) use loops::joined;
+use crate::facts::Facts;
+use crate::finding::Finding;
+
+/// A check: its name, under which the guide describes it, and its function.
+pub struct Check {
+    /// The name.
+    pub name: &'static str,
+    /// Looks for the fault in the facts.
+    pub find: fn(&Facts, &mut Vec<Finding>),
+}
 
 /// All checks, in the order of the guide's table.
 pub const CHECKS: &[Check] = &[
@@ -62,25 +69,3 @@ pub const CHECKS: &[Check] = &[
     Check { name: "qemu-old", find: machine::qemu_old },
     Check { name: "qemu-vectors", find: machine::qemu_vectors },
 ];
-
-/// A finding: a fault, or something worth knowing.
-fn finding(
-    check: &'static str,
-    subject: impl ToString,
-    what: impl Into<String>,
-    known_by: impl Into<String>,
-    mend: impl Into<String>,
-) -> Finding {
-    Finding {
-        check,
-        wrong: true,
-        subject: subject.to_string(),
-        what: what.into(),
-        known_by: known_by.into(),
-        mend: mend.into().into(),
-    }
-}
-
-fn note(found: Finding) -> Finding {
-    Finding { wrong: false, ..found }
-}
