@@ -193,6 +193,7 @@ fn of_ports(ports: &[PortStats], text: &mut Text) {
     let kind = |port: &PortStats| match port.kind {
         PortKind::Vif => "vif",
         PortKind::Uplink => "uplink",
+        PortKind::Own => "own",
     };
     let info = ports.iter().map(|it| ([name(it), ("kind", Cow::from(kind(it)))], 1));
     text.family(Gauge, ("weir_port_info", "Ports, and what they are."), info);

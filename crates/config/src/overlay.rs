@@ -68,7 +68,7 @@ pub struct NetworkConfig {
 
 impl NetworkConfig {
     /// The beginning of the name of weir's own port in the network.
-    const PORT_PREFIX: &str = "gateway.";
+    pub const PORT_PREFIX: &str = "gateway.";
 
     /// The name of weir's own port in the network, if weir has one there.
     pub fn port_name(&self) -> Option<PortName> {

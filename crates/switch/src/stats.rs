@@ -174,6 +174,8 @@ pub enum PortKind {
     Vif,
     /// A port to the host or the outside.
     Uplink,
+    /// weir itself in a network.
+    Own,
 }
 
 /// The state of a port.

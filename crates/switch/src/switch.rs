@@ -27,6 +27,7 @@ use crate::control::{Response, VifStatus};
 use crate::helper::Hands;
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
+use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
 
@@ -135,8 +136,38 @@ impl Ports {
         self.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name)).chain(self.outward())
     }
 
-    fn is_uplink(&self, name: &PortName) -> bool {
+    /// True if a port that is no interface has the name.
+    fn is_outward(&self, name: &PortName) -> bool {
         self.outward().any(|(_, other)| other == name)
+    }
+
+    /// What there is instead of an interface or an uplink of this name.
+    fn no_such_port(&self, name: &PortName) -> NoSuchPort {
+        let own = self.gateways.iter().find(|gateway| gateway.name == *name);
+        let overlay = self.overlay.as_ref().filter(|overlay| overlay.name == *name);
+        match (own, overlay) {
+            (Some(own), _) => NoSuchPort::Own { name: name.clone(), network: own.network.clone() },
+            (None, Some(_)) => NoSuchPort::Overlay(name.clone()),
+            (None, None) => NoSuchPort::Absent(name.clone()),
+        }
+    }
+
+    /// The answer to a request for an interface where none has this name.
+    fn no_such_vif(&self, name: &PortName) -> Response {
+        if self.uplinks.iter().any(|uplink| uplink.config.name == *name) {
+            let message = format!("{name} is an uplink, which stays as it is while weir runs");
+            let help = format!(
+                "change its table in the configuration and start weir again; its filters can change: `weir filter set {name}`"
+            );
+            return Response::refused(message, help);
+        }
+        match self.no_such_port(name) {
+            NoSuchPort::Absent(_) => {
+                let message = format!("there is no interface called {name}");
+                Response::not_found(message, "`weir vif list` shows those there are")
+            }
+            other => other.response(),
+        }
     }
 
     fn len(&self) -> usize {
@@ -596,7 +627,7 @@ impl Switch {
         let keeper = self.keeper_socket();
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
-            return no_such_vif(name, ports.is_uplink(name));
+            return ports.no_such_vif(name);
         };
         let mut config = ports.vifs[index].config.clone();
         self.networks.unsettle(&mut config);
@@ -680,7 +711,8 @@ impl Switch {
             Ok(rules) => rules,
             Err(error) => return Response::error(error.to_string()),
         };
-        let Ports { vifs, uplinks, .. } = &mut *self.ports();
+        let mut ports = self.ports();
+        let Ports { vifs, uplinks, .. } = &mut *ports;
         let vifs = vifs.iter_mut().map(|Vif { port, config, rules, .. }| {
             (port.id(), &config.name, &config.vlan, &mut config.filter, rules)
         });
@@ -690,7 +722,7 @@ impl Switch {
         let Some((id, _, vlan, old_filter, old_rules)) =
             vifs.chain(uplinks).find(|(_, port, ..)| *port == name)
         else {
-            return shown::no_such_port(name);
+            return ports.no_such_port(name).response();
         };
         if !vlan.mirrored().is_empty() && !filter.is_empty() {
             let error = config::MirrorError::Ignores(name.clone(), "filter");
@@ -708,7 +740,7 @@ impl Switch {
     fn vif_del(&self, name: &PortName) -> Response {
         let mut ports = self.ports();
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
-            return no_such_vif(name, ports.is_uplink(name));
+            return ports.no_such_vif(name);
         };
         if let Some(Vif { config, link: Link::Xen, .. }) = ports.vifs.get(index) {
             return xen::not_ours_to_remove(config);
@@ -794,18 +826,6 @@ fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, Switc
 
 fn refused(error: &impl std::fmt::Display, help: impl Into<String>) -> Response {
     Response::refused(error.to_string(), help.into())
-}
-
-fn no_such_vif(name: &PortName, is_uplink: bool) -> Response {
-    if is_uplink {
-        let message = format!("{name} is an uplink, which stays as it is while weir runs");
-        let help = format!(
-            "change its table in the configuration and start weir again; its filters can change: `weir filter set {name}`"
-        );
-        return Response::refused(message, help);
-    }
-    let message = format!("there is no interface called {name}");
-    Response::not_found(message, "`weir vif list` shows those there are")
 }
 
 /// An error with its causes on one line, and its help.

@@ -20,6 +20,7 @@ use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 use weir_wire::{Ethernet, TagProtocol, Tci};
 
 use crate::control::Response;
+use crate::named::NoSuchPort;
 use crate::switch::Switch;
 
 pub use live::{FollowRequest, FollowedFrame, FollowedStep, LiveTrace};
@@ -54,9 +55,9 @@ pub struct TraceStep {
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum TraceRefused {
     /// There is no such port.
-    #[error("there is no interface or uplink called {0}")]
-    #[diagnostic(help("`weir stats` shows those there are"))]
-    NoSuchPort(PortName),
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    NoSuchPort(#[from] NoSuchPort),
     /// The frame's length is outside the limits.
     #[error("a frame has {FRAME_LEN_MIN} to {FRAME_LEN_MAX} bytes, not {0}")]
     Length(usize),
@@ -80,9 +81,7 @@ impl Switch {
     /// # Errors
     /// [`TraceRefused`]
     pub fn trace(&self, name: &PortName, frame: &[u8]) -> Result<Trace, TraceRefused> {
-        let Some(id) = self.port_id(name) else {
-            return Err(TraceRefused::NoSuchPort(name.clone()));
-        };
+        let id = self.port_id(name)?;
         let fits = u32::try_from(frame.len());
         if !fits.is_ok_and(|len| (FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len)) {
             return Err(TraceRefused::Length(frame.len()));
@@ -117,9 +116,7 @@ impl Switch {
     pub(crate) fn traced(&self, name: &PortName, frame: &[u8]) -> Response {
         match self.trace(name, frame) {
             Ok(trace) => Response::Traced { trace },
-            Err(refused @ TraceRefused::NoSuchPort(_)) => {
-                Response::not_found(refused.to_string(), "`weir stats` shows those there are")
-            }
+            Err(TraceRefused::NoSuchPort(absent)) => absent.response(),
             Err(refused) => Response::error(refused.to_string()),
         }
     }

@@ -2,6 +2,7 @@
 // The page asks the API as any client does. What it gets is written as text, never as markup.
 
 const LOOK_MS = 1000, HISTORY = 120, DECISIONS = 100, EVENTS = 100, ROWS = 50, DROPS = 50, DENSE = 60;
+const KINDS = { vif: "a guest's interface", uplink: "uplink", own: "weir itself" };
 const SIGNS = { running: "●", connected: "◐", halted: "◑", waiting: "○", stopped: "✕" };
 const by = (id) => document.getElementById(id);
 
@@ -77,7 +78,7 @@ function network(port) {
   if (mirror) return "Mirrors";
   if (access) return `VLAN ${access}`;
   if (name) return `Network ${name}`;
-  return trunk || port.kind === "uplink" ? "Several networks" : "VLAN 1";
+  return trunk || port.kind !== "vif" ? "Several networks" : "VLAN 1";
 }
 
 function membership(port) {
@@ -260,7 +261,7 @@ function draw(found) {
       make("h3", {}, make("span", {}, key), make("small")), make("ul", { class: "tiles" }));
     say(net.querySelector("small"), members.length === 1 ? "1 port" : `${members.length} ports`);
     // Uplinks first: the way out is above.
-    members.sort((a, b) => (b.port.kind === "uplink") - (a.port.kind === "uplink") || byName(a, b));
+    members.sort((a, b) => (a.port.kind === "vif") - (b.port.kind === "vif") || byName(a, b));
     arrange(net.lastElementChild, members.map(tile));
     return net;
   });
@@ -289,7 +290,7 @@ function tile({ port, rates }) {
   set(item, "class", port.state);
   set(item.firstElementChild, "aria-current", String(port.name === page.chosen));
   say(sign, SIGNS[port.state] ?? "");
-  say(said, `, ${port.kind === "uplink" ? "uplink, " : ""}${port.state}`);
+  say(said, `, ${port.kind === "vif" ? "" : `${KINDS[port.kind]}, `}${port.state}`);
   const [received, sent] = [rates.rx, rates.tx].map((it) => rate(it).replace(" ", "\u00a0"));
   say(flow, port.state === "running" ? `↓\u00a0${received} ↑\u00a0${sent}\u00a0/s` : port.state);
   say(drops, rates.drops ? `${rate(rates.drops)} dropped/s` : "");
@@ -372,7 +373,7 @@ function open() {
   say(by("port-title"), port.name);
   const facts = [
     ["State", port.stopped_reason ? `${port.state}: ${port.stopped_reason}` : port.state],
-    ["Kind", port.kind === "vif" ? "a guest's interface" : "uplink"],
+    ["Kind", KINDS[port.kind]],
     ["Member of", membership(port)],
     ["Address", port.mac ?? "–"],
     ["Received", `${count(port.rx.frames)} frames, ${bits(rates.rxBits)}`],

@@ -12,7 +12,7 @@ use pcap_file::DataLink;
 use pcap_file::pcap::PcapReader;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use weir_api::{Client, ClientError};
-use weir_config::{Defaults, PortName};
+use weir_config::{Defaults, NetworkConfig, PortName};
 use weir_switch::control::AddressEntry;
 use weir_switch::stats::PortKind;
 use weir_switch::trace::{FollowedFrame, FollowedStep, Trace, TraceStep};
@@ -28,9 +28,6 @@ use crate::frame;
 const SOMEBODY: Mac = Mac([0x02, 0, 0x5e, 0x90, 0x10, 0]);
 /// The first word of a pcapng file, which is the same in both byte orders.
 const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-
-/// What begins the names of weir's own ports in networks.
-const OWN_PORTS: &str = "gateway.";
 
 /// `weir trace`
 ///
@@ -109,7 +106,7 @@ fn bad(error: impl ToString) -> CommandError {
 /// The default source address of a frame from the port.
 fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
     let port = client.stats()?.ports.into_iter().find(|port| port.name == *name);
-    if port.is_none_or(|port| port.kind == PortKind::Uplink) {
+    if port.is_none_or(|port| port.kind != PortKind::Vif) {
         return Ok(SOMEBODY);
     }
     let vif = client.vifs()?.into_iter().find(|vif| vif.config.name == *name);
@@ -123,7 +120,8 @@ fn station(known: &[AddressEntry], port: &PortName, ip: IpAddr) -> (Option<Mac>,
         |entry: &&AddressEntry| known.iter().any(|own| own.port == *port && own.vlan == entry.vlan);
     let near = || known.iter().filter(is_near);
     let of_ip = near().find(|entry| entry.ips.contains(&ip));
-    let router = || near().find(|entry| entry.port.as_str().starts_with(OWN_PORTS));
+    let router =
+        || near().find(|entry| entry.port.as_str().starts_with(NetworkConfig::PORT_PREFIX));
     let (entry, who) = match (of_ip, of_ip.is_none().then(router).flatten()) {
         (Some(entry), _) => (entry, format!("the station of {ip}")),
         (None, Some(router)) => {

@@ -153,8 +153,8 @@ fn port_cells(port: &PortStats) -> Vec<String> {
             time(port.hold_ns.max),
             time(port.latency_budget_ns),
         ],
-        // An uplink has no guest to interrupt.
-        PortKind::Uplink => ["-", "-", "-", "-", "-"].map(String::from),
+        // There is no guest to interrupt.
+        PortKind::Uplink | PortKind::Own => ["-", "-", "-", "-", "-"].map(String::from),
     });
     cells
 }

@@ -100,7 +100,7 @@ impl Column {
     pub(super) fn cell(self, port: &PortRates) -> String {
         let of_vif = |text: String| match port.kind {
             PortKind::Vif => text,
-            PortKind::Uplink => "-".into(),
+            PortKind::Uplink | PortKind::Own => "-".into(),
         };
         match self {
             Self::Name => port.name.to_string(),

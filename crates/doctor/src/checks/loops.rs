@@ -15,7 +15,7 @@ pub(super) fn found(facts: &Facts, found: &mut Vec<Finding>) {
         };
         let name = &port.name;
         let (what, mend) = match port.kind {
-            PortKind::Uplink => (
+            PortKind::Uplink | PortKind::Own => (
                 format!("blocked: what leaves by {with} comes back by {name}"),
                 format!("take {name} or {with} out of the LAN that both are in"),
             ),

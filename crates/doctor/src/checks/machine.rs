@@ -36,7 +36,7 @@ fn age_s(facts: &Facts, line: &str) -> Option<u64> {
 }
 
 pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
-    let uplinks = facts.ports().filter(|port| port.kind == PortKind::Uplink);
+    let uplinks = facts.ports().filter(|port| port.kind != PortKind::Vif);
     for port in uplinks.filter(|port| port.state == PortState::Stopped) {
         found.push(finding(
             "uplink-stopped",

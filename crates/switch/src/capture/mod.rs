@@ -15,6 +15,7 @@ use weir_config::{Direction, Expression, PortName};
 use weir_engine::capture::{Capture, CaptureError, Counted, Header, Wanted};
 use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 
+use crate::named::NoSuchPort;
 use crate::switch::Switch;
 use pcapng::Writer;
 
@@ -51,9 +52,9 @@ pub struct CaptureRequest {
 #[derive(Debug, thiserror::Error, Diagnostic)]
 pub enum CaptureRefused {
     /// There is no such port.
-    #[error("there is no interface or uplink called {0}")]
-    #[diagnostic(help("`weir stats` shows those there are"))]
-    NoSuchPort(PortName),
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    NoSuchPort(#[from] NoSuchPort),
     /// The number of frames is outside the limits of a live trace.
     #[error("a live trace has 1 to {FOLLOWED_MAX} frames, not {0}")]
     Frames(u32),
@@ -94,10 +95,8 @@ impl Switch {
         }
         let mut seen = BTreeSet::new();
         request.ports.retain(|name| seen.insert(name.clone()));
-        let number = |name: &PortName| {
-            self.port_id(name).ok_or_else(|| CaptureRefused::NoSuchPort(name.clone()))
-        };
-        let ports = request.ports.iter().map(number).collect::<Result<Vec<_>, _>>()?;
+        let numbers = request.ports.iter().map(|name| self.port_id(name));
+        let ports = numbers.collect::<Result<Vec<_>, _>>()?;
         let is_wanted = |direction| request.direction.is_none_or(|only| only == direction);
         let wanted = Wanted {
             tx: is_wanted(Direction::Tx) && !request.drops,

@@ -127,6 +127,7 @@ fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
 /// weir's port in a network, with its service.
 pub(super) struct Gateway {
     pub(super) name: PortName,
+    pub(super) network: NetworkName,
     pub(super) id: PortId,
     pub(super) vid: Vid,
     pub(super) port: Arc<GatewayPort>,
@@ -260,9 +261,8 @@ impl Switch {
         mut taps: HostTaps,
     ) -> Result<(), SwitchError> {
         for (vid, network, config) in self.networks.with_gateway() {
-            let Some(name) = network.port_name() else { continue };
             let (file, host) = (files.remove(&network.name), taps.remove(&network.name));
-            self.plug_in_gateway(vid, &name, config, file, host)?;
+            self.plug_in_gateway(vid, network, config, file, host)?;
         }
         // Otherwise a helper has made the rules.
         if matches!(self.hands, Hands::Own) {
@@ -276,15 +276,16 @@ impl Switch {
     fn plug_in_gateway(
         &self,
         vid: Vid,
-        name: &PortName,
+        network: &NetworkConfig,
         config: &GatewayConfig,
         file: Option<File>,
         host: Option<Tap>,
     ) -> Result<(), SwitchError> {
-        let mac = mac_of(name);
+        let Some(name) = network.port_name() else { return Ok(()) };
+        let mac = mac_of(&name);
         let subnets: Vec<_> =
             config.addresses.iter().map(|address| address.get().trunc()).collect();
-        let kept = host.as_ref().and_then(|tap| self.keeper.keep_queues(name, tap.queues()));
+        let kept = host.as_ref().and_then(|tap| self.keeper.keep_queues(&name, tap.queues()));
         let settings = GatewaySettings {
             name: name.to_string(),
             vid,
@@ -336,7 +337,8 @@ impl Switch {
         let served = Arc::clone(&port);
         lock(&self.served.0).push(Serving { vid, subnets, relied_on, port: served });
         let counters = made.unwrap_or_default();
-        let gateway = Gateway { name: name.clone(), id, vid, port, counters, service, kept };
+        let gateway =
+            Gateway { name, network: network.name.clone(), id, vid, port, counters, service, kept };
         self.ports().gateways.push(gateway);
         Ok(())
     }

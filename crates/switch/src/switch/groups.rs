@@ -10,7 +10,7 @@ use weir_fabric::PortId;
 use weir_groups::{Connection, Decision, Direction, Why};
 use weir_limits::GROUP_PAGE;
 
-use super::{Ports, Switch, Vif, no_such_vif};
+use super::{Ports, Switch, Vif};
 use crate::control::Response;
 use crate::stats::{ConnectionPage, ConnectionStats, GroupStats};
 
@@ -64,7 +64,7 @@ impl Switch {
     pub(super) fn connections(&self, name: &PortName, from: u32) -> Response {
         let ports = self.ports();
         let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
-            return no_such_vif(name, ports.is_uplink(name));
+            return ports.no_such_vif(name);
         };
         let groups = self.engine.groups(vif.port.id());
         let (found, next) = groups.map_or_else(Default::default, |groups| {

@@ -238,7 +238,7 @@ impl Switch {
         let vifs = listed.vifs.iter().map(|vif| &vif.name);
         let names = vifs.chain(listed.uplinks.iter().map(|uplink| &uplink.name));
         let is_there = |name: &PortName| {
-            ports.is_uplink(name) || ports.vifs.iter().any(|vif| vif.config.name == *name)
+            ports.is_outward(name) || ports.vifs.iter().any(|vif| vif.config.name == *name)
         };
         noted.deleted = names.filter(|name| !is_there(name)).map(ToString::to_string).collect();
         Ok(noted)

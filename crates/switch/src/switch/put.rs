@@ -11,7 +11,7 @@ use weir_config::{
 use weir_engine::guest::{PortInfo, State};
 
 use super::settings::Settings;
-use super::{Link, Ports, Switch, Vif, failed, no_such_vif, port_state, refused, xen};
+use super::{Link, Ports, Switch, Vif, failed, port_state, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
 
 /// The changes of an interface.
@@ -39,7 +39,7 @@ impl Switch {
         let source = self.source();
         let ports = self.ports();
         let Some(vif) = ports.vifs.iter().find(|vif| vif.config.name == *name) else {
-            return no_such_vif(name, ports.is_uplink(name));
+            return ports.no_such_vif(name);
         };
         let listed = source.as_ref().map(|source| &source.listed);
         let file = listed.and_then(|listed| match vif.origin() {

@@ -27,6 +27,7 @@ use crate::explain::{
 };
 use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
+use crate::named::NoSuchPort;
 use crate::stats::{
     BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats,
     PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats,
@@ -49,7 +50,7 @@ impl Switch {
             return match self.manager.explain_uplink(name) {
                 Some(explanation) => self.with_dispatch(&ports, explanation),
                 None if name.as_str() == PLACEMENT => self.placement_explain(),
-                None => no_such_port(name),
+                None => ports.no_such_port(name).response(),
             };
         };
         let ManagedExplanation { split, agent, steering } = self.manager.explain_vif(vif.port.id());
@@ -194,11 +195,14 @@ impl Switch {
     }
 
     /// The number of an interface's or uplink's port.
-    pub(crate) fn port_id(&self, name: &PortName) -> Option<PortId> {
+    ///
+    /// # Errors
+    /// [`NoSuchPort`]
+    pub(crate) fn port_id(&self, name: &PortName) -> Result<PortId, NoSuchPort> {
         let ports = self.ports();
         let vif = ports.vifs.iter().find(|vif| vif.config.name == *name).map(|vif| vif.port.id());
         let uplink = || ports.uplinks.iter().find(|uplink| uplink.config.name == *name);
-        vif.or_else(|| Some(uplink()?.id))
+        vif.or_else(|| Some(uplink()?.id)).ok_or_else(|| ports.no_such_port(name))
     }
 
     /// The counters of the whole switch.
@@ -511,6 +515,7 @@ fn overlay_stats(overlay: &Overlay) -> PortStats {
 
 fn gateway_stats(gateway: &Gateway) -> PortStats {
     let mut stats = outward_stats(&gateway.name, &*gateway.port, &gateway.counters);
+    stats.kind = PortKind::Own;
     stats.answers = gateway.answers();
     stats
 }
@@ -554,9 +559,4 @@ pub(super) fn port_state(state: State) -> PortState {
         State::Running => PortState::Running,
         State::Stopped => PortState::Stopped,
     }
-}
-
-pub(super) fn no_such_port(name: &PortName) -> Response {
-    let message = format!("there is no interface or uplink called {name}");
-    Response::not_found(message, "`weir stats` shows those there are")
 }

@@ -12,7 +12,7 @@ use weir_wire::{Mac, Offload};
 use super::*;
 use crate::control::{ControlHandler as _, Request};
 use crate::explain::VifExplanation;
-use crate::stats::{PortStats, QueuePairNumbers, Silence, SilentRing};
+use crate::stats::{PortKind, PortStats, QueuePairNumbers, Silence, SilentRing};
 
 mod addresses;
 mod groups;
@@ -253,13 +253,40 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
 }
 
 #[test]
-fn an_uplink_is_told_from_an_interface_that_is_not_there() {
-    let text = |is_uplink| match no_such_vif(&name("lan"), is_uplink) {
+fn a_port_that_is_no_interface_has_one_answer_to_every_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("out.sock");
+    let bench = Bench::with(&format!(
+        "[network.lan]\naddress = \"192.168.77.1/24\"\n[vif.a]\n[uplink.out]\nkind = \"stream\"\npath = {path:?}\n",
+    ));
+    let said = |response| match response {
         Response::Error { message, help, .. } => format!("{message}; {}", help.unwrap()),
         other => panic!("{other:?}"),
     };
-    assert!(text(false).contains("there is no interface called lan"));
-    assert!(text(true).contains("lan is an uplink") && text(true).contains("weir filter set lan"));
+    let answers = |text: &str| {
+        let name = name(text);
+        let all = [
+            Request::VifShow { name: name.clone() },
+            Request::VifSet { name: name.clone(), changes: Box::default() },
+            Request::VifDel { name: name.clone() },
+            Request::FilterSet { name: name.clone(), rules: Vec::new() },
+            Request::VifExplain { name: name.clone() },
+            Request::Trace { name: name.clone(), frame: vec![0; 60] },
+        ];
+        let captured = serde_json::from_value(serde_json::json!({ "ports": [name] })).unwrap();
+        let refused = bench.switch.capture(captured).map(drop).unwrap_err();
+        let refused = format!("{refused}; {}", refused.help().unwrap());
+        all.map(|request| said(bench.switch.handle(request))).into_iter().chain([refused])
+    };
+    for answer in answers("gateway.lan") {
+        assert!(answer.starts_with("gateway.lan is weir itself in network `lan`"), "{answer}");
+        assert!(answer.contains("[network.lan]"), "{answer}");
+    }
+    assert!(answers("gateway.lam").all(|answer| answer.contains("called gateway.lam")));
+    let shown = said(bench.switch.handle(Request::VifShow { name: name("out") }));
+    assert!(shown.contains("out is an uplink") && shown.contains("weir filter set out"), "{shown}");
+    assert_eq!(bench.port("gateway.lan").kind, PortKind::Own);
+    assert_eq!(bench.port("out").kind, PortKind::Uplink);
 }
 
 #[test]

@@ -174,7 +174,7 @@ impl Switch {
                 return Err(AttachError::Full);
             }
             let mut names = ports.vifs.iter().map(|vif| &vif.config.name);
-            if names.any(|name| *name == config.name) || ports.is_uplink(&config.name) {
+            if names.any(|name| *name == config.name) || ports.is_outward(&config.name) {
                 return Err(AttachError::Name(vif));
             }
         }

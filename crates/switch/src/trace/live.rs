@@ -77,7 +77,7 @@ impl Switch {
         if !(1..=FOLLOWED_MAX).contains(&frames) {
             return Err(CaptureRefused::Frames(frames));
         }
-        let sender = self.port_id(name).ok_or_else(|| CaptureRefused::NoSuchPort(name.clone()))?;
+        let sender = self.port_id(name)?;
         let filter = (!request.filter.is_empty()).then(|| request.filter.program());
         let ports = self.each_port(|id, name, _, vif| (id, name.clone(), vif.is_some()));
         let following = self.engine().follow(sender, filter, frames)?;
