@@ -17,7 +17,7 @@ use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use weir_config::reload::Difference;
-use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
+use weir_config::{Defaults, FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::capture::CaptureRequest;
 use weir_switch::control::{AddressEntry, Put, VifShown, VifStatus};
@@ -37,12 +37,12 @@ const RELOAD_TIMEOUT: Duration = Duration::from_secs(limits::RELOAD_TIMEOUT_SECS
 pub enum ClientError {
     /// No process serves the socket.
     #[error("no weir answers on {}", path.display())]
-    #[diagnostic(help(
-        "is weir running? start it with `weir run`, or name its socket with --control"
-    ))]
     NotRunning {
         /// The control socket.
         path: PathBuf,
+        /// The remedy.
+        #[help]
+        help: String,
     },
     /// This user may not open the socket.
     #[error("not allowed to use {}", path.display())]
@@ -79,6 +79,19 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// Nobody serves `path`. The system's weir would serve `system`.
+    pub fn not_running(path: &Path, system: &Path) -> Self {
+        let help = if path != system && system.exists() {
+            let system = system.display();
+            format!("is weir running? another one has {system}: sudo, or --control {system}")
+        } else {
+            "is weir running? start it with `weir run`, or name its socket with --control".into()
+        };
+        Self::NotRunning { path: path.into(), help }
+    }
+}
+
 /// A connection to a running weir.
 #[derive(Debug)]
 pub struct Client {
@@ -108,7 +121,7 @@ impl Client {
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
         let stream = UnixStream::connect(path).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                ClientError::NotRunning { path: path.into() }
+                ClientError::not_running(path, Path::new(Defaults::SYSTEM_CONTROL))
             }
             io::ErrorKind::PermissionDenied => ClientError::NotAllowed { path: path.into() },
             _ => ClientError::NoAnswer { path: path.into(), reason: error.to_string() },

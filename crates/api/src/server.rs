@@ -70,7 +70,7 @@ impl ApiServer {
         hands: &Hands,
         serving: Serving,
     ) -> Result<Self, ListenError> {
-        let failed = |step| move |source| ListenError::Io { step, path: path.into(), source };
+        let failed = |step| move |source| ListenError::of(step, path, source);
         let bound = hands.bind_control(path, serving.group())?;
         let unix = bound.listener().try_clone().map_err(failed("duplicate"))?;
         let threads = failed("start a thread for");

@@ -366,8 +366,15 @@ fn the_connections_of_the_api_are_shown_as_a_limit() {
 fn a_client_without_a_server_asks_whether_weir_runs() {
     let error = Client::connect(std::path::Path::new("/nonexistent/c.sock")).unwrap_err();
     assert!(matches!(error, ClientError::NotRunning { .. }));
-    let help = miette::Diagnostic::help(&error).unwrap().to_string();
-    assert!(help.starts_with("is weir running?"), "{help}");
+    let help = |error: &ClientError| miette::Diagnostic::help(error).unwrap().to_string();
+    assert!(help(&error).starts_with("is weir running?"), "{}", help(&error));
+    // The socket of another user's weir is there.
+    let dir = tempfile::tempdir().unwrap();
+    let system = dir.path().join("control.sock");
+    std::fs::write(&system, "").unwrap();
+    let error = ClientError::not_running(&dir.path().join("other.sock"), &system);
+    let of_system = format!("--control {}", system.display());
+    assert!(help(&error).ends_with(&of_system), "{}", help(&error));
 }
 
 #[test]

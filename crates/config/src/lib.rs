@@ -155,6 +155,8 @@ pub struct Defaults {
 impl Defaults {
     /// The directory of root's and the system's sockets.
     pub const SYSTEM_DIR: &str = "/run/weir";
+    /// The control socket of root's weir.
+    pub const SYSTEM_CONTROL: &str = "/run/weir/control.sock";
     const CONTROL_NAME: &str = "control.sock";
 
     /// The defaults of the user who runs this process.

@@ -137,6 +137,11 @@ pub(crate) const HELPERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
 /// A further capability, for a socket that belongs to a group.
 pub(crate) const GIVE_AWAY: CapabilitySet = CapabilitySet::CHOWN;
 
+/// True if this process may change the interfaces and rules of its network namespace.
+pub fn may_administer_networks() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
+}
+
 /// Makes this process `identity`'s. It keeps the rights of that user, and those capabilities of `kept` that it had. It
 /// gets none from a program that it starts, is not traced, and leaves no core.
 pub(crate) fn give_up(

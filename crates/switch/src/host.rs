@@ -55,6 +55,23 @@ pub fn lacks(networks: &Networks) -> Vec<Lack> {
     all
 }
 
+/// The problem that this process may not make rules of nftables.
+pub(crate) fn no_right() -> Option<Lack> {
+    let what = "`nat` takes root or CAP_NET_ADMIN, and this user has neither".to_owned();
+    let help =
+        "start weir as root; without root, an uplink with `kind = \"stream\"` takes guests out"
+            .to_owned();
+    (!weir_sandbox::may_administer_networks()).then_some(Lack { what, help: Some(help) })
+}
+
+/// The unmet requirements for NAT of these networks, and of this user who would start weir.
+pub fn lacks_of_a_start(networks: &Networks) -> Vec<Lack> {
+    let mut all = lacks(networks);
+    let has_nat = networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
+    all.extend(no_right().filter(|_| has_nat));
+    all
+}
+
 /// The problem that the host does not route, with the file that sets the key.
 fn not_routing(root: &Path, key: &str) -> Option<Lack> {
     let now = fs::read_to_string(root.join("proc/sys").join(key.replace('.', "/"))).ok()?;

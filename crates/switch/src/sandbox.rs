@@ -11,6 +11,7 @@ use weir_config::{Config, Execution, SocketPath, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
 use crate::helper::{Hands, Helper, Tasks};
+use crate::host::{Lack, no_right};
 use crate::switch::gateways::{nat_tasks, resolver_task};
 
 /// The default user that weir becomes, if it exists.
@@ -58,6 +59,15 @@ pub enum ConfineError {
         "name a user in `user` of [switch], or make one: useradd --system --no-create-home weir"
     ))]
     Identity(#[from] IdentityError),
+    /// The user has no right to make a way out through the host.
+    #[error("{what}")]
+    WayOut {
+        /// The problem.
+        what: String,
+        /// Advice on how to resolve it.
+        #[help]
+        help: Option<String>,
+    },
     /// The helper, which does privileged work, cannot be started.
     #[error("cannot start the helper")]
     Helper(#[source] io::Error),
@@ -138,6 +148,11 @@ impl Needs {
 pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
     if mode == SandboxMode::Off {
         return Ok(Hands::Own);
+    }
+    if !needs.tasks.nat.is_empty()
+        && let Some(Lack { what, help }) = no_right()
+    {
+        return Err(ConfineError::WayOut { what, help });
     }
     let helper = Helper::start(needs.tasks.clone(), needs.sockets.iter().cloned());
     Ok(Hands::Helper(Arc::new(helper.map_err(ConfineError::Helper)?)))

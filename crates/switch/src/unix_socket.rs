@@ -60,6 +60,20 @@ pub enum ListenError {
         #[help]
         help: Option<String>,
     },
+    /// This user has no right to a step.
+    #[error("cannot {step} {}", path.display())]
+    #[diagnostic(help(
+        "this user may not make sockets there: set XDG_RUNTIME_DIR to a directory of this user, or name another place \
+         with --control or `control` in [switch]"
+    ))]
+    NotAllowed {
+        /// The step that failed.
+        step: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// A system call failed.
     #[error("cannot {step} {}", path.display())]
     Io {
@@ -70,6 +84,17 @@ pub enum ListenError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+impl ListenError {
+    /// The failure of a step.
+    pub fn of(step: &'static str, path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Self::NotAllowed { step, path, source },
+            _ => Self::Io { step, path, source },
+        }
+    }
 }
 
 /// A listening socket. Dropping it removes its file, unless another program has replaced it.
@@ -128,7 +153,7 @@ impl BoundListener {
     ) -> Result<Self, ListenError> {
         let io_error = |step, path: &Path| {
             let path = path.to_owned();
-            move |source| ListenError::Io { step, path, source }
+            move |source| ListenError::of(step, &path, source)
         };
         let parent = path.parent().unwrap_or(Path::new("/"));
         let place = Place::make(path).map_err(io_error("use the directory", parent))?;
@@ -265,7 +290,7 @@ impl<'a> Lock<'a> {
         let path = place.beside(Self::NAME);
         let io_error = |step| {
             let path = place.shown().with_file_name(Self::NAME);
-            move |errno: Errno| ListenError::Io { step, path, source: errno.into() }
+            move |errno: Errno| ListenError::of(step, &path, errno.into())
         };
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -339,7 +364,7 @@ fn file_id(path: &Path) -> io::Result<FileId> {
 }
 
 fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
-    let io_error = |step| move |source| ListenError::Io { step, path: path.to_owned(), source };
+    let io_error = |step| move |source| ListenError::of(step, path, source);
     let at = place.path();
     let stale = match fs::symlink_metadata(&at) {
         Ok(found) if found.file_type().is_socket() => (found.dev(), found.ino()),
@@ -437,6 +462,14 @@ mod tests {
 
     fn mode(text: &str) -> SocketMode {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_place_that_this_user_may_not_use_comes_with_the_way_to_another() {
+        let error = |errno: Errno| ListenError::of("lock", Path::new("/run/weir"), errno.into());
+        let help = |errno| error(errno).help().map(|help| help.to_string());
+        assert!(help(Errno::ACCESS).is_some_and(|help| help.contains("XDG_RUNTIME_DIR")));
+        assert!(help(Errno::IO).is_none());
     }
 
     #[test]

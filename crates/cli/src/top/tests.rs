@@ -87,7 +87,8 @@ fn state() -> State {
 }
 
 fn lost() -> Result<Look, ClientError> {
-    Err(ClientError::NotRunning { path: "/run/weir/control.sock".into() })
+    let path = std::path::Path::new("/run/weir/control.sock");
+    Err(ClientError::not_running(path, path))
 }
 
 fn screen(state: &mut State, width: u16, height: u16) -> TestBackend {

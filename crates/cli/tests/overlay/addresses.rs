@@ -415,6 +415,15 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
         assert!(said.contains("network `lan`") && said.contains("reaches by `u0`"), "{said}");
         at.run(remove);
     }
+    // A user without the right is told by both commands.
+    for line in ["weir check --host weir.toml", "timeout 20 weir run weir.toml"] {
+        let line = format!("setpriv --bounding-set=-net_admin {line}");
+        let output = at.command(&line).output().unwrap();
+        let said =
+            [output.stdout, output.stderr].map(|it| String::from_utf8_lossy(&it).into_owned());
+        assert!(!output.status.success() && said.concat().contains("CAP_NET_ADMIN"), "{said:?}");
+        assert!(said.concat().contains("kind = \"stream\""), "{said:?}");
+    }
     at.run("sh -c 'for dir in /usr/sbin /sbin; do [ -L $dir ] || mount -t tmpfs none $dir; done'");
     assert!(lacks().contains("host: there is no program `nft`"));
 }
