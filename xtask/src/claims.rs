@@ -13,7 +13,7 @@ const WORDS_MIN: usize = 4;
 /// Text of a claim that needs no test.
 const BY_CONSTRUCTION: &str = "by construction";
 
-fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
@@ -42,13 +42,30 @@ fn tests_in(source: &str, names: &mut BTreeSet<String>) {
     }
 }
 
+/// Names of all tests of the workspace.
+pub(crate) fn all_tests() -> BTreeSet<String> {
+    let mut tests = BTreeSet::new();
+    for dir in ["crates", "xtask", "tests", "benches"] {
+        tests_below(&root().join(dir), &mut tests);
+    }
+    tests
+}
+
+/// True if `tests` has one called `name`, or one that begins so if `name` ends with `*`.
+pub(crate) fn exists(tests: &BTreeSet<String>, name: &str) -> bool {
+    match name.strip_suffix('*') {
+        Some(front) => tests.iter().any(|test| test.starts_with(front)),
+        None => tests.contains(name),
+    }
+}
+
 /// The parts of `text` in backticks.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
 /// True if `text` has the form of a test's name, or of a prefix with `*`.
-fn is_name(text: &str) -> bool {
+pub(crate) fn is_name(text: &str) -> bool {
     let stem = text.strip_suffix('*').unwrap_or(text);
     let snake = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     stem.contains('_') && stem.chars().all(snake)
@@ -105,14 +122,7 @@ fn claims<'d>(document: &'d str, holds: &str) -> Claims<'d> {
 
 #[test]
 fn each_claim_of_the_documents_names_a_test_that_exists() {
-    let mut tests = BTreeSet::new();
-    for dir in ["crates", "xtask", "tests", "benches"] {
-        tests_below(&root().join(dir), &mut tests);
-    }
-    let exists = |name: &str| match name.strip_suffix('*') {
-        Some(front) => tests.iter().any(|test| test.starts_with(front)),
-        None => tests.contains(name),
-    };
+    let tests = all_tests();
     let lists = [
         ("SECURITY.md", "## What stands in the way"),
         ("ARCHITECTURE.md", "## What a guest can do wrong"),
@@ -121,7 +131,7 @@ fn each_claim_of_the_documents_names_a_test_that_exists() {
         let document = fs::read_to_string(root().join(file)).expect("a document");
         let Claims { named, bare } = claims(&document, holds);
         assert!(named.len() > 10, "{file} names {} tests", named.len());
-        let missing: Vec<_> = named.into_iter().filter(|name| !exists(name)).collect();
+        let missing: Vec<_> = named.into_iter().filter(|name| !exists(&tests, name)).collect();
         assert!(missing.is_empty(), "{file} names tests that do not exist: {missing:#?}");
         assert!(bare.is_empty(), "{file} claims without a test: {bare:#?}");
     }

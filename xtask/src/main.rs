@@ -31,6 +31,8 @@ mod life;
 mod lines;
 #[cfg(test)]
 mod package;
+#[cfg(test)]
+mod papers;
 mod shown;
 mod steps;
 
