@@ -60,7 +60,7 @@ pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
-pub use slice::{CACHE_LINE_BYTES, Slice, recycle};
+pub use slice::{CACHE_LINE_BYTES, Slice, append, recycle};
 pub use window::{Element, Elements, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};

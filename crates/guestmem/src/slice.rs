@@ -291,3 +291,25 @@ pub fn recycle<A, B>(mut used: Vec<A>) -> Vec<B> {
     // test).
     used.into_iter().map(|_| -> B { unreachable!("the vector was cleared") }).collect()
 }
+
+/// Appends what `make` makes of each of `items`, up to the first of which it makes nothing. Returns
+/// the number of appended items. The room is made once, so the loop has no check of it.
+#[inline(always)]
+pub fn append<T: Copy, I>(
+    to: &mut Vec<T>,
+    items: impl ExactSizeIterator<Item = I>,
+    mut make: impl FnMut(I) -> Option<T>,
+) -> usize {
+    let before = to.len();
+    to.reserve(items.len());
+    let mut made = 0;
+    for (place, item) in to.spare_capacity_mut().iter_mut().zip(items) {
+        let Some(value) = make(item) else { break };
+        place.write(value);
+        made += 1;
+    }
+    // SAFETY: the `made` places behind the first `before` items are within the capacity, and were
+    // just written.
+    unsafe { to.set_len(before + made) };
+    made
+}

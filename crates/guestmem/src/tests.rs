@@ -214,6 +214,15 @@ fn recycling_keeps_the_allocation() {
     assert_eq!(again.as_ptr(), place);
 }
 
+#[test]
+fn what_is_appended_ends_at_the_first_item_of_which_nothing_is_made() {
+    let mut halves = Vec::from([7]);
+    assert_eq!(append(&mut halves, [4, 6, 3, 8].into_iter(), |n| (n % 2 == 0).then_some(n / 2)), 2);
+    assert_eq!(halves, [7, 2, 3]);
+    assert_eq!(append(&mut halves, 0..100, |n| Some(n + 1)), 100);
+    assert_eq!((halves.len(), halves[3], halves[102]), (103, 1, 100));
+}
+
 proptest! {
     /// For any request, a piece lies in a region or is refused, and lengths add up.
     #[test]

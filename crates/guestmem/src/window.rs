@@ -248,7 +248,7 @@ impl<const N: usize> Elements<N> {
 
     /// Iterates over up to `max` elements from an index on, up to the last one.
     #[inline(always)]
-    pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
+    pub fn run(&self, first: usize, max: usize) -> impl ExactSizeIterator<Item = Element<'_, N>> {
         let count = max.min((self.last + 1).saturating_sub(first));
         // SAFETY: `last + 1` elements of N bytes from `start` are in the window; `first` is one of
         // them, or one past the last.

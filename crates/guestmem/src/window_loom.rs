@@ -199,8 +199,8 @@ impl<const N: usize> Elements<N> {
     }
 
     /// Iterates over up to `max` elements from an index on, up to the last one.
-    pub fn run(&self, first: usize, max: usize) -> impl Iterator<Item = Element<'_, N>> {
-        (first..=self.last).take(max).map(|index| self.get(index))
+    pub fn run(&self, first: usize, max: usize) -> impl ExactSizeIterator<Item = Element<'_, N>> {
+        (first..self.last + 1).take(max).map(|index| self.get(index))
     }
 
     /// Reads an element.

@@ -221,8 +221,8 @@ struct Writer<'r, 'm> {
 
 /// Notes a chain that was taken ahead and prefetches its front for writing.
 #[inline(always)]
-fn reserved<'m>(taken: &Taken<'m>) -> Reserved<'m> {
-    let Taken { chain, front, pieces } = *taken;
+fn reserved<'m>(taken: Taken<'m>) -> Reserved<'m> {
+    let Taken { chain, front, pieces } = taken;
     front.prefetch_front_write();
     Reserved { chain, front, pieces }
 }
@@ -238,9 +238,7 @@ impl<'m> Writer<'_, 'm> {
         let packets = packets as u16; // a burst
         let Self { device, memory, buffers, chains, .. } = self;
         // An error shows again when a packet needs the chain.
-        let _ = device.take_burst(Direction::Writable, packets, memory, buffers, |taken| {
-            chains.push(reserved(&taken));
-        });
+        let _ = device.take_burst(Direction::Writable, packets, memory, buffers, chains, reserved);
     }
 
     /// Takes one chain more; `false` when there is none.
@@ -248,9 +246,7 @@ impl<'m> Writer<'_, 'm> {
     fn reserve_one(&mut self) -> Result<bool, RingError> {
         let before = self.chains.len();
         let Self { device, memory, buffers, chains, .. } = self;
-        device.take_burst(Direction::Writable, 1, memory, buffers, |taken| {
-            chains.push(reserved(&taken));
-        })?;
+        device.take_burst(Direction::Writable, 1, memory, buffers, chains, reserved)?;
         Ok(chains.len() > before)
     }
 
@@ -295,16 +291,15 @@ impl<'m> Writer<'_, 'm> {
     // Kept out of line, so that its loop has all registers.
     #[inline(never)]
     fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
-        let mut run = Run { frames: 0, arrived_ns: u64::MAX };
         if self.vnet_len != VnetHdr::LEN {
-            return run;
+            return Run { frames: 0, arrived_ns: u64::MAX };
         }
         let Self { chains, next, copies, device, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
-        let (mut bytes, mut bodies) = (0, 0);
-        for (Reserved { chain, front, .. }, Plain { frame, .. }) in
-            free.iter_mut().zip(list.plain())
-        {
+        let (count, mut bytes, mut heads) = (free.len(), 0, 0);
+        let mut left = &mut *free;
+        for Plain { frame, .. } in list.plain() {
+            let Some(Reserved { chain, front, .. }) = left.first_mut() else { break };
             let front = *front;
             let need = VnetHdr::LEN + frame.len as usize;
             let head = frame.head.as_slice();
@@ -314,12 +309,12 @@ impl<'m> Writer<'_, 'm> {
             front.write_array(PLAIN_VNET);
             chain.len = need as u32; // a frame is shorter than 2^17
             bytes += u64::from(frame.len);
-            bodies += frame.len as usize - head.len();
-            run.frames += 1;
-            run.arrived_ns = run.arrived_ns.min(frame.arrived_ns);
+            heads += head.len();
+            left = &mut std::mem::take(&mut left)[1..];
         }
-        let used = free.get(..run.frames as usize).unwrap_or_default();
-        if bodies > 0 {
+        let placed = count - left.len();
+        let used = free.get(..placed).unwrap_or_default();
+        if bytes > heads as u64 {
             for (Reserved { front, .. }, plain) in used.iter().zip(list.plain()) {
                 let mut to = front.skip(VnetHdr::LEN + plain.frame.head.len());
                 for from in plain.body() {
@@ -329,10 +324,10 @@ impl<'m> Writer<'_, 'm> {
             }
         }
         device.complete_all(used.iter().map(|reserved| (reserved.chain.token, reserved.chain.len)));
-        self.next += run.frames as usize;
-        self.completed += run.frames as u16; // a burst
+        self.next += placed;
+        self.completed += placed as u16; // a burst
         self.bytes += bytes;
-        run
+        Run { frames: placed as u32, arrived_ns: list.plain_since_ns(placed) }
     }
 
     /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and

@@ -220,10 +220,10 @@ fn fill_new<'m>(
     let frames_max = burst.frames_max.min(BURST_MAX) as u16;
     let Burst { chains, pieces, .. } = burst;
     let mut bytes = 0;
-    device.take_burst(Direction::Readable, frames_max, memory, pieces, |taken| {
+    device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
         bytes += u64::from(taken.chain.len);
         taken.front.prefetch();
-        chains.push(note(&taken));
+        note(&taken)
     })?;
     if bytes > BURST_BYTES_MAX {
         give_back_rest(device, chains);

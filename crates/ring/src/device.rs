@@ -314,27 +314,31 @@ impl DeviceRing {
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
     ) -> Result<Option<Chain>, RingError> {
-        let mut taken = None;
-        self.take_burst(direction, 1, memory, pieces, |it| taken = Some(it))?;
+        let mut taken = Vec::new();
+        self.take_burst(direction, 1, memory, pieces, &mut taken, |it| it)?;
+        let taken = taken.pop();
         pieces.extend(taken.filter(Taken::is_plain).map(|it| it.front));
         Ok(taken.map(|it| it.chain))
     }
 
-    /// Takes up to `max` chains, a burst at most, and passes each to `each`.
+    /// Takes up to `max` chains, a burst at most, and appends what `note` makes of each to `chains`.
     ///
     /// # Errors
-    /// The error of the first invalid chain; the chains before it were passed to `each`.
+    /// The error of the first invalid chain; the chains before it are among `chains`.
     #[inline(always)]
-    pub fn take_burst<'m>(
+    pub fn take_burst<'m, T: Copy>(
         &mut self,
         direction: Direction,
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        each: impl FnMut(Taken<'m>),
+        chains: &mut Vec<T>,
+        note: impl FnMut(Taken<'m>) -> T,
     ) -> Result<(), RingError> {
         self.check_waiting()?;
-        each!(&mut self.format, ring => ring.take_burst(direction, max, memory, pieces, each))
+        each!(&mut self.format, ring => {
+            ring.take_burst(direction, max, memory, pieces, chains, note)
+        })
     }
 
     /// A driver with more chains in flight than entries would make the list of waiting chains grow: it breaks the

@@ -62,6 +62,8 @@ pub struct PlainFrames<'b> {
     burst: &'b Burst<'b>,
     slots: &'b [Frame],
     left: std::slice::Iter<'b, Outgoing>,
+    /// No frame of the burst is special, and none can merge.
+    is_usual: bool,
     special: u64,
     merges: bool,
 }
@@ -73,14 +75,21 @@ impl<'b> Iterator for PlainFrames<'b> {
     fn next(&mut self) -> Option<Plain<'b>> {
         let outgoing = self.left.next()?;
         let frame = self.slots.get(usize::from(outgoing.frame))?;
-        let is_special = self.special >> (outgoing.frame % BURST_MAX as u16) & 1 != 0;
-        if is_special || outgoing.tag != EgressTag::Untagged {
-            return None;
-        }
-        if self.merges && TcpSegment::is_likely(&frame.head, frame.len) {
+        if outgoing.tag != EgressTag::Untagged
+            || (!self.is_usual && self.is_unusual(outgoing, frame))
+        {
             return None;
         }
         Some(Plain { frame, burst: self.burst })
+    }
+}
+
+impl PlainFrames<'_> {
+    /// True if this frame is special, or may merge.
+    #[inline(always)]
+    fn is_unusual(&self, outgoing: &Outgoing, frame: &Frame) -> bool {
+        let is_special = self.special >> (outgoing.frame % BURST_MAX as u16) & 1 != 0;
+        is_special || (self.merges && TcpSegment::is_likely(&frame.head, frame.len))
     }
 }
 
@@ -137,7 +146,19 @@ impl<'b> EgressList<'b> {
     pub fn plain(&self) -> PlainFrames<'b> {
         let Self { burst, slots, frames, merges, .. } = *self;
         let left = frames.get(self.next..).filter(|_| self.ahead == 0).unwrap_or_default();
-        PlainFrames { burst, slots, left: left.iter(), special: burst.special(), merges }
+        let special = burst.special();
+        let is_usual = special == 0 && !merges;
+        PlainFrames { burst, slots, left: left.iter(), is_usual, special, merges }
+    }
+
+    /// The earliest time at which one of the first `count` frames of [`plain`](Self::plain) was taken (ns). Frames that
+    /// did not wait are in the order in which they were taken.
+    #[inline(always)]
+    pub fn plain_since_ns(&self, count: usize) -> u64 {
+        let distinct = if self.burst.waited { count } else { count.min(1) };
+        let frames = self.frames.get(self.next..).unwrap_or_default().iter().take(distinct);
+        let slots = frames.filter_map(|outgoing| self.slots.get(usize::from(outgoing.frame)));
+        slots.map(|frame| frame.arrived_ns).min().unwrap_or(u64::MAX)
     }
 
     /// Marks the first `count` frames of [`plain`](Self::plain) as done.

@@ -150,7 +150,10 @@ impl List {
         // The number of consecutive frames behind the first that are in `left`.
         let in_a_row = !(left >> first >> 1);
         let in_a_row = behind.len().min(in_a_row.trailing_zeros() as usize);
-        let like = |next: &&Frame| next.head.addresses() == addresses && next.tag == vlan;
+        // Only special frames have tags.
+        let no_tags = burst.special() == 0;
+        let like =
+            |next: &&Frame| next.head.addresses() == addresses && (no_tags || next.tag == vlan);
         let count = behind[..in_a_row].iter().take_while(like).count();
         if count == 0 {
             return left;

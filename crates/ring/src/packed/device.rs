@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{Element, Elements, GuestMemory, Slice, Window, fence};
+use weir_guestmem::{Element, Elements, GuestMemory, Slice, Window, append, fence};
 use weir_limits::QUEUE_SIZE_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, PLAIN_FLAGS, Taken, Token, plain_flags};
@@ -334,7 +334,7 @@ impl PackedDevice {
 
     /// Up to `max` descriptors from a place on, but not beyond the ring's end.
     #[inline(always)]
-    fn run(&self, at: u16, max: u16) -> impl Iterator<Item = Element<'_, DESC_BYTES>> {
+    fn run(&self, at: u16, max: u16) -> impl ExactSizeIterator<Item = Element<'_, DESC_BYTES>> {
         self.descriptors.run(self.nth(at), max.into())
     }
 
@@ -365,15 +365,16 @@ impl PackedDevice {
         self.available() > 0 || self.is_available(self.next_avail)
     }
 
-    /// Takes up to `max` lists, and passes each to `each`.
+    /// Takes up to `max` lists, and appends what `note` makes of each to `chains`.
     #[inline(always)]
-    pub(crate) fn take_burst<'m>(
+    pub(crate) fn take_burst<'m, T: Copy>(
         &mut self,
         direction: Direction,
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Taken<'m>),
+        chains: &mut Vec<T>,
+        mut note: impl FnMut(Taken<'m>) -> T,
     ) -> Result<(), RingError> {
         let mut at = self.next_avail;
         let mut result = Ok(());
@@ -382,16 +383,16 @@ impl PackedDevice {
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
         while lists < max {
             let flags = self.marks(at) | plain_flags(direction);
-            let mut plain = 0;
-            for (nth, descriptor) in (0..).zip(self.run(at, (max - lists).min(room - taken))) {
-                let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
-                let Some(word) = descriptor.load_second_acquire(is_plain) else { break };
-                let (address, len) = (descriptor.read_first(), word as u32);
-                let Some(front) = memory.main_slice(address, len) else { break };
-                let id = (word >> 32) as u16;
-                each(Taken::plain(Token::packed(id, 1, at.wrapping_add(nth)), front));
-                plain = nth + 1;
-            }
+            let mut place = at;
+            let plain =
+                append(chains, self.run(at, (max - lists).min(room - taken)), |descriptor| {
+                    let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
+                    let word = descriptor.load_second_acquire(is_plain)?;
+                    let front = memory.main_slice(descriptor.read_first(), word as u32)?;
+                    let token = Token::packed((word >> 32) as u16, 1, place);
+                    place = place.wrapping_add(1);
+                    Some(note(Taken::plain(token, front)))
+                }) as u16; // at most `max`
             at = self.ahead(at, plain);
             lists += plain;
             taken += plain; // at most the room that there was
@@ -404,7 +405,7 @@ impl PackedDevice {
             };
             match self.walk(at, first, room - taken, direction, memory, pieces) {
                 Ok((list, slots)) => {
-                    each(list);
+                    chains.push(note(list));
                     at = self.ahead(at, slots);
                     lists += 1;
                     taken += slots;

@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{CACHE_LINE_BYTES, Elements, GuestMemory, Slice, Window, fence};
+use weir_guestmem::{CACHE_LINE_BYTES, Elements, GuestMemory, Slice, Window, append, fence};
 use weir_limits::BURST_MAX;
 
 use crate::buffers::{Direction, Taken, Token};
@@ -140,37 +140,36 @@ impl SplitDevice {
         self.avail.load(IDX) != self.next_avail
     }
 
-    /// Takes up to `max` of the chains that [`available`](Self::available) counts, a burst at most, and passes each to
-    /// `each`.
+    /// Takes up to `max` of the chains that [`available`](Self::available) counts, a burst at most, and appends what
+    /// `note` makes of each to `chains`.
     #[inline(always)]
-    pub(crate) fn take_burst<'m>(
+    pub(crate) fn take_burst<'m, T: Copy>(
         &mut self,
         direction: Direction,
         max: u16,
         memory: &'m GuestMemory,
         pieces: &mut Vec<Slice<'m>>,
-        mut each: impl FnMut(Taken<'m>),
+        chains: &mut Vec<T>,
+        mut note: impl FnMut(Taken<'m>) -> T,
     ) -> Result<(), RingError> {
         let count = max.min(self.available()).min(BURST_MAX as u16);
         self.fetch(count);
-        let (mut next_avail, mut result) = (self.next_avail, Ok(()));
-        for _ in 0..count {
-            let head = self.heads.load(self.heads.around(next_avail));
-            match plain(&self.descriptors, direction, head, memory) {
-                Some(front) => each(Taken::plain(Token::split(head), front)),
-                None => {
-                    match walk(&self.descriptors, &self.config, direction, head, memory, pieces) {
-                        Ok(taken) => each(taken),
-                        Err(error) => {
-                            result = Err(error);
-                            break;
-                        }
+        let Self { heads, descriptors, config, next_avail, .. } = self;
+        let (from, mut result) = (*next_avail, Ok(()));
+        let taken = append(chains, 0..usize::from(count), |nth| {
+            let head = heads.load(heads.around(from.wrapping_add(nth as u16)));
+            match plain(descriptors, direction, head, memory) {
+                Some(front) => Some(note(Taken::plain(Token::split(head), front))),
+                None => match walk(descriptors, config, direction, head, memory, pieces) {
+                    Ok(taken) => Some(note(taken)),
+                    Err(error) => {
+                        result = Err(error);
+                        None
                     }
-                }
+                },
             }
-            next_avail = next_avail.wrapping_add(1);
-        }
-        self.next_avail = next_avail;
+        });
+        *next_avail = from.wrapping_add(taken as u16); // a burst
         result
     }
 
@@ -179,7 +178,8 @@ impl SplitDevice {
     /// driver uses descriptors in order.
     #[inline(always)]
     fn fetch(&self, count: u16) {
-        let mut nth = 0;
+        // The descriptor of a single chain is read at once.
+        let mut nth = if count > 1 { 0 } else { count };
         while nth < count {
             let head = self.heads.load(self.heads.around(self.next_avail.wrapping_add(nth)));
             self.descriptors.prefetch(self.descriptors.around(head));

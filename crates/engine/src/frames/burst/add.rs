@@ -141,10 +141,11 @@ impl<'m> Burst<'m> {
             if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
                 break;
             }
-            (frame.first_piece, frame.end_piece) = match len as usize > HEAD_LEN {
-                true => push(pieces, piece.skip(VnetHdr::LEN + HEAD_LEN)),
-                false => (0, 0),
-            };
+            (frame.first_piece, frame.end_piece) = (0, 0);
+            if len as usize > HEAD_LEN {
+                (frame.first_piece, frame.end_piece) =
+                    push(pieces, piece.skip(VnetHdr::LEN + HEAD_LEN));
+            }
             frame.len = len;
             frame.token = chain.token;
             frame.arrived_ns = arrived_ns;
@@ -283,7 +284,7 @@ fn fill_in<'m>(
 /// True if the ethertype is that of a tag, of either kind.
 #[inline]
 fn is_tag(ethertype: u16) -> bool {
-    TagProtocol::of_ethertype(ethertype).is_some()
+    ethertype == TagProtocol::Dot1q.ethertype() || ethertype == TagProtocol::Dot1ad.ethertype()
 }
 
 #[cold]
