@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm demo-fabric fabric build deb deb-test check test fresh frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm demo-fabric fabric build deb deb-test check test fresh distros frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -47,8 +47,11 @@ check: ## Format, lints and unit tests of the crates that changed since origin/m
 test: ## Format, lints, unit tests, model checks and, as root, real guests
 	$(XTASK) test
 
-fresh: ## `make demo` and `make build` as first commands on a new Debian 12 (needs root)
+fresh: ## `make demo` and `make build` as first commands on a new Debian 12, or SUITE (needs root)
 	tests/fresh/run.sh
+
+distros: ## `make demo`, and the package built and tried, on each Debian of SUITES (12, 13, sid; root, an hour each)
+	tests/distros/run.sh
 
 frontends: ## Every front end that is installed somewhere, against a running weir (needs root, 15 minutes)
 	$(XTASK) frontends

@@ -10,7 +10,7 @@ apt-get install -q -y --no-install-recommends apparmor bash-completion busybox-s
     openssl procps \
     prometheus python3 qemu-utils syslinux systemd systemd-sysv udev xz-utils zsh
 # Debian 12's QEMU, 7.2, ends when a guest uses MSI-X on a vhost-user device without KVM.
-[ "$VERSION_ID" = 12 ] && newer=$VERSION_CODENAME-backports
+[ "${VERSION_ID:-}" = 12 ] && newer=$VERSION_CODENAME-backports
 apt-get install -q -y --no-install-recommends ${newer:+-t "$newer"} qemu-system-x86 seabios
 
 # A guest is a kernel, busybox and virtio's network driver.

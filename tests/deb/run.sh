@@ -1,7 +1,8 @@
 #!/bin/sh
 # The package of `make deb`, installed, upgraded, removed and purged on a Debian whose systemd has booted, with the
 # commands of docs/install.md and of the guides that name tests/deb/steps.sh between; then, under a kernel that has
-# AppArmor, its profile enforced. SUITE names the Debian; without it, it is 12 (bookworm).
+# AppArmor, its profile enforced. SUITE names the Debian; without it, it is 12 (bookworm). PACKAGES names another folder of
+# it than target/deb.
 #
 # Needs root, debootstrap and systemd-nspawn. The container has a network of its own that leads nowhere.
 set -eu
@@ -14,11 +15,12 @@ root=$work/root
 
 say() { echo "deb-test: $*"; }
 fail() { say "FAILED: $*"; exit 1; }
+. "$repository/tests/roots.sh"
 
 [ "$(id -u)" = 0 ] || fail "needs root"
 command -v debootstrap systemd-nspawn >/dev/null ||
     fail "needs debootstrap and systemd-nspawn: apt-get install -y debootstrap systemd-container"
-package=$(ls "$repository"/target/deb/weir_*.deb 2>/dev/null) || fail "no package: make deb"
+package=$(ls "${PACKAGES:-$repository/target/deb}"/weir_*.deb 2>/dev/null) || fail "no package: make deb"
 
 # Mounts are this script's own, and end with it.
 if [ "${1:-}" != --unshared ]; then
@@ -26,24 +28,19 @@ if [ "${1:-}" != --unshared ]; then
 fi
 mkdir -p "$work"
 
-# In a process of its own, which becomes systemd-nspawn.
-contained() { exec systemd-nspawn --quiet --register=no --keep-unit --directory "$root" "$@"; }
+# In a process of its own, which becomes systemd-nspawn. systemd 258 and newer boot with the unified hierarchy only.
+contained() {
+    newest=$(ls "$root"/usr/lib/*/systemd/libsystemd-shared-*.so | sed 's/.*shared-//; s/[^0-9].*//' | sort -n | tail -n 1)
+    [ "${newest:-0}" -lt 258 ] || export SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1
+    exec systemd-nspawn --quiet --register=no --keep-unit --directory "$root" "$@"
+}
 
 # The machine as Debian makes it, kept from one run to the next while what it is made with is the same.
 made_with=$(cat "$here/root.sh" "$here/guest.sh" | cksum)
 if [ "$(cat "$work/made-with" 2>/dev/null)" != "$made_with" ]; then
-    # One mirror has all suites; `bookworm-security` and the like are elsewhere.
-    mirror=$(apt-get indextargets --format '$(SITE) $(CODENAME)' 'Created-By: Packages' | awk '$2 !~ /-/ { print $1; exit }')
-    [ -n "$mirror" ] || fail "apt knows no source of Debian here: apt-get update"
     say "making a machine with libvirt (three minutes)"
-    rm -rf "$root"
-    debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" "$mirror" >"$work/root.log" 2>&1 ||
-        fail "debootstrap: see $work/root.log"
-    echo "deb $mirror $suite main" >"$root/etc/apt/sources.list"
-    [ "$suite" != bookworm ] || echo "deb $mirror bookworm-backports main" >>"$root/etc/apt/sources.list"
-    # The links that are there would lead to the host's.
-    rm -rf "$root/etc/ssl/certs"
-    cp -aL /etc/ssl/certs "$root/etc/ssl/certs"
+    unpack "$suite" "$root"
+    [ "$suite" != bookworm ] || echo "deb $(mirror) bookworm-backports main" >>"$root/etc/apt/sources.list"
     cp "$here/root.sh" "$here/guest.sh" "$root/root/"
     (contained --pipe sh /root/root.sh </dev/null >>"$work/root.log" 2>&1) || fail "root.sh: see $work/root.log"
     echo "$made_with" >"$work/made-with"

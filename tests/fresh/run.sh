@@ -1,21 +1,24 @@
 #!/bin/sh
-# The newcomer's first commands on a new Debian 12: `make demo` and `make build` in a fresh root that has
+# The newcomer's first commands on a new Debian: `make demo` and `make build` in a fresh root that has
 # a Rust toolchain (the compiler and cargo, the C linker that rustc calls, and make) and nothing else.
 # First as an ordinary user, who is told the one command to run, then as root, where all is set up.
+# SUITE names the Debian; without it, it is 12 (bookworm). With PACKAGE_TO, the package is built there, too,
+# and copied into that folder.
 #
-# Needs root and debootstrap. What is committed is tested. Package sources, their configuration,
+# Needs root and debootstrap. What is committed is tested. The mirror, apt's configuration,
 # certificates and proxies are the host's; crates that cargo has here already are not fetched again.
 set -eu
 
 repository=$(cd "$(dirname "$0")/../.." && pwd)
-work=$repository/target/fresh
-base=$work/base.tar
+suite=${SUITE:-bookworm}
+work=$repository/target/fresh/$suite
 root=$work/root
 toolchain=$(rustc --print sysroot)
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 
 say() { echo "fresh: $*"; }
 fail() { say "FAILED: $*"; exit 1; }
+. "$repository/tests/roots.sh"
 
 [ "$(id -u)" = 0 ] || fail "needs root"
 command -v debootstrap >/dev/null || fail "needs debootstrap: apt-get install -y debootstrap"
@@ -25,28 +28,8 @@ if [ "${1:-}" != --unshared ]; then
     exec unshare --mount --propagation private "$0" --unshared
 fi
 
-# The system as Debian makes it, kept from one run to the next.
-if [ ! -e "$base" ]; then
-    mirror=$(apt-get indextargets --format '$(SITE)' 'Created-By: Packages' 'Codename: bookworm' | head -n 1)
-    [ -n "$mirror" ] || fail "apt knows no source of bookworm here: apt-get update"
-    say "making a minimal system"
-    rm -rf "$root"
-    mkdir -p "$root"
-    debootstrap --variant=minbase --include=ca-certificates bookworm "$root" "$mirror" >"$work/debootstrap.log" 2>&1 ||
-        fail "debootstrap: see $work/debootstrap.log"
-    tar -C "$root" -cf "$base.part" .
-    mv "$base.part" "$base"
-fi
-rm -rf "$root"
-mkdir -p "$root"
-tar -C "$root" -xf "$base"
-
-# The host's ways out.
-rm -rf "$root/etc/apt" "$root/etc/ssl/certs"
-cp -a /etc/apt "$root/etc/apt"
-cp -aL /etc/ssl/certs "$root/etc/ssl/certs"
-cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
-[ ! -d /usr/share/keyrings ] || cp -a /usr/share/keyrings "$root/usr/share/"
+mkdir -p "$work"
+unpack "$suite" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
@@ -89,4 +72,17 @@ for target in demo build; do
 done
 grep -q 'installing libpcap-dev' "$work/demo.log" || fail "it did not say what it installs: see $work/demo.log"
 enter /home/newcomer/weir/target/release/weir --version
+
+if [ -n "${PACKAGE_TO:-}" ]; then
+    say "root's make deb"
+    log=$work/deb.log
+    # What `make deb` asks for.
+    enter sh -c 'apt-get update -q && apt-get install -q -y --no-install-recommends debhelper dh-apparmor' \
+        >"$work/debhelper.log" 2>&1 || fail "debhelper and dh-apparmor: see $work/debhelper.log"
+    enter env HOME=/root make -C /home/newcomer/weir --no-print-directory deb >"$log" 2>&1 ||
+        { tail -n 20 "$log"; fail "make deb: see $log"; }
+    mkdir -p "$PACKAGE_TO"
+    rm -f "$PACKAGE_TO"/weir_*.deb
+    cp "$root"/home/newcomer/weir/target/deb/weir_*.deb "$PACKAGE_TO/"
+fi
 say "passed"
