@@ -24,16 +24,16 @@ base() { # SUITE
     rm -rf "$base.root"
 }
 
-# Unpacks that system, with the host's ways out: its mirror, apt's configuration, certificates and names.
+# Unpacks that system, with the host's ways out: its mirror, proxies, certificates and names.
 unpack() { # SUITE ROOT
     base "$1"
     rm -rf "$2"
     mkdir -p "$2"
     tar -C "$2" -xf "$base"
     echo "deb $(mirror) $1 main" >"$2/etc/apt/sources.list"
-    cp -a /etc/apt/apt.conf.d/. "$2/etc/apt/apt.conf.d/"
-    # The newest suite's list can be older than it says itself to be good for.
-    echo 'Acquire::Check-Valid-Until "false";' >"$2/etc/apt/apt.conf.d/99valid"
+    # The newest suite's list can be older than it allows.
+    { apt-config dump | sed -n '/^Acquire::http/p'; echo 'Acquire::Check-Valid-Until "false";'; } \
+        >"$2/etc/apt/apt.conf.d/99host"
     # The links in it would lead to the host's.
     rm -rf "$2/etc/ssl/certs"
     cp -aL /etc/ssl/certs "$2/etc/ssl/certs"

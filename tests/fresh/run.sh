@@ -5,8 +5,8 @@
 # SUITE names the Debian; without it, it is 12 (bookworm). With PACKAGE_TO, the package is built there, too,
 # and copied into that folder.
 #
-# Needs root and debootstrap. What is committed is tested. The mirror, apt's configuration,
-# certificates and proxies are the host's; crates that cargo has here already are not fetched again.
+# Needs root and debootstrap. What is committed is tested. The mirror, proxies and
+# certificates are the host's; crates that cargo has here already are not fetched again.
 set -eu
 
 repository=$(cd "$(dirname "$0")/../.." && pwd)
