@@ -52,7 +52,7 @@ rm -rf "$later"
 mkdir -p "$later"
 dpkg-deb --raw-extract "$package" "$later/tree"
 sed -i 's/^Version: .*/&+later/' "$later/tree/DEBIAN/control"
-dpkg-deb --root-owner-group --build "$later/tree" "$later" >/dev/null
+dpkg-deb --root-owner-group -Zgzip -z1 --build "$later/tree" "$later" >/dev/null
 rm -r "$later/tree"
 
 # What the machine sees of the test; it is gone with the machine.
