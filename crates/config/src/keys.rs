@@ -93,7 +93,7 @@ impl Key {
 }
 
 /// What one key gives, or a group of keys.
-pub(crate) trait Value: Sized {
+pub(crate) trait Value: Clone + PartialEq {
     /// Takes what the section says, of the keys that `which` chooses. What it does not say stays.
     fn read(
         &mut self,
@@ -103,11 +103,12 @@ pub(crate) trait Value: Sized {
         problems: &mut Vec<Problem>,
     );
 
-    /// Takes the keys that `which` chooses from another.
-    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self);
-
-    /// Changes keys with the value in `from` to the value in `to`.
-    fn follow(&mut self, from: &Self, to: &Self);
+    /// Changes the keys that `which` chooses to their values in `to`; with `from`, only keys with the value in `from`.
+    fn change(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: Option<&Self>, to: &Self) {
+        if which(key) && from.is_none_or(|from| self == from) {
+            self.clone_from(to);
+        }
+    }
 
     /// Adds its rows.
     fn show(&self, key: Key, rows: &mut Rows);
@@ -133,18 +134,6 @@ impl<T: FromToml + Clone + PartialEq + Display> Value for T {
         }
     }
 
-    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
-        if which(key) {
-            self.clone_from(from);
-        }
-    }
-
-    fn follow(&mut self, from: &Self, to: &Self) {
-        if self == from {
-            self.clone_from(to);
-        }
-    }
-
     fn show(&self, key: Key, rows: &mut Rows) {
         rows.push((key, Some(self.to_string()).filter(|text| !text.is_empty())));
     }
@@ -160,18 +149,6 @@ impl<T: FromToml + Clone + PartialEq + Display> Value for Option<T> {
     ) {
         if which(key) {
             *self = section.value(key.name, problems).or(self.take());
-        }
-    }
-
-    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
-        if which(key) {
-            self.clone_from(from);
-        }
-    }
-
-    fn follow(&mut self, from: &Self, to: &Self) {
-        if self == from {
-            self.clone_from(to);
         }
     }
 
@@ -196,18 +173,6 @@ impl Value for VlanMode {
         }
     }
 
-    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
-        if which(key) {
-            self.clone_from(from);
-        }
-    }
-
-    fn follow(&mut self, from: &Self, to: &Self) {
-        if self == from {
-            self.clone_from(to);
-        }
-    }
-
     fn show(&self, key: Key, rows: &mut Rows) {
         rows.push((key, (*self != Self::Unset).then(|| self.to_string())));
     }
@@ -226,18 +191,6 @@ impl Value for Vec<FilterRule> {
             if section.has(key.name) {
                 *self = said;
             }
-        }
-    }
-
-    fn take(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: &Self) {
-        if which(key) {
-            self.clone_from(from);
-        }
-    }
-
-    fn follow(&mut self, from: &Self, to: &Self) {
-        if self == from {
-            self.clone_from(to);
         }
     }
 
@@ -383,20 +336,18 @@ macro_rules! keys {
                 )+
             }
 
-            fn take(
+            fn change(
                 &mut self,
                 _: &$crate::keys::Key,
                 which: &dyn Fn(&$crate::keys::Key) -> bool,
-                from: &Self,
+                from: Option<&Self>,
+                to: &Self,
             ) {
                 $(
                     let key = $crate::keys::keys!(@key $field $says $columns);
-                    $crate::keys::Value::take(&mut self.$field, &key, which, &from.$field);
+                    let before = from.map(|from| &from.$field);
+                    $crate::keys::Value::change(&mut self.$field, &key, which, before, &to.$field);
                 )+
-            }
-
-            fn follow(&mut self, from: &Self, to: &Self) {
-                $($crate::keys::Value::follow(&mut self.$field, &from.$field, &to.$field);)+
             }
 
             fn show(&self, _: $crate::keys::Key, rows: &mut $crate::keys::Rows) {
@@ -447,7 +398,7 @@ macro_rules! keys {
             /// As it is `now`, as far as that cannot change.
             pub(crate) fn with_fixed_of(mut self, now: &Self) -> Self {
                 let fixed = |key: &$crate::keys::Key| !key.alive;
-                $crate::keys::Value::take(&mut self, &$crate::keys::Key::TABLE, &fixed, now);
+                $crate::keys::Value::change(&mut self, &$crate::keys::Key::TABLE, &fixed, None, now);
                 self
             }
         }

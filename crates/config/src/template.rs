@@ -94,7 +94,7 @@ impl Templates {
         let of =
             |templates: &Self| vif.template.as_ref().and_then(|it| templates.get(it).ok().cloned());
         if let (Some(from), Some(to)) = (of(self), of(new)) {
-            vif.follow(&from.vif, &to.vif);
+            vif.change(&Key::TABLE, &|_| true, Some(&from.vif), &to.vif);
         }
         vif
     }
@@ -180,7 +180,7 @@ pub(super) fn under(template: &TemplateConfig, section: &mut Section<'_>) -> Vif
         for word in words {
             if section.is_word(word, NONE) {
                 section.hide(word);
-                vif.take(&Key::TABLE, &|it| it.name == key.name, &plain);
+                vif.change(&Key::TABLE, &|it| it.name == key.name, None, &plain);
             }
         }
     }
