@@ -22,7 +22,6 @@
 //! * [`error`]: problems as diagnostics that show the line.
 //! * `api`: access to the HTTP API.
 //! * `moderation`: interrupt moderation of a guest.
-//! * `placement`: the placement of workers.
 //! * `overlay`: the networks of tenants, and the other hosts in them.
 //! * [`filter`]: the frames that a port can send and receive.
 //! * `gateway`: weir's services for the guests of a network.
@@ -65,7 +64,6 @@ mod mirror;
 mod moderation;
 mod overlay;
 mod parse;
-mod placement;
 mod port;
 pub mod reload;
 mod section;
@@ -102,11 +100,10 @@ pub use moderation::Moderation;
 pub use overlay::{
     NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
 };
-pub use placement::PlacementConfig;
 pub use settings::{Change, Setting};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
 pub use storm::{StormChanges, StormControl};
-pub use switch::SwitchConfig;
+pub use switch::{PlacementConfig, SwitchConfig};
 pub use template::{NoSuchTemplate, TemplateConfig, Templates};
 pub use uplink::UplinkConfig;
 pub use values::{
@@ -119,7 +116,7 @@ pub use values::{
     Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use vif::{VifChanges, VifConfig};
-pub use xen::XenConfig;
+pub use xen::{Bridges, XenConfig};
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a
 /// MAC address or an interface of the host.

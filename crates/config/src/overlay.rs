@@ -13,6 +13,7 @@ use weir_limits as limits;
 
 use super::error::Problem;
 use super::gateway::{self, FixedAddress, GatewayConfig};
+use super::keys::{Key, NEEDS_A_RESTART, Value, keys};
 use super::parse::{missing, report_repeated};
 use super::section::{Located, Section};
 use super::suggest;
@@ -22,23 +23,26 @@ use super::values::{
 };
 use super::{UplinkConfig, VifConfig};
 
-/// `[overlay]`: the tunnels between hosts.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverlayConfig {
-    /// This host's address in the underlay.
-    pub local: HostAddress,
-    /// The only interface of the underlay, if one is configured.
-    pub interface: Option<InterfaceName>,
-    /// The UDP port of all hosts.
-    pub port: UdpPort,
-    /// The default MTU of guests in networks of the overlay.
-    pub mtu: Mtu,
-    /// The number of sockets, among which the kernel distributes received flows.
-    pub queues: QueuePairs,
-    /// The DSCP of the datagrams.
-    pub dscp: OverlayDscp,
-    /// True if networks without peers learn their stations and hosts from FRR, by BGP EVPN.
-    pub evpn: bool,
+keys! {
+    /// `[overlay]`: the tunnels between hosts.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct OverlayConfig {
+        /// This host's address in the underlay.
+        local: HostAddress = "192.0.2.1".parse().expect("a constant that is a valid address"),
+            [fixed(NEEDS_A_RESTART)];
+        /// The only interface of the underlay, if one is configured.
+        interface: Option<InterfaceName> = None, [fixed(NEEDS_A_RESTART)];
+        /// The UDP port of all hosts.
+        port: UdpPort = UdpPort::VXLAN, [fixed(NEEDS_A_RESTART)];
+        /// The default MTU of guests in networks of the overlay.
+        mtu: Mtu = Mtu::within_ethernet(limits::OVERLAY_OVERHEAD_V4), [fixed(NEEDS_A_RESTART)];
+        /// The number of sockets, among which the kernel distributes received flows.
+        queues: QueuePairs = QueuePairs::default(), [fixed(NEEDS_A_RESTART)];
+        /// The DSCP of the datagrams.
+        dscp: OverlayDscp = OverlayDscp::default(), [fixed(NEEDS_A_RESTART)];
+        /// Whether networks without peers learn their stations and hosts from FRR, by BGP EVPN.
+        evpn: bool = false, [fixed(NEEDS_A_RESTART)];
+    }
 }
 
 impl OverlayConfig {
@@ -377,35 +381,24 @@ pub(super) fn overlay(
         let help = "add this host's address in the underlay, such as `local = \"192.0.2.1\"`";
         problems.push(missing(&section, "local", help));
     }
-    let local = section.value::<HostAddress>("local", problems);
-    let interface = section.value("interface", problems);
-    let port = section.take_or("port", UdpPort::VXLAN, problems);
-    let mtu = section.value("mtu", problems);
-    let queues = section.take::<QueuePairs>("queues", problems);
-    if let Some(queues) = &queues
-        && usize::from(queues.value.get()) > limits::OVERLAY_QUEUES_MAX
-    {
+    let mut overlay = OverlayConfig::default();
+    Value::read(&mut overlay, &Key::TABLE, &mut section, |_| true, problems);
+    if !section.has_good("mtu") {
+        overlay.mtu = OverlayConfig::mtu_default(overlay.local);
+    }
+    if usize::from(overlay.queues.get()) > limits::OVERLAY_QUEUES_MAX {
         let max = limits::OVERLAY_QUEUES_MAX;
         problems.push(
             Problem::new(format!("`overlay` has at most {max} queues"))
-                .label(queues.span.clone(), "one more is for answers of weir's own")
+                .label(
+                    section.place("queues").unwrap_or_default(),
+                    "one more is for answers of weir's own",
+                )
                 .help(format!("leave it out, or choose 1 to {max}")),
         );
     }
-    let queues = queues.map_or(QueuePairs::default(), |queues| queues.value);
-    let dscp = section.value("dscp", problems).unwrap_or_default();
-    let evpn = section.take::<bool>("evpn", problems);
+    let overlay = section.has_good("local").then_some(overlay);
     section.finish(problems);
-    let evpn = evpn.is_some_and(|evpn| evpn.value);
-    let overlay = local.map(|local| OverlayConfig {
-        local,
-        interface,
-        port,
-        mtu: mtu.unwrap_or(OverlayConfig::mtu_default(local)),
-        queues,
-        dscp,
-        evpn,
-    });
     (overlay, Some(header))
 }
 

@@ -13,8 +13,8 @@ use super::check::{TableFault, Whole};
 use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
     Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
-    PlacementConfig, PortName, SocketPath, SwitchConfig, TemplateConfig, Templates, UplinkConfig,
-    VifConfig, XenConfig,
+    OverlayConfig, PlacementConfig, PortName, SocketPath, SwitchConfig, TemplateConfig, Templates,
+    UplinkConfig, VifConfig, XenConfig,
 };
 
 mod keys;
@@ -191,7 +191,7 @@ impl Running<'_> {
         steps.groups = (*self.groups != file.groups).then(|| file.groups.clone());
         compare_templates(self.templates, &file.templates, &mut tables);
         steps.templates = (*self.templates != file.templates).then(|| file.templates.clone());
-        let xen = (self.xen.map(keys::xen), file.xen.as_ref().map(keys::xen));
+        let xen = (self.xen.map(XenConfig::keys), file.xen.as_ref().map(XenConfig::keys));
         tables.extend(with_a_restart("xen".into(), xen));
         self.compare_uplinks(file, &mut tables, &mut steps);
         self.compare_vifs(file, &mut tables, &mut steps);
@@ -393,9 +393,8 @@ pub fn vif_difference(vif: &VifConfig, wanted: &VifConfig) -> Vec<KeyDifference>
 }
 
 fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDifference>) {
-    let overlay =
-        (now.overlay.as_ref().map(keys::overlay), file.overlay.as_ref().map(keys::overlay));
-    tables.extend(with_a_restart("overlay".into(), overlay));
+    let overlay = |networks: &Networks| networks.overlay.as_ref().map(OverlayConfig::rows);
+    tables.extend(with_a_restart("overlay".into(), (overlay(now), overlay(file))));
     let named = |networks: &Networks, name: &NetworkName| {
         networks.all.iter().find(|network| network.name == *name).map(keys::network)
     };

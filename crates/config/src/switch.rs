@@ -2,9 +2,9 @@
 
 use super::api::ApiConfig;
 use super::keys::{NEEDS_A_RESTART, keys};
-use super::placement::PlacementConfig;
 use super::values::{
-    Execution, FdbEntries, LatencyBudget, Realization, Schedule, SocketPath, UserName, Workers,
+    Execution, FdbEntries, LatencyBudget, PlacementMode, Realization, Schedule, SocketPath,
+    UserName, Workers,
 };
 
 keys! {
@@ -36,6 +36,17 @@ keys! {
         allow_symlinks: bool = false, [fixed(NEEDS_A_RESTART)];
         /// Who may use the API, and over what.
         api: ApiConfig = ApiConfig::default(), [];
+    }
+}
+
+keys! {
+    /// `placement` and `pin_vcpus` of `[switch]`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct PlacementConfig {
+        /// The placement of workers.
+        mode: PlacementMode = PlacementMode::Off, [named("placement")];
+        /// Whether weir can also place guests' virtual processors.
+        pin_vcpus: bool = false, [];
     }
 }
 

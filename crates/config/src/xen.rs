@@ -1,26 +1,31 @@
 //! `[xen]`: the vifs of Xen guests that weir serves, and their settings.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::VifConfig;
 use super::error::Problem;
+use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
 use super::section::{Fault, FromToml, Places, Section, each};
 use super::values::{ChannelName, InterfaceName, MacAddress, PortName, SocketPath, ValueError};
 
-/// `[xen]`: the vifs of this domain, which the toolstack attaches and detaches.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct XenConfig {
-    /// Vifs of these bridges only, by `bridge` of the guest's configuration; by default every vif.
-    pub bridges: Option<BTreeSet<InterfaceName>>,
-    /// The channel to the agent in a guest, if there is one.
-    pub agent_channel: Option<ChannelName>,
-    /// True if guests may have an event channel for each ring of a queue, instead of one for both.
-    pub split_event_channels: bool,
-    /// The settings of each vif; its name, its socket and its MAC address come with the guest.
-    pub vif: VifConfig,
+keys! {
+    /// `[xen]`: the vifs of this domain, which the toolstack attaches and detaches. By default every vif, with the
+    /// defaults of any other interface.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct XenConfig {
+        /// Vifs of these bridges only, by `bridge` of the guest's configuration; by default every vif.
+        bridges: Option<Bridges> = None, [fixed(NEEDS_A_RESTART)];
+        /// The channel to the agent in a guest, if there is one.
+        agent_channel: Option<ChannelName> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether guests may have an event channel for each ring of a queue, instead of one for both.
+        split_event_channels: bool = false, [fixed(NEEDS_A_RESTART)];
+        /// The settings of each vif; its name, its socket and its MAC address come with the guest.
+        vif: VifConfig = VifConfig::template(), [];
+    }
 }
 
 /// A word of `vlan` that no Xen guest's interface has.
@@ -37,19 +42,17 @@ impl VifConfig {
     }
 }
 
-impl Default for XenConfig {
-    /// Every vif, with the defaults of any other interface.
-    fn default() -> Self {
-        let vif = VifConfig::template();
-        Self { bridges: None, agent_channel: None, split_event_channels: false, vif }
-    }
-}
-
 impl XenConfig {
     /// True if weir serves a vif on this bridge.
     pub fn takes(&self, bridge: Option<&str>) -> bool {
         let Some(bridges) = &self.bridges else { return true };
         bridge.is_some_and(|name| bridges.iter().any(|bridge| bridge.as_str() == name))
+    }
+
+    /// The keys of the table with their values. A key of each vif changes with a restart, too.
+    pub(super) fn keys(&self) -> Rows {
+        let of_all = self.rows().into_iter().filter(|(key, _)| key.xen.is_none());
+        of_all.map(|(key, value)| (key.fixed(NEEDS_A_RESTART), value)).collect()
     }
 
     /// The vif `name` of a guest, whose front end is at `frontend` in xenstore.
@@ -62,13 +65,8 @@ impl XenConfig {
         mut section: Section<'_>,
         problems: &mut Vec<Problem>,
     ) -> (Self, Places) {
-        let mut xen = Self {
-            bridges: section.value("bridges", problems).map(|Bridges(bridges)| bridges),
-            agent_channel: section.value("agent_channel", problems),
-            split_event_channels: section.take_or("split_event_channels", false, problems),
-            ..Self::default()
-        };
-        xen.vif.read_keys(&mut section, |key| key.xen.is_none(), problems);
+        let mut xen = Self::default();
+        Value::read(&mut xen, &Key::TABLE, &mut section, |key| key.xen.is_none(), problems);
         let instead = xen.vif.rows().into_iter().filter_map(|(key, _)| Some((key.name, key.xen?)));
         for (key, instead) in instead.chain([MIRROR]) {
             if let Some(span) = section.refuse(key) {
@@ -85,7 +83,22 @@ impl XenConfig {
     }
 }
 
-struct Bridges(BTreeSet<InterfaceName>);
+/// Names of bridges.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bridges(BTreeSet<InterfaceName>);
+
+impl Bridges {
+    /// The names, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &InterfaceName> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Bridges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.iter().map(InterfaceName::as_str).collect::<Vec<_>>().join(", "))
+    }
+}
 
 impl FromToml for Bridges {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {

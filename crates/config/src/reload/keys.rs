@@ -1,7 +1,7 @@
 //! The keys of each table, with their values as text in the form of the file.
 
 use crate::keys::{Key, NEEDS_A_RESTART, Rows};
-use crate::{GroupConfig, NetworkConfig, NetworkKind, OverlayConfig, OverlayNetwork, XenConfig};
+use crate::{GroupConfig, NetworkConfig, NetworkKind, OverlayNetwork};
 
 /// A key that changes only with a restart.
 fn fixed(name: &'static str, value: Option<String>) -> (Key, Option<String>) {
@@ -24,20 +24,6 @@ fn may<T: ToString>(value: &Option<T>) -> Option<String> {
 fn list<T: ToString>(values: impl IntoIterator<Item = T>, between: &str) -> Option<String> {
     let texts: Vec<_> = values.into_iter().map(|value| value.to_string()).collect();
     (!texts.is_empty()).then(|| texts.join(between))
-}
-
-/// The keys of `[overlay]`.
-pub(super) fn overlay(overlay: &OverlayConfig) -> Rows {
-    let OverlayConfig { local, interface, port, mtu, queues, dscp, evpn } = overlay;
-    vec![
-        fixed("local", is(local)),
-        fixed("interface", may(interface)),
-        fixed("port", is(port)),
-        fixed("mtu", is(mtu)),
-        fixed("queues", is(queues)),
-        fixed("dscp", is(dscp)),
-        fixed("evpn", is(evpn)),
-    ]
 }
 
 /// The keys of `[network.NAME]`.
@@ -84,17 +70,4 @@ pub(super) fn group(group: &GroupConfig) -> Rows {
         alive("default_out", is(default_out)),
         alive("rules", list(rules, "; ")),
     ]
-}
-
-/// The keys of `[xen]`.
-pub(super) fn xen(xen: &XenConfig) -> Rows {
-    let XenConfig { bridges, agent_channel, split_event_channels, vif: template } = xen;
-    let mut keys = vec![
-        fixed("bridges", bridges.as_ref().and_then(|bridges| list(bridges, ", "))),
-        fixed("agent_channel", may(agent_channel)),
-        fixed("split_event_channels", is(split_event_channels)),
-    ];
-    let of_all = template.rows().into_iter().filter(|(key, _)| key.xen.is_none());
-    keys.extend(of_all.map(|(key, value)| fixed(key.name, value)));
-    keys
 }
