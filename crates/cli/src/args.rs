@@ -357,14 +357,17 @@ Examples:
   weir vif set web0 queues=4               takes effect when the VM connects again
 
 These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
-mac_check, isolated, groups, rss_rebalance, vlan, trunk, native, network, mirror, tag_protocol,
-mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second, unknown_per_second,
-source_guard, addresses, router, weight, window, period, rate, burst, packets_per_second,
-packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
+mac_check, isolated, groups, multicast_router, rss_rebalance, vlan, trunk, native, network, mirror,
+tag_protocol, mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second,
+unknown_per_second, source_guard, addresses, router, weight, window, period, rate, burst,
+packets_per_second, packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 
 /// `weir addresses`
 #[derive(Debug, Args)]
 pub struct AddressesArgs {
+    /// Multicast groups, where snooping is on: queriers and members
+    #[arg(long)]
+    pub multicast: bool,
     /// As JSON
     #[arg(long)]
     pub json: bool,

@@ -20,6 +20,7 @@ use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, V
 use weir_switch::descriptors::Carried;
 use weir_switch::host::Lack;
 use weir_switch::memory;
+use weir_switch::stats::{MemberStats, MulticastStats};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
@@ -483,7 +484,15 @@ pub fn addresses(
     defaults: &Defaults,
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
-    let addresses = Client::connect(defaults.control.as_path())?.addresses()?;
+    let mut client = Client::connect(defaults.control.as_path())?;
+    if args.multicast {
+        let multicast = client.stats()?.multicast;
+        return match args.json {
+            true => write_json(out, &multicast),
+            false => Ok(write!(out, "{}", multicast_table(&multicast))?),
+        };
+    }
+    let addresses = client.addresses()?;
     match args.json {
         true => write_json(out, &addresses),
         false => Ok(write!(out, "{}", address_table(addresses))?),
@@ -507,6 +516,29 @@ fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
             age,
             if ips.is_empty() { "-".into() } else { ips.join(" ") },
         ]);
+    }
+    table
+}
+
+fn multicast_table(multicast: &[MulticastStats]) -> Table {
+    let mut table = Table::new(&["VLAN", "<GROUP", "<PORT", "LEFT", "<QUERIER"]);
+    for MulticastStats { vlan, ip, querier, querier_port, members, over } in multicast {
+        let querier = match (querier, querier_port) {
+            (Some(querier), Some(port)) => format!("{querier} at {port}"),
+            (Some(querier), None) => querier.to_string(),
+            (None, _) => "none: all is flooded".into(),
+        };
+        let mut row = |group: String, port: String, left: String| {
+            table.row(vec![vlan.to_string(), group, port, left, querier.clone()]);
+        };
+        for MemberStats { group, port, left_s } in members {
+            let left = time(u64::from(*left_s) * 1_000_000_000);
+            row(group.to_string(), port.to_string(), left);
+        }
+        over.iter().for_each(|port| row(format!("all of IPv{ip}"), port.to_string(), "-".into()));
+        if members.is_empty() && over.is_empty() {
+            row(format!("none of IPv{ip}"), "-".into(), "-".into());
+        }
     }
     table
 }

@@ -197,6 +197,7 @@ const SET: [(&str, &[&str]); 3] = [
             "mac=02:00:00:00:00:0a",
             "rss_rebalance=false",
             "isolated=true",
+            "multicast_router=true",
             "groups=web",
             "vlan=7",
             "source_guard=configured",

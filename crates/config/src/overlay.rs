@@ -66,6 +66,8 @@ pub struct NetworkConfig {
     pub kind: NetworkKind,
     /// True if the network's interfaces are isolated by default.
     pub isolated: bool,
+    /// True if frames for a multicast group go to its members only.
+    pub multicast_snooping: bool,
     /// weir's services for the network's guests, if there are any.
     pub gateway: Option<GatewayConfig>,
 }
@@ -246,6 +248,12 @@ impl Networks {
         self.all.iter().filter_map(|network| {
             Some((self.vid(&network.name)?, network, network.gateway.as_ref()?))
         })
+    }
+
+    /// The networks with multicast snooping: their VIDs in the fabric.
+    pub fn snooped(&self) -> impl Iterator<Item = FabricVid> {
+        let snooped = self.all.iter().filter(|network| network.multicast_snooping);
+        snooped.filter_map(|network| self.vid(&network.name))
     }
 
     /// The VID of a network in the fabric.
@@ -529,6 +537,7 @@ fn network(
     let flood_per_second = section.take::<PacketRate>("flood_per_second", problems);
     let neigh_suppress = section.take::<bool>("neigh_suppress", problems);
     let isolated = section.take_or("isolated", false, problems);
+    let multicast_snooping = section.take_or("multicast_snooping", false, problems);
     let gateway = gateway::gateway(&mut section, problems);
     let has_address = section.has("address");
     let title = section.title.clone();
@@ -619,7 +628,7 @@ fn network(
         (None, None) if has_address => NetworkKind::Vlan(Vid::DEFAULT),
         (None, None) => return None,
     };
-    Some(NetworkConfig { name: name.ok()?, kind, isolated, gateway })
+    Some(NetworkConfig { name: name.ok()?, kind, isolated, multicast_snooping, gateway })
 }
 
 fn check_peers(

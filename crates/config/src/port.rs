@@ -22,6 +22,7 @@ impl VifConfig {
             learn_max: default.learn_max,
             uplink: default.uplink,
             isolated: self.is_isolated(networks),
+            multicast_router: self.multicast_router,
         }
     }
 

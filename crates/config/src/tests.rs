@@ -108,6 +108,7 @@ fn every_key_is_read() {
         mac_check = false
         groups = ["web", "ssh"]
         isolated = true
+        multicast_router = true
         rss_rebalance = false
         vlan = 10
         tag_protocol = "802.1ad"
@@ -165,6 +166,7 @@ fn every_key_is_read() {
         by: None,
         mac_check: false,
         isolated: Some(true),
+        multicast_router: true,
         rss_rebalance: false,
         vlan: VlanMode::Access(10.try_into().unwrap()),
         tag_protocol: TagProtocol::Dot1ad,

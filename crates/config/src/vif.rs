@@ -83,6 +83,9 @@ keys! {
         /// Whether it reaches no other isolated interface; without it, as its network says.
         #[serde(default)]
         isolated: Option<bool> => Change<bool> = None, [not_of_copies()];
+        /// Whether a multicast router may be in the guest, where its network has multicast snooping.
+        #[serde(default)]
+        multicast_router: bool => Option<bool> = false, [not_of_copies()];
         /// Whether entries of the indirection table move between receive queues by load.
         rss_rebalance: bool => Option<bool> = true, [];
         /// VLANs of the port.

@@ -138,6 +138,7 @@ impl Engine {
         let counters = Arc::new(PortCounters::default());
         let port = make(id, Arc::clone(&counters));
         let slot = Slot::new(Arc::clone(&port) as Arc<dyn Port>, counters);
+        let slot = slot.snooped_by(self.shared.fabric.snooping());
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             if ports.len() <= id.index() {

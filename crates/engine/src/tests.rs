@@ -1019,3 +1019,4 @@ mod followed;
 mod helper;
 mod mirrored;
 mod own;
+mod snooped;

@@ -4,7 +4,9 @@
 //! The steps are those of [`Forwarder`](crate::switching::switch::Forwarder), in the same order. Code that changes nothing is
 //! shared.
 
-use weir_fabric::{DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, Thought};
+use weir_fabric::{
+    DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, PortSet, Thought,
+};
 use weir_groups::{Decision, Direction};
 use weir_guestmem::HostBuffer;
 use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
@@ -76,6 +78,11 @@ pub enum Step {
         limited: bool,
         /// The reason of the drop, if the limit is exceeded.
         dropped: Option<DropReason>,
+    },
+    /// By multicast snooping, these ports and not all of the VLAN get the frame.
+    Members {
+        /// Their number.
+        ports: usize,
     },
     /// A port that would get the frame.
     Receiver {
@@ -210,7 +217,12 @@ impl Thinker<'_> {
             Ok(Forward::Unicast { port, vid }) => (vid, vec![port]),
             Ok(Forward::Flood { vid }) => {
                 self.storm(&sender, dst)?;
-                let all = view.flood_ports(self.sender, vid, dst).collect::<Vec<_>>();
+                let members = self.members(&sender, view, vid, dst)?;
+                let is_one = |port: &PortId| members.is_none_or(|members| members.contains(*port));
+                let all: Vec<_> = view.flood_ports(self.sender, vid, dst).filter(is_one).collect();
+                if members.is_some() {
+                    self.steps.push(Step::Members { ports: all.len() });
+                }
                 if all.is_empty() && !dst.is_multicast() {
                     return self.drop(self.sender, DropReason::UnknownUnicast);
                 }
@@ -317,6 +329,24 @@ impl Thinker<'_> {
             storm.and_then(|storm| storm.would_refuse(dst, &self.burst.frames()[0], self.now_ns));
         self.steps.push(Step::Storm { limited: storm.is_some(), dropped });
         dropped.map_or(Ok(()), |reason| self.drop(self.sender, reason))
+    }
+
+    /// The ports that get a flooded frame by multicast snooping; `None` for all.
+    fn members(
+        &mut self,
+        sender: &Slot,
+        view: &weir_fabric::View<'_>,
+        vid: weir_fabric::Vid,
+        dst: Mac,
+    ) -> Result<Option<PortSet>, Ends> {
+        let Some(snooping) = sender.snooping().filter(|_| dst.is_multicast()) else {
+            return Ok(None);
+        };
+        let head = self.burst.frames()[0].head.as_slice();
+        let frame = self.window.fill(head, 0, self.burst);
+        let judged =
+            snooping.would_judge(view, (self.sender, vid), frame, clock::secs(self.now_ns));
+        judged.or_else(|reason| self.drop(self.sender, reason.into()).map(|()| None))
     }
 
     fn drop(&mut self, port: PortId, reason: DropReason) -> Result<(), Ends> {

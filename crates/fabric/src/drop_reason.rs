@@ -83,6 +83,8 @@ crate::reasons! {
         Hairpin = "hairpin",
         /// The destination is behind an isolated port, as the ingress port is.
         Isolated = "isolated",
+        /// A query for multicast groups came in by a port behind which no multicast router may be.
+        MulticastQuery = "multicast_query",
     }
 }
 

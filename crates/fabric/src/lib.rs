@@ -8,8 +8,9 @@
 //!    so must the source MAC address.
 //! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`], everything else
 //!    [`Forward::Flood`].
-//! 4. [`routes`]: a worker notes where a frame went, and the next one like it is not looked up.
-//! 5. For each receiver, [`View::egress`] tells the frame's tag there. An isolated port does not receive from another
+//! 4. [`multicast`]: where it is on, a flooded frame for a group goes to the group's members.
+//! 5. [`routes`]: a worker notes where a frame went, and the next one like it is not looked up.
+//! 6. For each receiver, [`View::egress`] tells the frame's tag there. An isolated port does not receive from another
 //!    one.
 //!
 //! A worker takes one [`View`] per burst with [`Fabric::view`]. The port table behind it is an immutable snapshot,
@@ -21,6 +22,7 @@ mod drop_reason;
 mod fabric;
 pub mod fdb;
 pub mod mac_check;
+pub mod multicast;
 mod port;
 pub mod routes;
 mod sought;
@@ -32,6 +34,7 @@ pub use drop_reason::DropReason;
 pub use fabric::{Fabric, Known, PortError, Reach};
 pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner, Moves};
 pub use mac_check::MacCheck;
+pub use multicast::{PortSet, Snooping};
 pub use port::{PortConfig, PortId};
 pub use routes::Routes;
 pub use source_guard::SourceGuard;

@@ -52,6 +52,8 @@ pub struct PortConfig {
     pub uplink: bool,
     /// The port exchanges no frames with other isolated ports.
     pub isolated: bool,
+    /// A multicast router is behind the port: it gets every group and every report, and its queries count.
+    pub multicast_router: bool,
 }
 
 impl PortConfig {
@@ -97,6 +99,7 @@ impl PortConfig {
             learn_max: FDB_PER_VIF_MAX,
             uplink: false,
             isolated: false,
+            multicast_router: false,
         }
     }
 
@@ -111,6 +114,7 @@ impl PortConfig {
             learn_max: FDB_PER_PORT_MAX,
             uplink: true,
             isolated: false,
+            multicast_router: true,
         }
     }
 
@@ -124,6 +128,7 @@ impl PortConfig {
             learn_max: (fdb_entries / FDB_OVERLAY_PART) as u32,
             uplink: true,
             isolated: false,
+            multicast_router: true,
         }
     }
 }

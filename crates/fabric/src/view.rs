@@ -287,6 +287,16 @@ impl<'a> View<'a> {
         self.ports.active_port(port)?.config.egress(vid, tag)
     }
 
+    /// True if a multicast router is, or may be, behind the port.
+    pub(crate) fn routes_multicast(&self, port: PortId) -> bool {
+        self.ports.port(port).is_some_and(|port| port.config.multicast_router)
+    }
+
+    /// True if the port may have one address only.
+    pub(crate) fn has_one_station(&self, port: PortId) -> bool {
+        self.ports.port(port).is_some_and(|port| port.only_mac().is_some())
+    }
+
     /// True if the port is isolated from other isolated ports.
     pub fn is_isolated(&self, port: PortId) -> bool {
         self.ports.is_isolated(port)

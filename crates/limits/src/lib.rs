@@ -241,6 +241,23 @@ pub const FDB_PER_PORT_MAX: u32 = 4096;
 /// Most addresses learned behind one guest's interface. With the source-MAC check, the interface has one address per
 /// VLAN; without it, this number leaves room for a few nested guests.
 pub const FDB_PER_VIF_MAX: u32 = 64;
+/// Multicast groups of one interface in one VLAN and IP version; with more, the interface gets every group.
+pub const MULTICAST_GROUPS_PER_VIF_MAX: u32 = 64;
+/// Records of group reports that count in a second, of one interface in one VLAN and IP version; with more, the
+/// interface gets every group.
+pub const MULTICAST_RECORDS_PER_S: u32 = 256;
+/// Time between two queries of weir's own (s): RFC 3376 §8.2.
+pub const MULTICAST_QUERY_SECS: u32 = 125;
+/// Time in which the members of groups answer weir's query (s): RFC 3376 §8.3.
+pub const MULTICAST_RESPONSE_SECS: u32 = 10;
+/// Longest time of an answer that a foreign query is believed to give (s).
+pub const MULTICAST_RESPONSE_SECS_MAX: u32 = 60;
+/// Time after which a membership ends without another report (s): RFC 3376 §8.4.
+pub const MULTICAST_MEMBER_SECS: u32 = 2 * MULTICAST_QUERY_SECS + MULTICAST_RESPONSE_SECS;
+/// Time after which a querier is gone that asks no more (s): RFC 3376 §8.5.
+pub const MULTICAST_QUERIER_SECS: u32 = 2 * MULTICAST_QUERY_SECS + MULTICAST_RESPONSE_SECS / 2;
+/// Shortest time between two searches for memberships that have ended (s).
+pub const MULTICAST_SWEEP_SECS: u32 = 10;
 /// Interval at which moves of addresses are checked (ns), while a loop is possible and there is traffic.
 pub const LOOP_LOOK_NS: u64 = 100_000_000;
 /// Number of moves of addresses between two ports, in each direction, from one check to the next, that makes a loop

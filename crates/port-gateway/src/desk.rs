@@ -10,7 +10,7 @@ use std::time::Instant;
 use rustix::event::{EventfdFlags, eventfd};
 use weir_engine::stats::Counter;
 use weir_engine::{Side, clock, lock};
-use weir_fabric::{Fdb, FdbEntry, PortId, Vid};
+use weir_fabric::{Fdb, FdbEntry, PortId, Snooping, Vid};
 use weir_guestmem::{Batch, HostBuffer};
 use weir_limits::{
     DNS_BURST, DNS_PER_SEC, DNS_WAITING_MAX, OWN_ANSWERS_MAX, OWN_FRAMES_BURST, OWN_FRAMES_PER_SEC,
@@ -146,6 +146,8 @@ pub(crate) enum Woken {
 pub(crate) struct Desk {
     pub(crate) vid: Vid,
     pub(crate) fdb: Arc<Fdb>,
+    /// Multicast snooping of the network, with the number of weir's own port.
+    pub(crate) snooping: Option<(Arc<Snooping>, PortId)>,
     pub(crate) counters: GatewayCounters,
     guests: RwLock<HashMap<PortId, Arc<Served>>>,
     waiting: Mutex<Waiting>,
@@ -157,10 +159,15 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(vid: Vid, fdb: Arc<Fdb>, bell: OwnedFd) -> Self {
+    pub(crate) fn new(
+        vid: Vid,
+        fdb: Arc<Fdb>,
+        snooping: Option<(Arc<Snooping>, PortId)>,
+        bell: OwnedFd,
+    ) -> Self {
         let (counters, guests, waiting) = Default::default();
         let (woken, answers) = Default::default();
-        Self { vid, fdb, counters, guests, waiting, woken, answers, bell }
+        Self { vid, fdb, snooping, counters, guests, waiting, woken, answers, bell }
     }
 
     /// Sets the guest behind a port; `None` removes it.

@@ -26,6 +26,7 @@
 
 mod advert;
 mod answer;
+mod asking;
 mod desk;
 mod dhcp;
 mod forward;

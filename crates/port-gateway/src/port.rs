@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Frame, Scratch};
 use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, Side, Taken, clock};
-use weir_fabric::{Fdb, PortId, Vid};
+use weir_fabric::{Fdb, PortId, Snooping, Vid};
 use weir_limits::OWN_FRAME_LEN_MAX;
 use weir_policy::steering::{Receiver, Steering};
 use weir_port_tap::{FramePort, UplinkPort};
@@ -32,6 +32,8 @@ pub struct GatewaySettings {
     pub has_names: bool,
     /// The contents of router advertisements, if weir sends them.
     pub ra: Option<RaSettings>,
+    /// Multicast snooping of the network, with the number of this port: weir asks guests for their groups.
+    pub snooping: Option<(Arc<Snooping>, PortId)>,
     /// The host, if it has these addresses. The host gets the frames for them that weir does not answer.
     pub host: Option<HostSide>,
 }
@@ -65,10 +67,11 @@ impl GatewayPort {
         fdb: Arc<Fdb>,
         counters: Arc<PortCounters>,
     ) -> Self {
-        let GatewaySettings { name, vid, mac, mut ips, has_dhcp, has_names, ra, host } = settings;
+        let GatewaySettings { name, vid, mac, mut ips, has_dhcp, has_names, ra, snooping, host } =
+            settings;
         // Guests solicit the source address of the advertisements.
         ips.extend(ra.as_ref().map(|_| IpAddr::from(link_local(mac))));
-        let desk = Arc::new(Desk::new(vid, fdb, bell.rung));
+        let desk = Arc::new(Desk::new(vid, fdb, snooping, bell.rung));
         let station = Station { mac, ips, has_dhcp, has_names, is_host: host.is_some(), ra };
         let device = AnswerDevice::new(name, Arc::clone(&desk), bell.heard, host);
         let inner = FramePort::new(device, Arc::clone(&counters));

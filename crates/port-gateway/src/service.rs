@@ -9,11 +9,14 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use weir_engine::{beat, clock, lock, supervise};
 use weir_fabric::PortId;
-use weir_limits::{LEASES_RETRY_SECS, RA_INTERVAL_SECS};
+use weir_limits::{
+    LEASES_RETRY_SECS, MULTICAST_QUERY_SECS, MULTICAST_RESPONSE_SECS, RA_INTERVAL_SECS,
+};
 use weir_wire::{Layers, Mac, Network};
 
 use crate::advert::advertisement;
 use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
+use crate::asking::{query, source};
 use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
 use crate::forward::{Dial, Forwarder, Question};
@@ -25,6 +28,8 @@ use crate::store::Store;
 
 /// The time between two rounds of unsolicited advertisements.
 const ADVERTISES_EVERY: Duration = Duration::from_secs(RA_INTERVAL_SECS);
+/// The time between two rounds of queries for multicast groups.
+const ASKS_EVERY: Duration = Duration::from_secs(MULTICAST_QUERY_SECS as u64);
 const RETRIES_AFTER: Duration = Duration::from_secs(LEASES_RETRY_SECS);
 
 /// The settings of DNS in a network.
@@ -85,6 +90,7 @@ impl Service {
             retries: None,
             // Advertisements of an earlier weir stay valid for their lifetimes.
             advertises: port.station().ra.as_ref().map(|_| Instant::now()),
+            asks: port.desk().snooping.as_ref().map(|_| Instant::now()),
         };
         let run = move || {
             supervise("weir-gateway", || clerk.run());
@@ -124,6 +130,8 @@ struct Clerk {
     retries: Option<Instant>,
     /// The time of the next round of advertisements, if weir sends them.
     advertises: Option<Instant>,
+    /// The time of the next round of queries for multicast groups, if the network has snooping.
+    asks: Option<Instant>,
 }
 
 impl Clerk {
@@ -131,7 +139,9 @@ impl Clerk {
         // After a panic the loop starts again.
         let mut knows_guests = false;
         loop {
-            let woken = beat::wait(|| self.desk.wait(self.advertises));
+            let woken = beat::wait(|| {
+                self.desk.wait([self.advertises, self.asks].into_iter().flatten().min())
+            });
             let Woken::Work(arrivals, changed) = woken else { return };
             let now_secs = clock::secs(clock::now_ns());
             if let Some((dhcp, _)) = self.dhcp.as_mut().filter(|_| changed || !knows_guests) {
@@ -146,6 +156,10 @@ impl Clerk {
                     answers.extend(self.advertise(mac, &served.guest).map(|frame| (port, frame)));
                 }
             }
+            if self.asks.is_some_and(|at| Instant::now() >= at) {
+                self.asks = Some(Instant::now() + ASKS_EVERY);
+                answers.extend(self.ask_for_groups(now_secs));
+            }
             for arrival in &arrivals {
                 answers.extend(self.answer(arrival, now_secs));
             }
@@ -153,6 +167,24 @@ impl Clerk {
             self.save(now_secs);
             self.desk.send(answers);
         }
+    }
+
+    /// Queries for the multicast groups of all guests, for the IP versions in which nobody else asks.
+    fn ask_for_groups(&self, now_secs: u32) -> Vec<(PortId, Vec<u8>)> {
+        let Some((snooping, own)) = &self.desk.snooping else { return Vec::new() };
+        let (mac, of) = (self.station.mac, (*own, self.desk.vid));
+        let stations = self.desk.stations(now_secs);
+        let mut queries = Vec::new();
+        for v6 in [false, true] {
+            if snooping.hears_other(of, v6, now_secs) {
+                continue;
+            }
+            let from = source(mac, &self.station.ips, v6);
+            let asked = stations.iter().map(|(port, ..)| *port);
+            snooping.asks(of, from, asked, MULTICAST_RESPONSE_SECS, now_secs);
+            queries.extend(stations.iter().map(|(port, to, _)| (*port, query(mac, *to, from))));
+        }
+        queries
     }
 
     fn answer(&mut self, arrival: &Arrival, now_secs: u32) -> Option<(PortId, Vec<u8>)> {

@@ -21,6 +21,7 @@ mod groups;
 mod guard;
 mod limits;
 mod loops;
+mod multicast;
 mod placement;
 mod queue_pairs;
 mod rules;
@@ -31,6 +32,7 @@ pub use groups::{ConnectionPage, ConnectionStats, GroupStats};
 pub use guard::{GuardExplanation, LeaseExplanation};
 pub use limits::{Limit, Limits, descriptors, limits};
 pub use loops::{BlockStats, LoopStats};
+pub use multicast::{MemberStats, MulticastStats};
 pub use placement::PlacementStats;
 pub use queue_pairs::QueuePairNumbers;
 pub use rules::RuleStats;
@@ -87,6 +89,9 @@ pub struct SwitchStats {
     /// Security groups, in the order of the file.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupStats>,
+    /// Multicast snooping: two entries for each VLAN that has it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub multicast: Vec<MulticastStats>,
     /// One entry for each port: VIFs and uplinks.
     pub ports: Vec<PortStats>,
 }

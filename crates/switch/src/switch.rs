@@ -14,7 +14,7 @@ use weir_config::{
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
-use weir_fabric::{Capacity, MacCheck, PortId, SourceGuard};
+use weir_fabric::{Capacity, MacCheck, PortId, Snooping, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
 use weir_policy::schedule::Share;
@@ -256,6 +256,9 @@ impl Switch {
             }
             _ => SwitchError::Start(source),
         })?;
+        if let Some(snooping) = Snooping::new(networks.snooped()) {
+            engine.fabric().snoop(snooping);
+        }
         let sessions = Manager::start(Arc::clone(&engine)).map_err(SwitchError::Start)?;
         let loops = Loops::new(&engine);
         let manager = manager::Manager::start(Arc::clone(&engine), Arc::clone(&loops));

@@ -195,6 +195,10 @@ impl Words<'_> {
                 };
                 say("storm_control", self.sender, says.into());
             }
+            Step::Members { ports } => {
+                let says = format!("goes to members and multicast routers only: {ports}");
+                say("multicast", self.sender, says);
+            }
             Step::Receiver { port, tag, queue } => {
                 let leaves = match tag {
                     _ if self.overlay == Some(port) => "for other hosts of its network".into(),
@@ -399,5 +403,6 @@ fn in_words(reason: DropReason) -> &'static str {
         }
         DropReason::Hairpin => "is behind the port that the frame came from",
         DropReason::Isolated => "is behind an isolated interface, and so is the sender",
+        DropReason::MulticastQuery => "only a multicast router may ask for groups",
     }
 }

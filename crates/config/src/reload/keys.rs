@@ -47,6 +47,7 @@ pub(super) fn network(network: &NetworkConfig) -> Rows {
         fixed("flood_per_second", flood),
         fixed("neigh_suppress", suppress),
         fixed("isolated", network.isolated.then(|| true.to_string())),
+        fixed("multicast_snooping", network.multicast_snooping.then(|| true.to_string())),
         fixed("address", gateway.and_then(|it| list(&it.addresses, ", "))),
         fixed("dhcp", gateway.map(|_| dhcp.is_some().to_string())),
         fixed("nat", gateway.map(|it| it.nat.is_some().to_string())),

@@ -84,6 +84,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("mac", "", "mac = \"52:54:00:00:00:01\"", true),
     ("mac_check", "", "mac_check = false", true),
     ("isolated", "", "isolated = true", true),
+    ("multicast_router", "", "multicast_router = true", true),
     ("rss_rebalance", "", "rss_rebalance = false", true),
     ("vlan", "", "vlan = 10", true),
     ("vlan", "", "trunk = [10, 20]\nnative = 1", true),

@@ -4,11 +4,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use weir_fabric::source_guard::Origin;
-use weir_fabric::{EgressTag, FrameKey, PortId, Route, Routed, Routes, SourceGuard, Vid, View};
+use weir_fabric::{
+    EgressTag, FrameKey, PortId, PortSet, Route, Routed, Routes, Snooping, SourceGuard, Vid, View,
+};
 use weir_groups::Direction;
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
-use weir_wire::Ethernet;
+use weir_wire::{Ethernet, Mac, Tci};
 
 use crate::frames::burst::{Burst, Frame, ones};
 use crate::frames::drop_reason::DropReason;
@@ -52,6 +54,10 @@ pub struct Slot {
     pub(crate) gives_leases: bool,
     /// The connections that the port may have; `None` without groups.
     pub(crate) groups: Option<Arc<PortGroups>>,
+    /// Multicast snooping, if a VLAN of the switch has it.
+    snooping: Option<Arc<Snooping>>,
+    /// True if frames from the port are flooded without storm control and snooping.
+    floods_freely: bool,
     /// True if no check other than the fabric's applies to the frames that the port sends.
     sends_freely: bool,
     /// True if no check other than the rate's applies to the frames that the port receives.
@@ -76,6 +82,8 @@ impl Slot {
             guard,
             gives_leases,
             groups,
+            snooping: None,
+            floods_freely: true,
             sends_freely: true,
             receives_freely: true,
         }
@@ -87,12 +95,25 @@ impl Slot {
         self.settle();
     }
 
+    /// Has multicast snooping look at the frames from the port.
+    pub(crate) fn snooped_by(mut self, snooping: Option<&Arc<Snooping>>) -> Self {
+        self.snooping = snooping.cloned();
+        self.settle();
+        self
+    }
+
+    /// Multicast snooping, if a VLAN of the switch has it.
+    pub(crate) fn snooping(&self) -> Option<&Snooping> {
+        self.snooping.as_deref()
+    }
+
     /// Takes up a change of the fields above.
     pub(crate) fn settle(&mut self) {
         let is_free = self.groups.is_none() && self.frame_len_max == FrameLenMax::NONE;
         self.sends_freely = is_free && self.rules.tx.is_none() && self.guard.is_none();
         let snoops = self.guard.as_deref().is_some_and(SourceGuard::snoops);
         self.receives_freely = is_free && self.rules.rx.is_none() && !snoops;
+        self.floods_freely = self.storm.is_none() && self.snooping.is_none();
     }
 }
 
@@ -417,14 +438,35 @@ impl Forwarder {
         let flooded = &burst.frames()[usize::from(frame)];
         let Frame { head, tag: came_with, .. } = flooded;
         let Ok(Ethernet { dst, .. }) = Ethernet::parse(head.as_slice()) else { return };
-        let storm = slot(ingress.ports, ingress.port).and_then(|slot| slot.storm.as_deref());
-        if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, flooded, ingress.now_ns)) {
-            ingress.counters.dropped_of(reason, burst, 1 << frame);
-            return;
+        let ports = ingress.view.flood_ports(ingress.port, vid, dst);
+        let sender = slot(ingress.ports, ingress.port);
+        let Some(sender) = sender.filter(|sender| !sender.floods_freely) else {
+            return self.flood_to(ingress, burst, frame, (vid, *came_with), ports, dst);
+        };
+        match flooded_to(sender, ingress, burst, (frame, vid, dst), &mut self.window) {
+            Ok(None) => self.flood_to(ingress, burst, frame, (vid, *came_with), ports, dst),
+            Ok(Some(members)) => {
+                let ports = ports.filter(|port| members.contains(*port));
+                self.flood_to(ingress, burst, frame, (vid, *came_with), ports, dst);
+            }
+            Err(reason) => ingress.counters.dropped_of(reason, burst, 1 << frame),
         }
+    }
+
+    /// Forwards a frame of `vid` that came with this tag to `ports`.
+    #[inline(always)]
+    fn flood_to(
+        &mut self,
+        ingress: &Ingress<'_>,
+        burst: &Burst<'_>,
+        frame: u16,
+        (vid, came_with): (Vid, Option<Tci>),
+        ports: impl Iterator<Item = PortId>,
+        dst: Mac,
+    ) {
         let mut goes_nowhere = !dst.is_multicast();
-        for port in ingress.view.flood_ports(ingress.port, vid, dst) {
-            if let Some(tag) = ingress.view.egress(port, vid, *came_with) {
+        for port in ports {
+            if let Some(tag) = ingress.view.egress(port, vid, came_with) {
                 let outgoing = Outgoing { frame, tag };
                 let is_counted = is_still_tagged(ingress, burst, port, outgoing);
                 let goes_there =
@@ -640,6 +682,26 @@ impl Forwarder {
         }
         true
     }
+}
+
+/// The receivers of a flooded frame, if they are not all ports of its VLAN; or the reason for which it is dropped.
+#[inline(never)]
+fn flooded_to(
+    sender: &Slot,
+    ingress: &Ingress<'_>,
+    burst: &Burst<'_>,
+    (frame, vid, dst): (u16, Vid, Mac),
+    window: &mut Window,
+) -> Result<Option<PortSet>, DropReason> {
+    let flooded = &burst.frames()[usize::from(frame)];
+    let storm = sender.storm.as_deref();
+    if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, flooded, ingress.now_ns)) {
+        return Err(reason);
+    }
+    let Some(snooping) = sender.snooping().filter(|_| dst.is_multicast()) else { return Ok(None) };
+    let head = flooded.head.as_slice();
+    let (of, now_secs) = ((ingress.port, vid), clock::secs(ingress.now_ns));
+    Ok(snooping.judge(ingress.view, of, head, move || window.fill(head, frame, burst), now_secs)?)
 }
 
 /// True if the sender can give addresses and advertise routes.

@@ -4,7 +4,7 @@
 mod tests;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use weir_limits::{ANNOUNCED_VLANS_MAX, PORTS_MAX};
@@ -13,6 +13,7 @@ use weir_wire::{Mac, Tci};
 use crate::DropReason;
 use crate::fdb::{Capacity, Claim, Fdb, Learner};
 use crate::mac_check::{self, FirstMac, MacCheck};
+use crate::multicast::Snooping;
 use crate::port::{PortConfig, PortId};
 use crate::sought::Sought;
 use crate::view::{FrameKey, View};
@@ -139,6 +140,7 @@ pub struct Fabric {
     table: ArcSwap<PortTable>,
     control: Mutex<Control>,
     fdb: Arc<Fdb>,
+    snooping: OnceLock<Arc<Snooping>>,
 }
 
 struct Control {
@@ -198,7 +200,19 @@ impl Fabric {
             table: ArcSwap::from_pointee(PortTable::empty()),
             control: Mutex::new(Control { next: 0 }),
             fdb: Arc::new(Fdb::new(RandomState::new().hash_one(PORTS_MAX), entries)),
+            snooping: OnceLock::new(),
         }
+    }
+
+    /// Begins multicast snooping, once in the life of the switch and before it has ports.
+    pub fn snoop(&self, snooping: Snooping) {
+        // A second call changes nothing.
+        let _ = self.snooping.set(Arc::new(snooping));
+    }
+
+    /// Multicast snooping, if any VLAN has it.
+    pub fn snooping(&self) -> Option<&Arc<Snooping>> {
+        self.snooping.get()
     }
 
     /// The ports as they are now, for one burst. Cheap and lock-free.
@@ -385,6 +399,9 @@ impl Fabric {
         table.set(id, changed);
         self.replace(table);
         self.fdb.flush_port(id);
+        if let Some(snooping) = self.snooping() {
+            snooping.forget(id);
+        }
         if let Some((mac, vids, learner)) = known.map(|(mac, vids, max)| {
             (mac, vids, Learner { port: id, claim: Claim::Pinned, learn_max: max })
         }) {

@@ -56,7 +56,7 @@ impl Bench {
             fdb.learn(Vid::DEFAULT, mac(number), learner, now_secs);
         }
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let desk = Arc::new(Desk::new(Vid::DEFAULT, Arc::new(fdb), bell));
+        let desk = Arc::new(Desk::new(Vid::DEFAULT, Arc::new(fdb), None, bell));
         let (made, resolvers) = (Arc::<Mutex<Vec<u32>>>::default(), resolvers.to_vec());
         let turns = Arc::clone(&made);
         let dial = move |turn: u32| {

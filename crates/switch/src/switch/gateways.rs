@@ -286,6 +286,8 @@ impl Switch {
         let subnets: Vec<_> =
             config.addresses.iter().map(|address| address.get().trunc()).collect();
         let kept = host.as_ref().and_then(|tap| self.keeper.keep_queues(&name, tap.queues()));
+        let snoops = self.networks.snooped().any(|snooped| snooped == vid);
+        let snooping = self.engine.fabric().snooping().filter(|_| snoops).cloned();
         let settings = GatewaySettings {
             name: name.to_string(),
             vid,
@@ -294,6 +296,7 @@ impl Switch {
             has_dhcp: config.dhcp.is_some(),
             has_names: config.answers_names(),
             ra: config.ra.then(|| ra_settings(config)),
+            snooping: None,
             host: host.map(HostSide::new).transpose().map_err(SwitchError::Start)?,
         };
         let port_config = PortConfig {
@@ -306,8 +309,10 @@ impl Switch {
         let mut made = None;
         let (id, port) = self
             .engine
-            .add_port(port_config, |_, counters| {
+            .add_port(port_config, |id, counters| {
                 made = Some(Arc::clone(&counters));
+                let snooping = snooping.map(|snooping| (snooping, id));
+                let settings = GatewaySettings { snooping, ..settings };
                 Arc::new(GatewayPort::new(settings, bell, fdb, counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;

@@ -7,6 +7,7 @@ use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, VlanMode, Wei
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
+use weir_fabric::multicast::Membership;
 use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
@@ -29,10 +30,10 @@ use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
 use crate::named::NoSuchPort;
 use crate::stats::{
-    BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats,
-    PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers, QueuePairStats,
-    QueueStats, RuleStats, SessionStats, StageStats, StillThread, SwitchStats, Unclosed,
-    WorkerStats, descriptors, limits,
+    BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats, MemberStats,
+    MulticastStats, PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers,
+    QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, StillThread, SwitchStats,
+    Unclosed, WorkerStats, descriptors, limits,
 };
 use crate::watchdog::{Still, still};
 
@@ -261,9 +262,38 @@ impl Switch {
             loops: self.loop_stats(),
             limits: self.limits(&ports),
             groups: self.group_stats(&ports),
+            multicast: self.multicast_stats(&ports),
             stages: StageStats::of_this_process(),
             ports: uplinks.chain(overlay).chain(own).chain(vifs).collect(),
         }
+    }
+
+    fn multicast_stats(&self, ports: &Ports) -> Vec<MulticastStats> {
+        let Some(snooping) = self.engine.fabric().snooping() else { return Vec::new() };
+        let now_secs = clock::secs(clock::now_ns());
+        let names: BTreeMap<_, _> = ports.named().collect();
+        let own: BTreeMap<_, _> = ports.gateways.iter().map(|it| (it.id, &it.name)).collect();
+        let name = |port| names.get(&port).or_else(|| own.get(&port)).map(|name| (*name).clone());
+        let memberships = snooping.memberships(now_secs);
+        let stats = snooping.standings(now_secs).into_iter().map(|standing| {
+            let is_here =
+                |it: &&Membership| it.vid == standing.vid && it.group.is_ipv6() == standing.v6;
+            let member = |it: &Membership| {
+                let (group, left_s) = (it.group, it.left_secs);
+                Some(MemberStats { group, port: name(it.port)?, left_s })
+            };
+            let is_over =
+                |port: &PortId| snooping.is_over((standing.vid, standing.v6), *port, now_secs);
+            MulticastStats {
+                vlan: standing.vid.get(),
+                ip: if standing.v6 { 6 } else { 4 },
+                querier: standing.querier.map(|(from, _)| from),
+                querier_port: standing.querier.and_then(|(_, port)| name(port)),
+                members: memberships.iter().filter(is_here).filter_map(member).collect(),
+                over: names.keys().copied().filter(is_over).filter_map(name).collect(),
+            }
+        });
+        stats.collect()
     }
 
     fn loop_stats(&self) -> LoopStats {

@@ -51,6 +51,7 @@ fn sample() -> SwitchStats {
         file: None,
         unsaved: Vec::new(),
         groups: Vec::new(),
+        multicast: Vec::new(),
         queues_moved: 3,
         workers: vec![WorkerStats {
             id: 0,

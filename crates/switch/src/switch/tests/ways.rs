@@ -16,6 +16,7 @@ const SETTINGS: &[&str] = &[
     "memory_max = \"1GiB\"",
     "access_platform = true",
     "isolated = true",
+    "multicast_router = true",
     "tag_protocol = \"802.1ad\"",
     "latency_budget = \"1ms\"",
     "moderation = \"backend\"\nrx_usecs = 20",

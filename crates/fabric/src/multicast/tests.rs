@@ -1,0 +1,454 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Fabric, MacCheck, PortConfig};
+
+const QUERIER: [u8; 4] = [192, 0, 2, 1];
+const GROUP: [u8; 4] = [239, 1, 2, 3];
+/// A group with the same MAC address as [`GROUP`].
+const ALIAS: [u8; 4] = [225, 129, 2, 3];
+const ROUTERS: [u8; 4] = [224, 0, 0, 2];
+const V3_ROUTERS: [u8; 4] = [224, 0, 0, 22];
+
+/// A frame of IPv4 for `to`, with a router alert as IGMP has it.
+fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0x01, 0x00, 0x5e, to[1] & 0x7f, to[2], to[3], 2, 0, 0, 0, 0, 1, 8, 0];
+    let len = u16::try_from(24 + payload.len()).unwrap();
+    frame.extend([0x46, 0xc0]);
+    frame.extend(len.to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 1, protocol, 0, 0]);
+    frame.extend([from, to].concat());
+    frame.extend([0x94, 4, 0, 0]);
+    frame.extend(payload);
+    // Short frames are padded.
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+fn summed(mut message: Vec<u8>, mut sum: Sum) -> Vec<u8> {
+    sum.add(&message);
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+    message
+}
+
+use weir_wire::Sum;
+
+fn igmp(kind: u8, code: u8, rest: &[u8]) -> Vec<u8> {
+    summed([&[kind, code, 0, 0], rest].concat(), Sum::new())
+}
+
+/// A general query of IGMPv2 that gives a second for answers, or of a group.
+fn query(from: [u8; 4], group: [u8; 4]) -> Vec<u8> {
+    let to = if group == [0; 4] { [224, 0, 0, 1] } else { group };
+    ipv4(from, to, 2, &igmp(0x11, 10, &group))
+}
+
+fn v2_report(group: [u8; 4]) -> Vec<u8> {
+    ipv4([10, 0, 0, 9], group, 2, &igmp(0x16, 0, &group))
+}
+
+fn v2_leave(group: [u8; 4]) -> Vec<u8> {
+    ipv4([10, 0, 0, 9], ROUTERS, 2, &igmp(0x17, 0, &group))
+}
+
+/// A report of IGMPv3: records as (type, sources, group).
+fn v3_report(records: &[(u8, u16, [u8; 4])]) -> Vec<u8> {
+    let mut rest = vec![0, 0];
+    rest.extend(u16::try_from(records.len()).unwrap().to_be_bytes());
+    for (kind, sources, group) in records {
+        rest.extend([*kind, 0]);
+        rest.extend(sources.to_be_bytes());
+        rest.extend(group);
+        (0..*sources).for_each(|_| rest.extend([192, 0, 2, 7]));
+    }
+    ipv4([0; 4], V3_ROUTERS, 2, &igmp(0x22, 0, &rest))
+}
+
+fn data(group: [u8; 4]) -> Vec<u8> {
+    ipv4([10, 0, 0, 1], group, 17, &[0; 16])
+}
+
+/// A frame of IPv6 for `to`: its payload follows a hop-by-hop header with a router alert, or is UDP.
+fn ipv6(to: Ipv6Addr, message: Option<&[u8]>) -> Vec<u8> {
+    let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    let mut frame = vec![0x33, 0x33];
+    frame.extend(&to.octets()[12..]);
+    frame.extend([2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0]);
+    let payload = match message {
+        None => vec![0; 16],
+        Some(message) => [&[58, 0, 5, 2, 0, 0, 1, 0], message].concat(),
+    };
+    frame.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
+    frame.extend([if message.is_some() { 0 } else { 17 }, 1]);
+    frame.extend(from.octets());
+    frame.extend(to.octets());
+    frame.extend(payload);
+    frame
+}
+
+fn mld(to: Ipv6Addr, kind: u8, code: u16, rest: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, 0, 0, 0];
+    message.extend(code.to_be_bytes());
+    message.extend(rest);
+    let mut sum = Sum::new();
+    sum.add(&Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
+    sum.add(&to.octets());
+    sum.add_u32(u32::try_from(message.len()).unwrap() + 58);
+    ipv6(to, Some(&summed(message, sum)))
+}
+
+fn mld_query(group: Ipv6Addr) -> Vec<u8> {
+    let to = if group.is_unspecified() { "ff02::1".parse().unwrap() } else { group };
+    mld(to, 130, 1000, &[&[0, 0][..], &group.octets()].concat())
+}
+
+fn mld_report(group: Ipv6Addr) -> Vec<u8> {
+    mld(group, 131, 0, &[&[0, 0][..], &group.octets()].concat())
+}
+
+fn mld_done(group: Ipv6Addr) -> Vec<u8> {
+    mld("ff02::2".parse().unwrap(), 132, 0, &[&[0, 0][..], &group.octets()].concat())
+}
+
+/// A report of MLDv2 with one record.
+fn mld2_report(kind: u8, group: Ipv6Addr) -> Vec<u8> {
+    let record = [&[kind, 0, 0, 0][..], &group.octets()].concat();
+    mld("ff02::16".parse().unwrap(), 143, 0, &[&[0, 1][..], &record].concat())
+}
+
+/// A switch with an uplink, two guests that are held to an address, and one that is not.
+struct Bench {
+    fabric: Fabric,
+    ports: [PortId; 4],
+    now: u32,
+}
+
+const UPLINK: usize = 0;
+const A: usize = 1;
+const B: usize = 2;
+const BRIDGE: usize = 3;
+/// What a frame for all ports reaches.
+const ALL: Option<Vec<usize>> = None;
+
+impl Bench {
+    fn new() -> Self {
+        let fabric = Fabric::new();
+        fabric.snoop(Snooping::new([Vid::DEFAULT].into_iter()).unwrap());
+        let guest = |last| PortConfig {
+            mac_check: MacCheck::Pinned(Mac([2, 0, 0, 0, 0, last])),
+            ..PortConfig::vif()
+        };
+        let bridge = PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
+        let ports = [PortConfig::uplink(), guest(1), guest(2), bridge].map(|config| {
+            let id = fabric.add_port(config).unwrap();
+            fabric.set_active(id, true).unwrap();
+            id
+        });
+        Self { fabric, ports, now: 1000 }
+    }
+
+    /// A bench in which all ports have been asked by the uplink's router, and have answered.
+    fn asked() -> Self {
+        let mut bench = Self::new();
+        assert_eq!(bench.send(UPLINK, &query(QUERIER, [0; 4])), Ok(ALL), "a query is for all");
+        assert_eq!(bench.send(UPLINK, &mld_query(Ipv6Addr::UNSPECIFIED)), Ok(ALL));
+        bench.now += 2;
+        bench
+    }
+
+    fn snooping(&self) -> &Snooping {
+        self.fabric.snooping().unwrap()
+    }
+
+    /// Sends a frame in by a port: who gets it.
+    fn send(&self, from: usize, frame: &[u8]) -> Result<Option<Vec<usize>>, DropReason> {
+        let view = self.fabric.view();
+        let head = &frame[..frame.len().min(128)];
+        let of = (self.ports[from], Vid::DEFAULT);
+        let thought = self.snooping().would_judge(&view, of, frame, self.now);
+        let judged = self.snooping().judge(&view, of, head, || frame, self.now);
+        if !may_be_message(head) {
+            assert_eq!(thought, judged, "the frame in thought");
+        }
+        let set = judged?;
+        Ok(set.map(|set| (0..4).filter(|&i| set.contains(self.ports[i])).collect()))
+    }
+
+    fn members(&self, group: impl Into<IpAddr>) -> Vec<usize> {
+        let group = group.into();
+        let all = self.snooping().memberships(self.now);
+        let of = all.iter().filter(|it| it.group == group);
+        of.map(|it| self.ports.iter().position(|id| *id == it.port).unwrap()).collect()
+    }
+}
+
+#[test]
+fn until_a_querier_has_asked_and_time_has_passed_everything_is_flooded() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.send(A, &v2_report(GROUP)), Ok(ALL), "a report before any querier");
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(ALL));
+    assert_eq!(bench.members(GROUP), [A], "and yet it is noted");
+    assert_eq!(bench.send(UPLINK, &query(QUERIER, [0; 4])), Ok(ALL));
+    let everybody = Ok(Some(vec![A, B, BRIDGE]));
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), everybody, "nobody has had the time to answer");
+    bench.now += 2;
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A])));
+    assert_eq!(bench.send(B, &data(GROUP)), Ok(Some(vec![UPLINK, A])));
+    // What IGMP has said holds for IPv4 only.
+    assert_eq!(bench.send(A, &mld_report("ff05::77".parse().unwrap())), Ok(ALL));
+    bench.now += MULTICAST_QUERIER_SECS;
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(ALL), "the querier is gone");
+}
+
+#[test]
+fn reports_go_to_routers_only() {
+    let bench = Bench::asked();
+    for report in [v2_report(GROUP), v3_report(&[(4, 0, GROUP)]), v2_leave(GROUP)] {
+        assert_eq!(bench.send(A, &report), Ok(Some(vec![UPLINK])));
+        assert_eq!(bench.send(UPLINK, &report), Ok(Some(vec![])));
+    }
+    assert_eq!(bench.send(A, &mld_report("ff05::77".parse().unwrap())), Ok(Some(vec![UPLINK])));
+    assert_eq!(bench.send(A, &mld2_report(4, "ff05::77".parse().unwrap())), Ok(Some(vec![UPLINK])));
+}
+
+#[test]
+fn what_every_station_may_need_is_flooded_whatever_is_reported() {
+    let bench = Bench::asked();
+    for group in [[224, 0, 0, 1], [224, 0, 0, 251], [224, 0, 0, 5]] {
+        bench.send(A, &v2_report(group)).unwrap();
+        assert_eq!(bench.send(UPLINK, &data(group)), Ok(ALL), "{group:?}");
+        assert_eq!(bench.members(Ipv4Addr::from(group)), []);
+    }
+    for group in ["ff02::1", "ff02::1:ff00:1", "ff02::fb", "ff12::5", "ff01::1"] {
+        let group: Ipv6Addr = group.parse().unwrap();
+        bench.send(A, &mld_report(group)).unwrap();
+        assert_eq!(bench.send(UPLINK, &ipv6(group, None)), Ok(ALL), "{group}");
+        assert_eq!(bench.members(group), []);
+    }
+    assert_eq!(bench.send(UPLINK, &data([239, 9, 9, 9])), Ok(ALL), "nobody has reported it");
+    bench.send(A, &v2_report(GROUP)).unwrap();
+    assert_eq!(bench.send(UPLINK, &data(ALIAS)), Ok(ALL), "another group of the same address");
+    let mut other_mac = data(GROUP);
+    other_mac[5] ^= 1;
+    assert_eq!(bench.send(UPLINK, &other_mac), Ok(ALL));
+    let mut no_ip = data(GROUP);
+    no_ip[12..14].copy_from_slice(&[0x88, 0xb5]);
+    assert_eq!(bench.send(UPLINK, &no_ip), Ok(ALL));
+    assert_eq!(bench.send(UPLINK, &[1, 0, 0x5e]), Ok(ALL), "hardly a frame");
+}
+
+#[test]
+fn a_leave_ends_a_membership_at_once_where_one_station_can_be() {
+    let mut bench = Bench::asked();
+    for port in [A, B, BRIDGE] {
+        bench.send(port, &v2_report(GROUP)).unwrap();
+    }
+    bench.send(A, &v2_leave(GROUP)).unwrap();
+    bench.send(BRIDGE, &v2_leave(GROUP)).unwrap();
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![B, BRIDGE])));
+    // The router asks who is left in the group; B answers.
+    bench.send(UPLINK, &query(QUERIER, GROUP)).unwrap();
+    bench.now += 1;
+    bench.send(B, &v2_report(GROUP)).unwrap();
+    bench.now += 2;
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![B])));
+    bench.send(B, &v3_report(&[(3, 0, GROUP)])).unwrap();
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(ALL), "nobody is left: not registered");
+    let group: Ipv6Addr = "ff05::77".parse().unwrap();
+    bench.send(A, &mld_report(group)).unwrap();
+    bench.send(B, &mld_report(group)).unwrap();
+    bench.send(A, &mld_done(group)).unwrap();
+    assert_eq!(bench.send(UPLINK, &ipv6(group, None)), Ok(Some(vec![B])));
+    bench.send(B, &mld2_report(3, group)).unwrap();
+    assert_eq!(bench.members(group), []);
+}
+
+#[test]
+fn records_mean_what_rfc_3376_says() {
+    // Type, sources, whether it joins, whether it leaves.
+    let cases = [
+        (1, 0, false, false),
+        (1, 1, true, false),
+        (2, 0, true, false),
+        (2, 2, true, false),
+        (3, 0, false, true),
+        (3, 1, true, false),
+        (4, 0, true, false),
+        (4, 1, true, false),
+        (5, 1, true, false),
+        (5, 0, false, false),
+        (6, 1, false, false),
+        (7, 1, false, false),
+    ];
+    for (kind, sources, joins, leaves) in cases {
+        let bench = Bench::asked();
+        // A record behind another one.
+        let report = v3_report(&[(4, 3, [239, 7, 7, 7]), (kind, sources, GROUP)]);
+        bench.send(A, &report).unwrap();
+        assert_eq!(bench.members(GROUP).len(), usize::from(joins), "{kind} with {sources}");
+        assert_eq!(bench.members([239, 7, 7, 7]), [A]);
+        bench.send(A, &v2_report(GROUP)).unwrap();
+        bench.send(A, &report).unwrap();
+        assert_eq!(bench.members(GROUP).len(), usize::from(!leaves), "{kind} with {sources}");
+    }
+}
+
+#[test]
+fn a_membership_without_reports_ends() {
+    let mut bench = Bench::asked();
+    bench.send(A, &v2_report(GROUP)).unwrap();
+    bench.send(B, &v2_report([239, 9, 9, 9])).unwrap();
+    bench.now += MULTICAST_MEMBER_SECS - 1;
+    bench.send(UPLINK, &query(QUERIER, [0; 4])).unwrap();
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A])));
+    bench.send(B, &v2_report([239, 9, 9, 9])).unwrap();
+    bench.now += 1;
+    assert_eq!(bench.members(GROUP), []);
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(ALL));
+    assert_eq!(bench.send(UPLINK, &data([239, 9, 9, 9])), Ok(Some(vec![B])));
+}
+
+#[test]
+fn a_guests_query_is_dropped_and_a_routers_counts() {
+    let bench = Bench::asked();
+    for forged in [query([10, 0, 0, 1], [0; 4]), query([10, 0, 0, 1], GROUP)] {
+        assert_eq!(bench.send(A, &forged), Err(DropReason::MulticastQuery));
+    }
+    let forged = mld_query(Ipv6Addr::UNSPECIFIED);
+    assert_eq!(bench.send(BRIDGE, &forged), Err(DropReason::MulticastQuery));
+    let querier = |bench: &Bench| bench.snooping().standings(bench.now)[0].querier;
+    assert_eq!(querier(&bench), Some((QUERIER.into(), bench.ports[UPLINK])));
+    // A guest that may be a router gets reports and all groups.
+    let config =
+        PortConfig { multicast_router: true, ..bench.fabric.port_config(bench.ports[B]).unwrap() };
+    bench.fabric.update_port(bench.ports[B], config).unwrap();
+    assert_eq!(bench.send(A, &v2_report(GROUP)), Ok(Some(vec![UPLINK, B])));
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])));
+    // Its address is higher than the querier's, then lower.
+    assert_eq!(bench.send(B, &query([192, 0, 2, 9], [0; 4])), Ok(ALL));
+    assert_eq!(querier(&bench), Some((QUERIER.into(), bench.ports[UPLINK])));
+    assert_eq!(bench.send(B, &query([10, 0, 0, 2], [0; 4])), Ok(ALL));
+    assert_eq!(querier(&bench), Some(([10, 0, 0, 2].into(), bench.ports[B])));
+    assert_eq!(bench.send(UPLINK, &query([0; 4], [0; 4])), Ok(ALL), "it stands for another one");
+    assert_eq!(querier(&bench), Some(([10, 0, 0, 2].into(), bench.ports[B])));
+}
+
+#[test]
+fn who_has_too_many_groups_gets_all_and_changes_nothing_for_others() {
+    let mut bench = Bench::asked();
+    bench.send(B, &v2_report(GROUP)).unwrap();
+    let group = |number: u32| Ipv4Addr::from(0xef00_0000 + number).octets();
+    for number in 0..100_000 {
+        bench.send(A, &v2_report(group(number))).unwrap();
+        // Each second has its share of the records.
+        bench.now += u32::from(number % 1000 == 999 && number < 10_000);
+    }
+    let memberships = bench.snooping().memberships(bench.now);
+    let of_a = memberships.iter().filter(|it| it.port == bench.ports[A]).count();
+    assert_eq!(of_a, MULTICAST_GROUPS_PER_VIF_MAX as usize);
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])), "A gets all");
+    assert!(bench.snooping().is_over((Vid::DEFAULT, false), bench.ports[A], bench.now));
+    assert!(!bench.snooping().is_over((Vid::DEFAULT, false), bench.ports[B], bench.now));
+    bench.now += MULTICAST_MEMBER_SECS - 1;
+    bench.send(UPLINK, &query(QUERIER, [0; 4])).unwrap();
+    bench.send(B, &v2_report(GROUP)).unwrap();
+    bench.now += 2;
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![B])), "until it reports fewer");
+    bench.send(A, &v2_report(GROUP)).unwrap();
+    assert_eq!(bench.members(GROUP), [A, B], "places are free again");
+}
+
+#[test]
+fn reports_beyond_a_seconds_share_are_not_noted() {
+    let mut bench = Bench::asked();
+    bench.send(B, &v2_report(GROUP)).unwrap();
+    for _ in 0..=MULTICAST_RECORDS_PER_S {
+        bench.send(A, &v2_report([239, 9, 9, 9])).unwrap();
+    }
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])), "A gets all");
+    bench.send(A, &v2_leave([239, 9, 9, 9])).unwrap();
+    assert_eq!(bench.members([239, 9, 9, 9]), [A], "not this second");
+    bench.now += 1;
+    bench.send(A, &v2_leave([239, 9, 9, 9])).unwrap();
+    assert_eq!(bench.members([239, 9, 9, 9]), []);
+}
+
+#[test]
+fn a_report_that_is_not_readable_gives_its_port_all_groups() {
+    let whole = v3_report(&[(4, 1, GROUP), (4, 1, [239, 9, 9, 9])]);
+    let cut = whole[..whole.len() - 4].to_vec();
+    let mut damaged = whole.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    let mut fragment = whole.clone();
+    fragment[20] |= 0x20;
+    // One record more than there are, with a right checksum.
+    let mut more = whole;
+    more[14 + 24 + 7] = 3;
+    more[14 + 24 + 2..14 + 24 + 4].fill(0);
+    let message = summed(more[14 + 24..].to_vec(), Sum::new());
+    more[14 + 24..].copy_from_slice(&message);
+    for report in [cut, damaged, fragment, more] {
+        let bench = Bench::asked();
+        bench.send(B, &v2_report([239, 5, 5, 5])).unwrap();
+        assert_eq!(bench.send(A, &report), Ok(Some(vec![UPLINK])));
+        assert_eq!(bench.members(GROUP), []);
+        assert_eq!(bench.send(UPLINK, &data([239, 5, 5, 5])), Ok(Some(vec![A, B])));
+    }
+    let mut routed = mld_report("ff05::77".parse().unwrap());
+    routed[14 + 7] = 64;
+    let bench = Bench::asked();
+    bench.send(A, &routed).unwrap();
+    assert_eq!(
+        bench.members("ff05::77".parse::<Ipv6Addr>().unwrap()),
+        [],
+        "a router has forwarded it"
+    );
+}
+
+#[test]
+fn a_port_whose_station_changes_is_asked_again() {
+    let bench = Bench::asked();
+    bench.send(A, &v2_report(GROUP)).unwrap();
+    bench.send(B, &v2_report(GROUP)).unwrap();
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])));
+    bench.fabric.set_active(bench.ports[A], false).unwrap();
+    assert_eq!(bench.members(GROUP), [B]);
+    bench.fabric.set_active(bench.ports[A], true).unwrap();
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])), "nobody has asked A");
+}
+
+#[test]
+fn weir_may_ask_itself() {
+    let mut bench = Bench::new();
+    let own = bench.ports[BRIDGE];
+    let from = IpAddr::from([10, 0, 0, 1]);
+    let asked = [bench.ports[A]].into_iter();
+    bench.snooping().asks((own, Vid::DEFAULT), from, asked, 1, bench.now);
+    let hears = |port: usize| {
+        let of = (bench.ports[port], Vid::DEFAULT);
+        bench.snooping().hears_other(of, false, bench.now)
+    };
+    assert_eq!([hears(BRIDGE), hears(A)], [false, true]);
+    bench.send(B, &v2_report(GROUP)).unwrap();
+    bench.now += 2;
+    // A was asked, and has no group; the bridge was not asked.
+    assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![B, BRIDGE])));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read(v6: bool, kind: u8, bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let bench = Bench::asked();
+        let _ = bench.send(A, &bytes);
+        let frame = match v6 {
+            false => ipv4([10, 0, 0, 9], GROUP, 2, &igmp(kind, 0, &bytes)),
+            true => mld("ff05::77".parse().unwrap(), kind, 0, &bytes),
+        };
+        let _ = bench.send(A, &frame);
+        prop_assert!(bench.snooping().memberships(bench.now).len() <= 64);
+        let cut = bytes.len().min(frame.len());
+        let _ = bench.send(B, &frame[..frame.len() - cut]);
+    }
+}
