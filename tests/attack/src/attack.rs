@@ -122,6 +122,7 @@ pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("control", crate::control::ALL, USUAL),
     ("looks", crate::looks::ALL, USUAL),
     ("mirrors", crate::mirrors::ALL, USUAL),
+    ("multicast", crate::multicast::ALL, USUAL),
     ("configuration", crate::configuration::ALL, USUAL),
     ("slow_closes", crate::slow_closes::ALL, BOTH),
     ("slow_closes_of_options", crate::slow_closes::OF_OPTIONS, OPEN),

@@ -19,6 +19,7 @@ mod looks;
 mod measure;
 mod memory;
 mod mirrors;
+mod multicast;
 mod network;
 mod packed;
 mod paths;

@@ -72,6 +72,13 @@ pub struct Switch {
     dir: PathBuf,
 }
 
+/// Interfaces of a network with multicast snooping: a multicast router, and two guests.
+pub const TV_ROUTER: &str = "tv_router";
+/// See [`TV_ROUTER`].
+pub const TV_MEMBER: &str = "tv_member";
+/// See [`TV_ROUTER`].
+pub const TV_GUEST: &str = "tv_guest";
+
 /// The group of readers, which exists on every Linux.
 const READERS: &str = "users";
 
@@ -88,6 +95,7 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     let open = setting == Setting::Open;
     let mut text = format!("[switch]\nworkers = 1\ncontrol = {:?}\n", dir.join(CONTROL));
     text += &if open { options(dir)? } else { group() };
+    text += "\n[network.tv]\nvlan = 22\nmulticast_snooping = true\n";
     let mut vif = |name: &str, keys: &str| {
         let socket = dir.join(format!("{name}.sock"));
         let _ = write!(text, "\n[vif.{name}]\nsocket = {socket:?}\nsocket_mode = \"0666\"\n{keys}");
@@ -111,6 +119,9 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     vif("bridge2", &format!("mac_check = false\n{storms}"));
     vif("trunk", &format!("trunk = [1, 2]\n{storms}"));
     vif("watched", storms);
+    for (name, router) in [(TV_ROUTER, true), (TV_MEMBER, false), (TV_GUEST, false)] {
+        vif(name, &format!("network = \"tv\"\nmulticast_router = {router}\n"));
+    }
     vif("mirror", "mirror = [\"watched\"]\n");
     if open {
         for number in 0..TENANTS {
