@@ -251,7 +251,7 @@ pub fn check(
         writeln!(out, "note: {note}")?;
     }
     let uplinks: Vec<_> =
-        config.uplinks.iter().map(|it| (&it.name, it.interface.to_string())).collect();
+        config.unbonded().map(|it| (&it.name, it.interface.to_string())).collect();
     let uplinks = uplinks.iter().map(|(name, interface)| (*name, interface.as_str()));
     for joined in weir_doctor::joined_by_a_bridge(uplinks) {
         writeln!(out, "note: {joined}")?;

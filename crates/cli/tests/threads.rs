@@ -19,6 +19,7 @@ const ELSEWHERE: [&str; 8] = [
     "calls-VIF",     // a front end that calls by pipe
     "weir-evpn",     // FRR
     "weir-xen",      // Xen
+    "weir-bond",     // the carriers of a bond's uplinks
     "weir-loops",    // two ports that are joined
     "weir-leaves",   // SIGUSR2
     "weir-undoes",   // a main thread that stands still at the end

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_limits::PORTS_MAX;
+use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_text::count;
 
 use super::group::{Groups, NoSuchGroup};
@@ -88,6 +88,7 @@ impl Whole<'_> {
         }
         let mut faults = Vec::new();
         self.each_by_itself(&mut faults);
+        self.bonds(&mut faults);
         self.names(&mut faults);
         self.sockets(&mut faults);
         for (nth, (what, key)) in CLAIMS.into_iter().enumerate() {
@@ -98,9 +99,10 @@ impl Whole<'_> {
             repeated(what, key, claims, &mut faults);
         }
         for (what, key, is_stream) in [("interface", "name", false), ("socket", "path", true)] {
-            let of_kind = |it: &&&UplinkConfig| (it.kind == UplinkKind::Stream) == is_stream;
+            let of_kind =
+                |it: &&&UplinkConfig| !it.is_bond() && (it.kind == UplinkKind::Stream) == is_stream;
             let devices = self.uplinks.iter().filter(of_kind);
-            let devices = devices.map(|it| (it.device(), format!("uplink.{}", it.name)));
+            let devices = devices.map(|it| (it.device(), it.table()));
             repeated(what, key, devices, &mut faults);
         }
         faults
@@ -124,7 +126,7 @@ impl Whole<'_> {
 
     fn each_by_itself(&self, faults: &mut Vec<TableFault>) {
         for uplink in &self.uplinks {
-            let table = format!("uplink.{}", uplink.name);
+            let table = uplink.table();
             let network = self.networks.check_uplink(uplink).err().map(Fault::from);
             let of_uplink = uplink.faults(self.schedule).into_iter().chain(network);
             faults.extend(of_uplink.map(|fault| TableFault::of(&table, fault)));
@@ -142,9 +144,53 @@ impl Whole<'_> {
         }
     }
 
+    /// Bonds, and the uplinks that they name.
+    fn bonds(&self, faults: &mut Vec<TableFault>) {
+        let mut bond_of = BTreeMap::new();
+        for bond in self.uplinks.iter().filter(|it| it.is_bond()) {
+            let mut refuse = |reason: String, help: &str| {
+                let fault = Fault { keys: ["uplinks", HEADER], reason, help: help.to_owned() };
+                faults.push(TableFault::of(&bond.table(), fault));
+            };
+            let mut queues = 0;
+            for name in bond.members() {
+                let member = self.uplinks.iter().find(|it| it.name == *name);
+                let Some(member) = member else {
+                    refuse(
+                        format!("there is no uplink {name}"),
+                        "write a table for it: [uplink.NAME]",
+                    );
+                    continue;
+                };
+                queues += usize::from(member.queues.get());
+                if member.is_bond() || member.kind == UplinkKind::Stream {
+                    let kind = member.kind;
+                    refuse(format!("{name} is a {kind}"), "name uplinks with an interface");
+                }
+                if let Some(other) = bond_of.insert(name, &bond.name) {
+                    refuse(format!("{name} is in bond.{other} already"), "name it in one bond");
+                }
+            }
+            if queues > QUEUE_PAIRS_MAX {
+                let reason =
+                    format!("{queues} queues in all, and a bond has up to {QUEUE_PAIRS_MAX}");
+                refuse(reason, "give its uplinks fewer `queues`");
+            }
+        }
+        for (name, bond) in bond_of {
+            let member = self.uplinks.iter().find(|it| it.name == *name);
+            if let Some((member, key)) = member.and_then(|it| Some((it, it.key_of_a_whole_port()?)))
+            {
+                let reason = format!("{name} is in bond.{bond}, which is the port");
+                let help = format!("say `{key}` in [bond.{bond}]");
+                let fault = Fault { keys: [key, HEADER], reason, help };
+                faults.push(TableFault::of(&member.table(), fault));
+            }
+        }
+    }
+
     fn names(&self, faults: &mut Vec<TableFault>) {
-        let uplinks =
-            self.uplinks.iter().map(|it| (&it.name, &it.vlan, format!("uplink.{}", it.name)));
+        let uplinks = self.uplinks.iter().map(|it| (&it.name, &it.vlan, it.table()));
         let vifs = self.vifs.iter().map(|it| (&it.name, &it.vlan, table_of(it)));
         let ports: Vec<_> = uplinks.chain(vifs).collect();
         let names = ports.iter().map(|(name, _, table)| (name.to_string(), table.clone()));

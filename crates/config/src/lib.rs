@@ -107,13 +107,13 @@ pub use switch::{PlacementConfig, SwitchConfig};
 pub use template::{NoSuchTemplate, TemplateConfig, Templates};
 pub use uplink::UplinkConfig;
 pub use values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
-    FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress, InterfaceName,
-    LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName,
-    OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs,
-    Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath,
-    SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError,
-    Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
+    Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
+    InterfaceName, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu,
+    NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName,
+    QueuePairs, Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode,
+    SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName,
+    ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use vif::{VifChanges, VifConfig};
 pub use xen::{Bridges, XenConfig};
@@ -130,7 +130,7 @@ pub struct Config {
     pub groups: Groups,
     /// `[template.NAME]`
     pub templates: Templates,
-    /// `[uplink.NAME]`, in the order of the file.
+    /// `[uplink.NAME]`, then `[bond.NAME]`, each in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
     /// `[vif.NAME]`, in the order of the file.
     pub vifs: Vec<VifConfig>,
@@ -214,6 +214,16 @@ impl Config {
     ) -> Result<Self, ConfigError> {
         parse::config(text, defaults)
             .map_err(|problems| ConfigError::invalid(source_name, text, problems))
+    }
+
+    /// The uplinks without the further ones of each bond, which may be in the LAN of its first.
+    pub fn unbonded(&self) -> impl Iterator<Item = &UplinkConfig> {
+        let further = |bond: &UplinkConfig, name: &PortName| {
+            bond.members().iter().skip(1).any(|further| further == name)
+        };
+        self.uplinks
+            .iter()
+            .filter(move |it| !self.uplinks.iter().any(|bond| further(bond, &it.name)))
     }
 
     /// The budget that holds for `vif`: its own, or the switch's.

@@ -56,6 +56,9 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         .into_iter()
         .filter_map(|section| uplink(section, &mut problems))
         .collect();
+    let bonds = root.subtables("bond", &mut problems);
+    let bonds = bonds.into_iter().filter_map(|section| bond(section, &mut problems));
+    let uplinks: Vec<_> = uplinks.into_iter().chain(bonds).collect();
     let mut copied = Copied::default();
     let sections = root.subtables("vif", &mut problems);
     // A list that grows would take up to three times the memory.
@@ -233,9 +236,33 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     if has_interface && !section.has("name") {
         problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
+    if section.is_word("kind", &UplinkKind::Bond.to_string())
+        && let Some(span) = section.refuse("kind")
+    {
+        problems.push(
+            Problem::new(format!("`{}` is a bond", section.title))
+                .label(span, "no interface of the host")
+                .help("a bond is a table of its own: write the header [bond.NAME]"),
+        );
+    }
     let mut port = UplinkConfig::template();
-    port.read_keys(&mut section, |_| true, problems);
+    port.read_keys(&mut section, |key| !matches!(key.name, "uplinks" | "mode"), problems);
     let (places, named) = (section.places(), !has_interface || section.has_good("name"));
+    section.finish(problems);
+    port.name = named.then_some(name)??;
+    Some(Placed { port, places })
+}
+
+/// Reads a table `[bond.NAME]`. The keys of devices are those of its uplinks.
+fn bond(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {
+    const OF_A_WHOLE_PORT: fn(&Key) -> bool = |key| {
+        matches!(key.name, "uplinks" | "mode" | "vlan" | "tag_protocol" | "filter" | "weight")
+    };
+    let name = port_name(&section, "bond.", problems);
+    let mut port = UplinkConfig { kind: UplinkKind::Bond, ..UplinkConfig::template() };
+    port.read_keys(&mut section, OF_A_WHOLE_PORT, problems);
+    let places = section.places();
+    let named = !section.has("uplinks") || section.has_good("uplinks");
     section.finish(problems);
     port.name = named.then_some(name)??;
     Some(Placed { port, places })

@@ -218,18 +218,22 @@ impl Running<'_> {
     }
 
     fn compare_uplinks(&self, file: &Config, tables: &mut Vec<TableDifference>, steps: &mut Steps) {
+        // The uplinks of a bond are together from its start to its end.
+        let all = || self.uplinks.iter().copied().chain(&file.uplinks);
+        let is_bonded = |uplink: &UplinkConfig| {
+            uplink.is_bond() || all().any(|bond| bond.members().contains(&uplink.name))
+        };
         for uplink in &self.uplinks {
             let Some(wanted) = file.uplinks.iter().find(|it| it.name == uplink.name) else {
-                steps.uplinks_removed.push(uplink.name.clone());
-                let note = match self.able.uplinks {
-                    true => None,
-                    false => Some("comes back only with a restart".into()),
-                };
-                tables.push(whole(
-                    format!("uplink.{}", uplink.name),
-                    DifferenceKind::Removed,
-                    note,
-                ));
+                let mut table = whole(uplink.table(), DifferenceKind::Removed, None);
+                if is_bonded(uplink) {
+                    (table.alive, table.note) = (false, Some(NEEDS_A_RESTART.into()));
+                } else {
+                    steps.uplinks_removed.push(uplink.name.clone());
+                    let back = "comes back only with a restart";
+                    table.note = (!self.able.uplinks).then(|| back.into());
+                }
+                tables.push(table);
                 continue;
             };
             let keys = differing(uplink.name.as_str(), uplink.rows(), wanted.rows());
@@ -237,7 +241,7 @@ impl Running<'_> {
             if wanted != **uplink {
                 steps.uplinks_changed.push(wanted);
             }
-            tables.extend(changed(format!("uplink.{}", uplink.name), keys));
+            tables.extend(changed(uplink.table(), keys));
         }
         for uplink in &file.uplinks {
             if self.uplinks.iter().any(|it| it.name == uplink.name) {
@@ -248,14 +252,13 @@ impl Running<'_> {
                 _ if !self.able.uplinks => {
                     Some("a confined weir opens no devices; needs a restart".into())
                 }
-                (Some(other), _) => Some(format!(
-                    "{} belongs to uplink.{}; reload twice",
-                    uplink.device(),
-                    other.name
-                )),
+                _ if is_bonded(uplink) => Some(NEEDS_A_RESTART.into()),
+                (Some(other), _) => {
+                    Some(format!("{} belongs to {}; reload twice", uplink.device(), other.table()))
+                }
                 (None, taken) => taken,
             };
-            let mut table = whole(format!("uplink.{}", uplink.name), DifferenceKind::Added, None);
+            let mut table = whole(uplink.table(), DifferenceKind::Added, None);
             table.keys = given(uplink.rows(), &Rows::new());
             (table.alive, table.note) = (obstacle.is_none(), obstacle);
             if table.alive {
@@ -324,8 +327,8 @@ impl Running<'_> {
 
     /// Why there can be no port of this name next to those there are.
     fn name_is_taken(&self, name: &PortName) -> Option<String> {
-        if self.uplinks.iter().any(|uplink| uplink.name == *name) {
-            return Some(format!("uplink.{name} has the name; reload twice"));
+        if let Some(uplink) = self.uplinks.iter().find(|uplink| uplink.name == *name) {
+            return Some(format!("{} has the name; reload twice", uplink.table()));
         }
         let vif = self.vifs.iter().find(|vif| vif.config.name == *name)?;
         Some(match vif.xen {

@@ -17,13 +17,13 @@ use super::group::RuleSide;
 use super::moderation::Moderation;
 use super::suggest;
 use super::values::{
-    BitRate, BurstSize, ChannelName, ContainerBytes, Direction, Dscp, Execution, FdbEntries,
-    FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress, InterfaceName,
-    LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu, NetworkName,
-    OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs,
-    Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath,
-    SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError,
-    Vid, Vni, Weight, WorkerCount, Workers,
+    BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
+    Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
+    InterfaceName, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu,
+    NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName,
+    QueuePairs, Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode,
+    SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName,
+    ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// A value and its place in the text.
@@ -377,6 +377,7 @@ from_toml_string! {
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;
     TagProtocol = "the kind of its own tags, \"802.1q\" or \"802.1ad\"";
+    BondMode = "\"active-backup\" or \"balance\"";
     UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\", \"af_xdp\" or \"stream\"";
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";
@@ -493,6 +494,19 @@ impl FromToml for MirroredPorts {
                 ports.try_into().map_err(|error| Fault::new(value, error))
             }
             _ => Err(Fault::wrong_type(value, "ports in brackets, such as [\"web0\", \"lan\"]")),
+        }
+    }
+}
+
+impl FromToml for BondUplinks {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref() {
+            DeValue::String(names) => names.parse().map_err(|error| Fault::new(value, error)),
+            DeValue::Array(items) => {
+                let uplinks = each(items.iter().map(PortName::from_toml))?;
+                uplinks.try_into().map_err(|error| Fault::new(value, error))
+            }
+            _ => Err(Fault::wrong_type(value, "uplinks in brackets, such as [\"eth0\", \"eth1\"]")),
         }
     }
 }

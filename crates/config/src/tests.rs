@@ -147,6 +147,8 @@ fn every_key_is_read() {
         filter: vec!["rx drop stp".parse().unwrap()],
         rss_rebalance: false,
         weight: Some(4.try_into().unwrap()),
+        uplinks: None,
+        mode: None,
     };
     assert_eq!(config.uplinks, [lan]);
     let web0 = VifConfig {
@@ -1231,4 +1233,56 @@ fn networks_that_give_too_few_addresses_or_none_are_noted() {
     assert_eq!(nobody, [says]);
     let none = notes(&lan("").replace("network = \"lan\"", ""));
     assert!(none.len() == 1 && none[0].contains("no interface is in network.lan"), "{none:?}");
+}
+
+const TWO_UPLINKS: &str = "[uplink.eth0]\nkind = \"af_packet\"\nname = \"eth0\"\n\
+     [uplink.eth1]\nkind = \"af_packet\"\nname = \"eth1\"\nqueues = 7\n";
+
+#[test]
+fn a_bond_is_a_port_after_its_uplinks() {
+    let bond = "[bond.lan]\nuplinks = [\"eth0\", \"eth1\"]\nmode = \"balance\"\nvlan = 7\n";
+    let config = parse(&format!("{bond}{TWO_UPLINKS}")).unwrap();
+    let tables: Vec<_> = config.uplinks.iter().map(UplinkConfig::table).collect();
+    assert_eq!(tables, ["uplink.eth0", "uplink.eth1", "bond.lan"]);
+    let lan = &config.uplinks[2];
+    assert_eq!((lan.mode, lan.members().len()), (Some(BondMode::Balance), 2));
+    let unbonded: Vec<_> = config.unbonded().map(|it| it.name.as_str()).collect();
+    assert_eq!(unbonded, ["eth0", "lan"]);
+}
+
+#[test]
+fn a_bond_that_cannot_be_is_refused() {
+    let with = |more: &str| messages(&format!("{TWO_UPLINKS}{more}"));
+    let both = "uplinks = [\"eth0\", \"eth1\"]\n";
+    for (text, part) in [
+        ("[bond.lan]\n".to_owned(), "needs its `uplinks`"),
+        ("[bond.lan]\nuplinks = [\"eth0\"]\n".to_owned(), "uplinks"),
+        ("[bond.lan]\nuplinks = [\"eth0\", \"eth0\"]\n".to_owned(), "uplinks"),
+        ("[bond.lan]\nuplinks = [\"eth0\", \"eth2\"]\n".to_owned(), "no uplink eth2"),
+        ("[bond.lan]\nuplinks = [\"eth0\", \"lan\"]\n".to_owned(), "lan is a bond"),
+        (format!("[bond.lan]\n{both}mode = \"lacp\"\n"), "mode"),
+        (format!("[bond.lan]\n{both}queues = 2\n"), "unknown key `queues`"),
+        (format!("[bond.lan]\n{both}[bond.b]\n{both}"), "in bond.lan already"),
+        (format!("[bond.eth0]\n{both}"), "eth0"),
+        (
+            format!(
+                "[bond.lan]\nuplinks = [\"eth0\", \"eth1\", \"w\"]\n[uplink.w]\nkind = \"tap\"\nname = \"w\"\n"
+            ),
+            "9 queues in all",
+        ),
+        (
+            format!(
+                "[bond.lan]\nuplinks = [\"eth0\", \"w\"]\n[uplink.w]\nkind = \"tap\"\nname = \"w\"\nvlan = 3\n"
+            ),
+            "w is in bond.lan",
+        ),
+        ("[uplink.w]\nkind = \"bond\"\nname = \"w\"\n".to_owned(), "is a bond"),
+        (
+            "[uplink.w]\nkind = \"tap\"\nname = \"w\"\nmode = \"balance\"\n".to_owned(),
+            "unknown key",
+        ),
+    ] {
+        let messages = with(&text);
+        assert!(messages.iter().any(|it| it.contains(part)), "{text}: {messages:?}");
+    }
 }

@@ -7,7 +7,8 @@ use super::check::{Fault, HEADER};
 use super::filter::FilterRule;
 use super::keys::keys;
 use super::values::{
-    InterfaceName, Mtu, PortName, QueuePairs, SocketPath, TagProtocol, UplinkKind, VlanMode, Weight,
+    BondMode, BondUplinks, InterfaceName, Mtu, PortName, QueuePairs, SocketPath, TagProtocol,
+    UplinkKind, VlanMode, Weight,
 };
 
 /// Why keys of the device are fixed.
@@ -52,6 +53,12 @@ keys! {
         rss_rebalance: bool = true, [];
         /// Its part of a worker's time, in proportion to others'; 1 where nothing is said.
         weight: Option<Weight> = None, [];
+        /// The uplinks of a bond, the preferred one first.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uplinks: Option<BondUplinks> = None, [fixed(DEVICE_IS_OPEN)];
+        /// Which uplinks of a bond carry frames.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mode: Option<BondMode> = None, [];
     }
 }
 
@@ -66,10 +73,44 @@ impl UplinkConfig {
         Self::defaults("new".parse().expect("a constant that is a valid name"))
     }
 
+    /// True if it is a bond of other uplinks.
+    pub fn is_bond(&self) -> bool {
+        self.kind == UplinkKind::Bond
+    }
+
+    /// The uplinks of a bond; none of another uplink.
+    pub fn members(&self) -> &[PortName] {
+        self.uplinks.as_ref().map_or(&[], BondUplinks::as_slice)
+    }
+
+    /// The kind of its table in the file.
+    pub(crate) fn table_kind(&self) -> &'static str {
+        if self.is_bond() { "bond" } else { "uplink" }
+    }
+
+    /// Its table in the file.
+    pub fn table(&self) -> String {
+        format!("{}.{}", self.table_kind(), self.name)
+    }
+
+    /// A key that an uplink of a bond leaves to the bond, if it has one.
+    pub(super) fn key_of_a_whole_port(&self) -> Option<&'static str> {
+        let has = [
+            ("vlan", self.vlan != VlanMode::Unset),
+            ("tag_protocol", !self.tag_protocol.is_default()),
+            ("filter", !self.filter.is_empty()),
+            ("weight", self.weight.is_some()),
+        ];
+        has.into_iter().find(|(_, has)| *has).map(|(key, _)| key)
+    }
+
     /// What is behind it, as people call it: the interface of the host, or a stream's socket.
     pub fn device(&self) -> String {
         match (&self.path, self.kind) {
             (Some(path), UplinkKind::Stream) => path.to_string(),
+            (_, UplinkKind::Bond) => {
+                self.uplinks.as_ref().map_or(String::new(), ToString::to_string)
+            }
             _ => self.interface.to_string(),
         }
     }
@@ -90,6 +131,13 @@ impl UplinkConfig {
             help: help.to_owned(),
         };
         let mut faults = Vec::new();
+        if self.is_bond() {
+            if self.uplinks.is_none() {
+                let help = "name them, such as `uplinks = [\"eth0\", \"eth1\"]`";
+                faults.push(fault("uplinks", "a bond needs its `uplinks`", help));
+            }
+            return faults;
+        }
         if self.kind != UplinkKind::Stream {
             let help = "leave it out, or say `kind = \"stream\"`";
             if self.path.is_some() {

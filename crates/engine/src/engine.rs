@@ -193,6 +193,12 @@ impl Engine {
         slot(&self.shared.ports.load(), id)?.groups.clone()
     }
 
+    /// From now on, frames of a port come in by another one, `by`, whose settings then hold for them; with `None` by the
+    /// port itself. Counters stay the port's own.
+    pub fn set_comes_in_by(&self, id: PortId, by: Option<PortId>) {
+        self.shared.change(id, |slot| slot.comes_in_by = by);
+    }
+
     /// Sets a port's share of each worker, and its sending rate, until it is removed. The default is weight 1
     /// without limit.
     pub fn set_share(&self, id: PortId, share: Share, limit: RateLimit) {

@@ -13,6 +13,7 @@
 //! | `presence.rs` | [`Presence`]: the presence of FRR, and the entries that stay without it; pure |
 //! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone must learn everything again; pure |
 //! | `version.rs` | [`FrrVersion`]: the version of FRR |
+//! | `links.rs` | [`Links`]: the interfaces that have a carrier, for bonds of uplinks |
 //! | `socket.rs` | rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice |
 //!
@@ -22,6 +23,7 @@
 mod announce;
 mod claims;
 mod error;
+mod links;
 mod neighbours;
 mod objects;
 mod presence;
@@ -34,6 +36,7 @@ mod watch;
 pub use announce::{Announced, Herald, How, Owned, Place};
 pub use claims::{Claims, Judged};
 pub use error::EvpnError;
+pub use links::Links;
 pub use objects::{Devices, Objects, bridge_name, tap_name, vxlan_name};
 pub use presence::Presence;
 pub use resync::{QUESTION, Resync};

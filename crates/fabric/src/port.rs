@@ -118,6 +118,12 @@ impl PortConfig {
         }
     }
 
+    /// An uplink of a bond, which is in no VLAN: the bond is the port.
+    pub fn of_a_bond() -> Self {
+        let allowed = VlanSet::Only([].into_iter().collect());
+        Self { vlan: VlanMode::Trunk { native: None, allowed }, ..Self::uplink() }
+    }
+
     /// The port of an overlay: an uplink that is a member of all networks, and of no VLAN. It may have its part of a
     /// forwarding table of `fdb_entries` entries.
     pub const fn overlay(fdb_entries: usize) -> Self {

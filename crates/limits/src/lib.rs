@@ -174,6 +174,12 @@ pub const QUEUE_SIZE_MAX: u16 = 32768;
 pub const QUEUE_SIZE_SUGGESTED: u16 = 1024;
 /// Most queue pairs of one interface.
 pub const QUEUE_PAIRS_MAX: usize = 8;
+/// Most uplinks of a bond, which has at least one queue of each.
+pub const BOND_UPLINKS_MAX: usize = QUEUE_PAIRS_MAX;
+/// Most stations that a bond announces when another of its uplinks begins to carry frames.
+pub const BOND_ANNOUNCED_MAX: usize = 4096;
+/// Most changes of interfaces that a bond reads at a time.
+pub const BOND_CHANGES_MAX: usize = 256;
 /// Most virtqueues of one interface (RX and TX of each pair).
 pub const VRINGS_MAX: usize = QUEUE_PAIRS_MAX * 2;
 
@@ -912,6 +918,8 @@ const _: () = {
     );
     assert!(FDB_NETWORK_PART > FDB_OVERLAY_PART && NETWORKS_MAX <= 4096);
     assert!(INDIRECTION_LEN.is_power_of_two() && INDIRECTION_LEN >= QUEUE_PAIRS_MAX);
+    // The uplinks of a bond that carry frames are the bits of a byte.
+    assert!(BOND_UPLINKS_MAX <= u8::BITS as usize);
     assert!(STEERING_FLOWS_MAX.is_power_of_two());
     assert!(QUEUE_PAIRS_MAX <= u8::MAX as usize);
     assert!(LATENCY_BUDGET_NS_DEFAULT <= LATENCY_BUDGET_NS_MAX);

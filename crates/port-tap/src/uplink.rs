@@ -108,12 +108,20 @@ pub trait UplinkPort: Port {
     /// A descriptor cannot be duplicated or added to a worker's epoll set, or there is no port `id`. Then no queue is
     /// served.
     fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
+        // This comes first: the port must be active when a descriptor is ready as soon as it is watched.
+        engine.fabric().set_active(id, true).map_err(io::Error::other)?;
+        self.serve(engine, id)
+    }
+
+    /// As [`start`](Self::start), for an uplink of a bond: the switch forwards to the bond.
+    ///
+    /// # Errors
+    /// Those of [`start`](Self::start).
+    fn serve(&self, engine: &Engine, id: PortId) -> io::Result<()> {
         let watch = |(queue, fd): (usize, BorrowedFd<'_>)| {
             let queue = QueueRef { port: id, queue, side: Side::Tx };
             engine.watch(queue, fd.try_clone_to_owned()?)
         };
-        // This comes first: the port must be active when a descriptor is ready as soon as it is watched.
-        engine.fabric().set_active(id, true).map_err(io::Error::other)?;
         let watches: io::Result<Vec<_>> =
             self.descriptors().into_iter().enumerate().map(watch).collect();
         match watches {

@@ -26,8 +26,7 @@ use weir_vhost_user::{
     VHOST_USER_PROTOCOL_F_CROSS_ENDIAN, VHOST_USER_PROTOCOL_F_LOG_SHMFD, VHOST_USER_PROTOCOL_F_MQ,
     VHOST_USER_PROTOCOL_F_REPLY_ACK, VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringState,
 };
-use weir_wire::Mac;
-use weir_wire::ethernet::ethertype;
+use weir_wire::{Mac, rarp};
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, Offer};
@@ -688,7 +687,7 @@ impl Session {
     fn send_rarp(&self, mac: [u8; 6]) {
         let now_secs = clock::secs(clock::now_ns());
         let tags = self.engine.fabric().announcement_tags(self.port.id(), Mac(mac), now_secs);
-        self.port.inject(Injected { frame: rarp(mac), tags });
+        self.port.inject(Injected { frame: rarp(Mac(mac)).into(), tags });
         self.engine.nudge(self.queue_ref(1));
     }
 }
@@ -730,20 +729,4 @@ fn spec(region: &MemoryRegion) -> RegionSpec {
         user_address: region.user_address,
         mmap_offset: region.mmap_offset,
     }
-}
-
-/// A RARP "who am I" for `mac`, broadcast (RFC 903): switches learn from it where a guest has moved.
-fn rarp(mac: [u8; 6]) -> Box<[u8]> {
-    let mut frame = Vec::with_capacity(60);
-    frame.extend([0xff; 6]);
-    frame.extend(mac);
-    frame.extend(ethertype::RARP.to_be_bytes());
-    // Ethernet, IPv4, address lengths 6 and 4, operation 3: request reverse.
-    frame.extend([0, 1, 8, 0, 6, 4, 0, 3]);
-    for _ in ["sender", "target"] {
-        frame.extend(mac);
-        frame.extend([0; 4]);
-    }
-    frame.resize(60, 0);
-    frame.into()
 }

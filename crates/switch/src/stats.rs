@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{
-    ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig, VlanMode,
+    BondMode, ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig,
+    VlanMode,
 };
 pub use weir_engine::stats::TIME_BOUNDS_NS;
 use weir_engine::stats::TimesSummary;
@@ -300,6 +301,9 @@ pub struct PortStats {
     /// The source guard of the guest's addresses; none if it is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub guard: Option<GuardExplanation>,
+    /// The uplinks of a bond; none on another port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<BondStats>,
     /// Usage of the port's limits.
     #[serde(default)]
     #[schema(value_type = BTreeMap<String, Limit>)]
@@ -371,6 +375,29 @@ pub struct QueuePairStats {
     pub rx: QueueStats,
     /// The direction out of the port.
     pub tx: QueueStats,
+}
+
+/// A bond. Its uplinks count the frames.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BondStats {
+    /// The uplinks that are to carry frames.
+    #[schema(value_type = String)]
+    pub mode: BondMode,
+    /// The uplinks, the preferred one first.
+    pub uplinks: Vec<BondUplinkStats>,
+    /// Times that other uplinks began to carry frames, or one stopped.
+    pub changes: u64,
+}
+
+/// An uplink of a bond.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BondUplinkStats {
+    /// The uplink.
+    pub name: PortName,
+    /// True if its interface is up and has a carrier.
+    pub has_carrier: bool,
+    /// True if it carries frames.
+    pub carries: bool,
 }
 
 /// One virtqueue, or one direction of an uplink's queue.
@@ -479,6 +506,7 @@ impl PortStats {
             filter: Vec::new(),
             silent: Vec::new(),
             guard: None,
+            bond: None,
             limits: Limits::new(),
         }
     }

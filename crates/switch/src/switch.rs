@@ -1,5 +1,6 @@
 //! A whole switch: the engine, sessions, interfaces and uplinks, and the operations of the control socket on them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -14,7 +15,7 @@ use weir_config::{
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
-use weir_fabric::{Capacity, MacCheck, PortId, Snooping, SourceGuard};
+use weir_fabric::{Capacity, MacCheck, PortConfig, PortId, Snooping, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
 use weir_policy::schedule::Share;
@@ -31,6 +32,7 @@ use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
 
+mod bond;
 mod error;
 mod evpn;
 pub(crate) mod gateways;
@@ -109,6 +111,8 @@ struct Uplink {
     counters: Arc<PortCounters>,
     rules: PortRules,
     _kept: Option<Kept>,
+    /// The choice among the uplinks of a bond; `None` for another uplink.
+    bond: Option<bond::Bond>,
 }
 
 #[derive(Default)]
@@ -188,6 +192,8 @@ pub struct Switch {
     changing: Mutex<()>,
     engine: Arc<Engine>,
     networks: Networks,
+    /// The bond of each uplink that is in one. It is known before the first of them is added.
+    bonded: OnceLock<BTreeMap<PortName, PortName>>,
     /// Security groups, as they are now.
     groups: Mutex<Arc<Groups>>,
     /// Templates, as they are now.
@@ -274,6 +280,7 @@ impl Switch {
             changing: Mutex::default(),
             engine,
             networks,
+            bonded: OnceLock::new(),
             groups: Mutex::default(),
             templates: Mutex::default(),
             owners: Arc::default(),
@@ -511,21 +518,23 @@ impl Switch {
         match device {
             UplinkDevice::Tap(tap) => {
                 let kept = self.keeper.keep_queues(&config.name, tap.queues());
-                self.plug(config, kept, |counters| FramePort::new(tap, counters))
+                self.plug(config, kept, |counters| FramePort::new(tap, counters))?;
             }
             UplinkDevice::Packet(socket) => {
                 let kept = self.keeper.keep_queues(&config.name, socket.sockets());
-                self.plug(config, kept, |counters| FramePort::new(socket, counters))
+                self.plug(config, kept, |counters| FramePort::new(socket, counters))?;
             }
             UplinkDevice::Xdp(device) => {
-                self.plug(config, None, |counters| XdpPort::new(device, counters))
+                self.plug(config, None, |counters| XdpPort::new(device, counters))?;
             }
             UplinkDevice::Stream(left) => {
                 let (kept, keep) = self.keeper.keep_line(&config.name);
                 let device = self.stream_of(config, left, keep)?;
-                self.plug(config, kept, |counters| FramePort::new(device, counters))
+                self.plug(config, kept, |counters| FramePort::new(device, counters))?;
             }
+            UplinkDevice::Bond(links) => self.plug_in_bond(config, links)?,
         }
+        Ok(())
     }
 
     /// Adds the port that `make` builds to the switch.
@@ -534,13 +543,13 @@ impl Switch {
         config: &UplinkConfig,
         kept: Option<Kept>,
         make: impl FnOnce(Arc<PortCounters>) -> P,
-    ) -> Result<(), SwitchError> {
+    ) -> Result<Arc<P>, SwitchError> {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
         let mut made = None;
         let (id, port) = self
             .engine
-            .add_port(config.port_config(&self.networks), |_, counters| {
+            .add_port(self.uplink_port_config(config), |_, counters| {
                 made = Some(Arc::clone(&counters));
                 Arc::new(make(counters))
             })
@@ -549,7 +558,12 @@ impl Switch {
         self.engine.set_mtu(id, config.mtu_held().map(|mtu| mtu.get()));
         let weight = config.weight.map_or(1, |weight| weight.get());
         self.engine.set_share(id, Share { weight, window: None }, RateLimit::NONE);
-        if let Err(source) = port.start(&self.engine, id) {
+        let is_bonded = self.bond_of(&name).is_some();
+        let started = match is_bonded {
+            false => port.start(&self.engine, id),
+            true => port.serve(&self.engine, id),
+        };
+        if let Err(source) = started {
             self.engine.remove_port(id);
             return Err(SwitchError::Watch { name, source });
         }
@@ -559,12 +573,30 @@ impl Switch {
         self.engine.fabric().recall(id, &self.keeper.known(&name));
         let steered: Arc<dyn Port> = Arc::clone(&port) as _;
         let interface = self.hands.interface(config, &self.control);
-        self.loops.add(id, &name, true, true);
+        if !is_bonded {
+            self.loops.add(id, &name, true, true);
+        }
         self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
-        let uplink = Uplink { config: config.clone(), id, port, counters, rules, _kept: kept };
+        let (uplink_port, bond) = (Arc::clone(&port) as _, None);
+        let config = config.clone();
+        let uplink = Uplink { config, id, port: uplink_port, counters, rules, _kept: kept, bond };
         self.ports().uplinks.push(uplink);
         self.settle_mirrors();
-        Ok(())
+        Ok(port)
+    }
+
+    /// The bond that an uplink is in.
+    fn bond_of(&self, uplink: &PortName) -> Option<&PortName> {
+        self.bonded.get()?.get(uplink)
+    }
+
+    /// The fabric's settings of an uplink's port. Nothing goes through the port of an uplink of a bond: the bond is the
+    /// port.
+    fn uplink_port_config(&self, config: &UplinkConfig) -> PortConfig {
+        match self.bond_of(&config.name) {
+            None => config.port_config(&self.networks),
+            Some(_) => PortConfig::of_a_bond(),
+        }
     }
 
     /// True if any station may be behind the interface.

@@ -47,7 +47,7 @@ pub use gso::{GsoError, Segment, Segmenter};
 pub use head::{Head, TagError};
 pub use layers::{Ipv4, Ipv6, Layers, Network, Ports, Transport};
 pub use mac::{Mac, MacParseError};
-pub use neighbour::{Answer, Neighbour, Owner};
+pub use neighbour::{Answer, Neighbour, Owner, rarp};
 pub use offload::{
     CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError, transport_csum,
 };

@@ -27,6 +27,19 @@ const ADVERTISEMENT_LEN: usize = ICMP_AT + MESSAGE_LEN + 8;
 /// The minimum length of an Ethernet frame without its checksum.
 const FRAME_LEN: usize = 60;
 
+/// "Request reverse" (RFC 903).
+const REQUEST_REVERSE: u16 = 3;
+
+/// A RARP "who am I" for `mac`, broadcast (RFC 903): switches learn from it where the station has moved.
+pub fn rarp(mac: Mac) -> [u8; FRAME_LEN] {
+    let head = [&Mac::BROADCAST.0[..], &mac.0, &ethertype::RARP.to_be_bytes()].concat();
+    let operation = REQUEST_REVERSE.to_be_bytes();
+    // The station's address stands for the sender and for the target, and neither has an IP address.
+    let of = [&mac.0[..], &[0; 4]].concat();
+    let mut bytes = [&head[..], &ETHERNET_IPV4, &operation, &of, &of].concat().into_iter();
+    std::array::from_fn(|_| bytes.next().unwrap_or(0))
+}
+
 /// The contents of a message: its sender's address, and the address that it asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {

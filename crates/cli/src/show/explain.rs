@@ -8,7 +8,9 @@ use weir_switch::explain::{
     Passes, PortShare, ReceivingExplanation, SharingExplanation, SteeringExplanation,
     UplinkExplanation, UplinkLayer, Verdict, VifExplanation,
 };
-use weir_switch::stats::{CallSettings, GuardExplanation, LeaseExplanation};
+use weir_switch::stats::{
+    BlockStats, BondStats, BondUplinkStats, CallSettings, GuardExplanation, LeaseExplanation,
+};
 use weir_text::{Table, decimal, ratio, time};
 
 use super::manager::{agent, cost, gatherer, split};
@@ -145,6 +147,10 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
 
 /// An uplink, with its treatment of frames that come in on it.
 pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
+    if let Some(it_is) = &it.bond {
+        writeln!(f, "{}: {}", it.name, bond(it_is))?;
+        return blocked_line(f, it.blocked.as_ref());
+    }
     // A name of an interface has no slash.
     let is_socket = it.interface.contains('/');
     let what = if is_socket { "socket" } else { "interface" };
@@ -162,12 +168,31 @@ pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
         }
         UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
     }
-    if let Some(block) = &it.blocked {
-        writeln!(f, "{}", blocked(block))?;
+    if let Some(bond) = &it.in_bond {
+        writeln!(f, "in bond {bond}, which is the port")?;
     }
+    blocked_line(f, it.blocked.as_ref())?;
     writeln!(f, "costs: wake-up {}", cost(&it.cost))?;
     dispatch(f, &it.dispatch)?;
     it.steering.as_ref().map_or(Ok(()), |it| steering(f, it))
+}
+
+fn blocked_line(f: &mut String, block: Option<&BlockStats>) -> fmt::Result {
+    block.map_or(Ok(()), |block| writeln!(f, "{}", blocked(block)))
+}
+
+/// A bond, with the state of each uplink.
+pub(super) fn bond(it: &BondStats) -> String {
+    let uplink = |uplink: &BondUplinkStats| {
+        let state = match (uplink.has_carrier, uplink.carries) {
+            (false, _) => "no carrier",
+            (true, true) => "carries frames",
+            (true, false) => "stands by",
+        };
+        format!("{} {state}", uplink.name)
+    };
+    let uplinks: Vec<_> = it.uplinks.iter().map(uplink).collect();
+    format!("{}: {}; {} changes", it.mode, uplinks.join(", "), it.changes)
 }
 
 /// The workers of the queues, with the last moves.

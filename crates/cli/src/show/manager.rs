@@ -123,6 +123,8 @@ mod tests {
                 steering,
                 traffic,
                 filter,
+                bond: None,
+                in_bond: None,
             };
             text(|f| uplink(f, &of))
         };

@@ -166,6 +166,9 @@ fn notes(f: &mut String, port: &PortStats) -> fmt::Result {
     } else if let Some(error) = &port.sessions.last_error {
         writeln!(f, "{}: last error: {error}", port.name)?;
     }
+    if let Some(bond) = &port.bond {
+        writeln!(f, "{}: {}", port.name, super::explain::bond(bond))?;
+    }
     if let Some(block) = &port.blocked {
         writeln!(f, "{}: {}", port.name, blocked(block))?;
     }

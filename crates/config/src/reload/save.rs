@@ -102,7 +102,7 @@ impl Running<'_> {
         self.save_switch(&mut document, &file.switch);
         for uplink in &file.uplinks {
             if !self.uplinks.iter().any(|it| it.name == uplink.name) {
-                remove(&mut document, "uplink", uplink.name.as_str());
+                remove(&mut document, uplink.table_kind(), uplink.name.as_str());
             }
         }
         for uplink in &self.uplinks {
@@ -112,11 +112,11 @@ impl Running<'_> {
             match file.uplinks.iter().find(|it| it.name == uplink.name) {
                 Some(before) if before == *uplink => {}
                 Some(before) => {
-                    let table = table(&mut document, "uplink", Some(name));
+                    let table = table(&mut document, uplink.table_kind(), Some(name));
                     now.save(table, &Port::uplink(before), &Port::uplink(&defaults));
                 }
                 None => {
-                    let table = table(&mut document, "uplink", Some(name));
+                    let table = table(&mut document, uplink.table_kind(), Some(name));
                     let nothing: Rows = now.keys.iter().map(|(key, _)| (*key, None)).collect();
                     let before = Port { keys: nothing, vlan: &VlanMode::Unset, filter: &[] };
                     now.save(table, &before, &before);

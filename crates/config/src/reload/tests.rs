@@ -553,3 +553,24 @@ fn groups_change_alive_with_who_is_in_them() {
     let saved = other.running(|running| running.saved(file, &parse(file).unwrap())).unwrap();
     assert_eq!(parse(&saved).unwrap().groups, other.config.groups, "{saved}");
 }
+
+#[test]
+fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
+    let two = "[uplink.eth0]\nkind = \"af_packet\"\nname = \"eth0\"\n\
+         [uplink.eth1]\nkind = \"af_packet\"\nname = \"eth1\"\n";
+    let bond = "[bond.lan]\nuplinks = [\"eth0\", \"eth1\"]\n";
+    let started = Started::with(&format!("{two}{bond}"));
+    let (difference, steps) = started.compare(&format!("{two}{bond}mode = \"balance\"\n"));
+    assert_eq!(lines(&difference), ["bond.lan changed", "bond.lan.mode default -> balance"]);
+    assert_eq!(steps.uplinks_changed.len(), 1);
+    // Without the bond its uplinks would be a loop.
+    let (difference, steps) = started.compare(two);
+    assert_eq!(lines(&difference)[0], "bond.lan removed (not alive)");
+    assert!(steps.uplinks_removed.is_empty());
+    let (_, steps) = started.compare("");
+    assert!(steps.uplinks_removed.is_empty());
+    let (_, steps) = Started::with("").compare(&format!("{two}{bond}"));
+    assert!(steps.uplinks_added.is_empty());
+    let (_, steps) = Started::with("").compare(two);
+    assert_eq!(steps.uplinks_added.len(), 2);
+}

@@ -1,6 +1,7 @@
 //! The types of configuration values. Each can only be made from a valid value, so whatever holds
 //! one (a file, a control request, a test) has been checked.
 
+mod bond;
 mod error;
 mod names;
 mod numbers;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 use weir_wire::Mac;
 
+pub use bond::BondUplinks;
 pub use error::ValueError;
 pub use names::{
     ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, Owner, PortName,
@@ -27,8 +29,8 @@ pub use numbers::{
 pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
 pub use words::{
-    Direction, Execution, FilterAction, GroupDefault, GuardMode, PlacementMode, Realization,
-    RuleDirection, SocketRole, TagProtocol, UplinkKind,
+    BondMode, Direction, Execution, FilterAction, GroupDefault, GuardMode, PlacementMode,
+    Realization, RuleDirection, SocketRole, TagProtocol, UplinkKind,
 };
 
 /// Gives a type the OpenAPI schema of the type that it is serialised as.

@@ -189,6 +189,19 @@ words! {
         AfXdp = "af_xdp",
         /// A stream socket that somebody else listens on, such as gvproxy's; each frame has its length in front.
         Stream = "stream",
+        /// Several of these together, as one port. It is a table of its own, `[bond.NAME]`.
+        Bond = "bond",
+    }
+}
+
+words! {
+    /// Which uplinks of a bond carry frames.
+    BondMode {
+        /// One of them: the first that has a carrier, until it loses it.
+        #[default]
+        ActiveBackup = "active-backup",
+        /// All that have a carrier, each with its part of the flows.
+        Balance = "balance",
     }
 }
 

@@ -1,5 +1,7 @@
 //! Ports that are connected to each other outside weir.
 
+use weir_config::PortName;
+use weir_switch::explain::Explanation;
 use weir_switch::stats::{BlockStats, PortKind};
 
 use super::machine::uplinks;
@@ -38,7 +40,18 @@ pub(super) fn found(facts: &Facts, found: &mut Vec<Finding>) {
 
 /// Reports uplinks that will form a loop.
 pub(super) fn ahead(facts: &Facts, found: &mut Vec<Finding>) {
-    for joined in joined(uplinks(facts), &facts.host.bridges) {
+    // The uplinks of a bond may be in one LAN.
+    let bonds = || {
+        facts.explained.values().filter_map(|it| match it {
+            Explanation::Uplink(uplink) => uplink.bond.as_ref(),
+            _ => None,
+        })
+    };
+    let is_further = |name: &PortName| {
+        bonds().any(|bond| bond.uplinks.iter().skip(1).any(|uplink| uplink.name == *name))
+    };
+    let uplinks = uplinks(facts).filter(|(name, _)| !is_further(name));
+    for joined in joined(uplinks, &facts.host.bridges) {
         let (second, interface) = joined.second;
         let is_blocked = facts.ports().any(|port| port.name == *second && port.blocked.is_some());
         if is_blocked {

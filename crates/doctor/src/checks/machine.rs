@@ -44,6 +44,9 @@ pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
             "the way to the host is closed; guests reach each other only",
             port.stopped_reason.as_deref().unwrap_or("its state"),
             match facts.explained.get(&port.name) {
+                Some(Explanation::Uplink(uplink)) if uplink.bond.is_some() => {
+                    "bring up one of its uplinks: weir stats shows them"
+                }
                 Some(Explanation::Uplink(uplink)) if uplink.interface.contains('/') => {
                     "start the program that listens there; weir connects to it within a second"
                 }
@@ -81,7 +84,12 @@ pub(super) fn uplink_down(facts: &Facts, found: &mut Vec<Finding>) {
                 (known_by, "plug the cable in, or bring the other end up".to_owned())
             }
         };
-        let what = "nothing passes to the host: its interface is down";
+        let what = match facts.explained.get(name) {
+            Some(Explanation::Uplink(uplink)) if uplink.in_bond.is_some() => {
+                "the bond does without it: its interface is down"
+            }
+            _ => "nothing passes to the host: its interface is down",
+        };
         found.push(finding("uplink-down", name, what, known_by, mend));
     }
 }

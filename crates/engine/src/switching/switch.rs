@@ -58,6 +58,8 @@ pub struct Slot {
     snooping: Option<Arc<Snooping>>,
     /// True if frames from the port are flooded without storm control and snooping.
     floods_freely: bool,
+    /// The port by which frames of this port come in: a bond, if this port is one of its uplinks that carry frames.
+    pub(crate) comes_in_by: Option<PortId>,
     /// True if no check other than the fabric's applies to the frames that the port sends.
     sends_freely: bool,
     /// True if no check other than the rate's applies to the frames that the port receives.
@@ -84,6 +86,7 @@ impl Slot {
             groups,
             snooping: None,
             floods_freely: true,
+            comes_in_by: None,
             sends_freely: true,
             receives_freely: true,
         }

@@ -153,7 +153,8 @@ impl Worker {
                 // The view is read after the frames were taken, so they reach all ports that were present when they
                 // were sent.
                 let view = shared.fabric.view();
-                let (port, counters) = (queue.port, &slot.counters);
+                let port = slot.comes_in_by.unwrap_or(queue.port);
+                let counters = &slot.counters;
                 forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
                 parked = burst.room.parked.len();
                 for parked in &burst.room.parked {

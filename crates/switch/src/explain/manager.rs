@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{PortName, SocketPath};
 
-use super::{DispatchExplanation, SteeringExplanation, TrafficExplanation, Verdict};
-use crate::stats::{BlockStats, RuleStats};
+use super::{DispatchExplanation, Passes, SteeringExplanation, TrafficExplanation, Verdict};
+use crate::stats::{BlockStats, BondStats, RuleStats};
 
 /// The split of an interface's budget between the uplinks and its calls (Dong 2011 Eq. 4), with the numbers from
 /// which it follows.
@@ -112,12 +112,23 @@ pub struct UplinkExplanation {
     /// The uplink's filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub filter: Vec<RuleStats>,
+    /// The uplinks of a bond.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bond: Option<BondStats>,
+    /// The bond that the uplink is in, and that is the port in its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_bond: Option<PortName>,
 }
 
 impl UplinkExplanation {
     /// The verdict on whether traffic passes, with reasons.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
+        if let Some(bond) = &self.in_bond {
+            let because =
+                vec![format!("it is an uplink of {bond}, which is the port: weir explain {bond}")];
+            return Verdict { passes: Passes::Idle, because };
+        }
         let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());
         self.traffic.verdict(name, false, &self.filter, &[], blocked)
     }

@@ -382,6 +382,8 @@ impl Run {
                         dispatch: DispatchExplanation::default(),
                         traffic: TrafficExplanation::default(),
                         filter: Vec::new(),
+                        bond: None,
+                        in_bond: None,
                         steering: uplink.table.explain(
                             now_ns,
                             &*uplink.port,

@@ -293,7 +293,10 @@ impl UplinkInterface {
         let (layer, card) = match kind {
             // Frames from the host wait in the TAP's queue, or in the socket, until a worker reads them. There is no
             // driver whose interrupts have a timer.
-            UplinkKind::Tap | UplinkKind::Stream => (UplinkLayer::WorkerOnly, Err(String::new())),
+            // A bond's uplinks gather, each by itself.
+            UplinkKind::Tap | UplinkKind::Stream | UplinkKind::Bond => {
+                (UplinkLayer::WorkerOnly, Err(String::new()))
+            }
             UplinkKind::AfPacket | UplinkKind::AfXdp => {
                 let card = host.interface(&name).card_usecs();
                 (UplinkLayer::AsFound, card.inspect_err(|why| say_by_timer(&name, why)))

@@ -569,9 +569,9 @@ impl Switch {
         let rules = port_rules(&wanted.name, &wanted.filter)?;
         let mut ports = self.ports();
         let uplink = ports.uplinks.iter_mut().find(|it| it.config.name == wanted.name);
-        let Some(Uplink { config, id, rules: shown, .. }) = uplink else { return Ok(None) };
-        let port_config = wanted.port_config(&self.networks);
-        if port_config != config.port_config(&self.networks) {
+        let Some(Uplink { config, id, rules: shown, bond, .. }) = uplink else { return Ok(None) };
+        let port_config = self.uplink_port_config(&wanted);
+        if port_config != self.uplink_port_config(config) {
             let failed = |source| SwitchError::Port { name: wanted.name.clone(), source };
             self.engine.fabric().update_port(*id, port_config).map_err(failed)?;
         }
@@ -582,6 +582,9 @@ impl Switch {
         if wanted.weight != config.weight {
             let weight = wanted.weight.map_or(1, |weight| weight.get());
             self.engine.set_share(*id, Share { weight, window: None }, RateLimit::NONE);
+        }
+        if let Some(bond) = bond.as_ref().filter(|_| wanted.mode != config.mode) {
+            bond.set_mode(wanted.mode.unwrap_or_default());
         }
         if wanted.rss_rebalance != config.rss_rebalance {
             self.manager.change_uplink(&wanted.name, wanted.rss_rebalance);

@@ -18,6 +18,7 @@ use weir_limits::{
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
 
+use super::bond::Bond;
 use super::{Gateway, Overlay, Ports, Switch, Uplink, Vif};
 use crate::GuestPort;
 use crate::control::{AddressEntry, AddressOrigin, Response};
@@ -113,7 +114,10 @@ impl Switch {
         let traffic = uplink.map(|uplink| self.uplink_traffic(uplink)).unwrap_or_default();
         let filter = uplink.map(|it| RuleStats::of(&it.config.filter, &it.rules));
         let filter = filter.unwrap_or_default();
-        let explanation = UplinkExplanation { dispatch, blocked, traffic, filter, ..explanation };
+        let bond = uplink.and_then(|it| it.bond.as_ref()).map(Bond::shown);
+        let in_bond = self.bond_of(&explanation.name).cloned();
+        let found = UplinkExplanation { dispatch, blocked, traffic, filter, ..explanation };
+        let explanation = UplinkExplanation { bond, in_bond, ..found };
         Response::UplinkExplained { explanation: Box::new(explanation) }
     }
 
@@ -555,6 +559,7 @@ fn uplink_stats(uplink: &Uplink) -> PortStats {
     stats.vlan = uplink.config.vlan.clone();
     stats.filter = RuleStats::of(&uplink.config.filter, &uplink.rules);
     stats.rss_moved = uplink.port.steering().map_or(0, Steering::moved_entries);
+    stats.bond = uplink.bond.as_ref().map(Bond::shown);
     stats
 }
 

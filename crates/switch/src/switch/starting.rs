@@ -7,7 +7,7 @@ use weir_config::Config;
 use weir_engine::Options;
 
 use super::settings::{Wanted, passes_nothing};
-use super::{Devices, Keeping, Meeting, Switch, SwitchError, engine_options};
+use super::{Devices, Keeping, Meeting, Switch, SwitchError, bond, engine_options};
 use crate::helper::Hands;
 use crate::manager;
 use crate::unix_socket;
@@ -103,6 +103,8 @@ impl Switch {
         let noted = self.keeper.read_noted()?;
         let wanted = Wanted::of(config, noted);
         self.keeper.start()?;
+        // A switch is filled once.
+        let _ = self.bonded.set(bond::bonded(&wanted.uplinks));
         for (uplink, device) in wanted.uplinks.iter().zip(devices.uplinks) {
             self.plug_in(uplink, device)?;
         }

@@ -15,6 +15,7 @@ use crate::explain::VifExplanation;
 use crate::stats::{PortKind, PortStats, QueuePairNumbers, Silence, SilentRing};
 
 mod addresses;
+mod bonds;
 mod groups;
 mod loops;
 mod mirrors;

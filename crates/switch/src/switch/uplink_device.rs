@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use weir_config::{UplinkConfig, UplinkKind};
+use weir_evpn::Links;
 use weir_fabric::VlanMode;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_stream::{Keep, StreamDevice, StreamOptions, leads_to};
@@ -21,6 +22,8 @@ pub enum UplinkDevice {
     Packet(PacketSocket),
     /// AF_XDP sockets on an interface.
     Xdp(XdpInterface),
+    /// The carriers of a bond's uplinks.
+    Bond(Links),
     /// A stream's socket that another weir has left; without one weir connects when it runs.
     Stream(Option<OwnedFd>),
 }
@@ -31,7 +34,16 @@ impl UplinkDevice {
     /// # Errors
     /// The error of [`UplinkDevice::open`]; devices that were opened are closed then.
     pub fn open_all(uplinks: &[UplinkConfig], keeping: &Keeping) -> Result<Vec<Self>, SwitchError> {
-        uplinks.iter().map(|uplink| Self::open(uplink, keeping)).collect()
+        let open = |uplink: &UplinkConfig| match uplink.is_bond() {
+            false => Self::open(uplink, keeping),
+            true => {
+                let members = uplink.members().iter();
+                let members = members.filter_map(|name| uplinks.iter().find(|it| it.name == *name));
+                let links = Links::open(members.map(|it| it.interface.to_string()));
+                links.map(Self::Bond).map_err(SwitchError::Start)
+            }
+        };
+        uplinks.iter().map(open).collect()
     }
 
     /// Opens a device, or takes over the one that another weir has left.
@@ -61,6 +73,7 @@ impl UplinkDevice {
                     .map(Self::Packet)
                     .map_err(|error| refused(error.help(), error.into()))
             }
+            UplinkKind::Bond => Links::open([]).map(Self::Bond).map_err(SwitchError::Start),
             UplinkKind::Stream => {
                 let left = keeping.queues(&config.name).into_iter().next();
                 let is_its = |socket: &OwnedFd| {

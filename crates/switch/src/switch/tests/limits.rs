@@ -103,6 +103,7 @@ const NOBODYS: &[&str] = &[
     "RATE_",
     "WINDOW_",
     "WEIGHT_",
+    "BOND_",
     "XDP_",
     "STREAM_",
     "OVERLAY_",

@@ -11,11 +11,11 @@ use weir_testing::echo;
 use super::*;
 
 /// A network namespace of a test's own. Dropping this removes it.
-struct Net(String);
+pub(super) struct Net(String);
 
 impl Net {
     /// `None` without root.
-    fn new(name: &str) -> Option<Self> {
+    pub(super) fn new(name: &str) -> Option<Self> {
         if !weir_testing::is_root("a bridge and a network namespace") {
             return None;
         }
@@ -26,7 +26,7 @@ impl Net {
 
     /// Runs `body` in a thread in the namespace. Sockets made there stay in the namespace, whichever thread uses
     /// them.
-    fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+    pub(super) fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let in_thread = || {
             let net = File::open(format!("/run/netns/{}", self.0)).unwrap();
             let kind = Some(LinkNameSpaceType::Network);
@@ -44,7 +44,7 @@ impl Drop for Net {
     }
 }
 
-fn ip(arguments: &str) {
+pub(super) fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "ip {arguments}: {error}");

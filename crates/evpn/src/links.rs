@@ -1,0 +1,138 @@
+//! The interfaces that have a carrier.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use rustix::io::Errno;
+use weir_limits::BOND_CHANGES_MAX;
+
+use crate::socket::Socket;
+
+/// `RTMGRP_LINK` of `linux/rtnetlink.h`: changes of interfaces.
+const GROUP_LINKS: u32 = 1;
+/// `IFF_UP` and `IFF_LOWER_UP` of `linux/if.h`: the interface was brought up, and has a carrier.
+const CARRIES: u32 = 1 | 1 << 16;
+
+/// Watches some interfaces. This takes no privilege.
+#[derive(Debug)]
+pub struct Links {
+    changes: Socket,
+    questions: Socket,
+    /// The name and the number of each interface, and whether it has a carrier.
+    watched: Vec<(String, Option<u32>, bool)>,
+}
+
+impl Links {
+    /// Watches the interfaces with these names.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn open(names: impl IntoIterator<Item = String>) -> io::Result<Self> {
+        // Changes are subscribed to before the present state is read, so none is missed.
+        let (changes, questions) = (Socket::open(GROUP_LINKS)?, Socket::open(0)?);
+        let watched = names.into_iter().map(|name| (name, None, false)).collect();
+        let mut links = Self { changes, questions, watched };
+        links.read_all()?;
+        Ok(links)
+    }
+
+    /// The state of the interfaces, in the order of their names: true if it has a carrier.
+    pub fn carriers(&self) -> impl Iterator<Item = bool> {
+        self.watched.iter().map(|(.., carries)| *carries)
+    }
+
+    /// Reads changes, up to a bound. The descriptor stays readable if there are more.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn look(&mut self) -> io::Result<()> {
+        let watched = &mut self.watched;
+        let read = self.changes.changes(BOND_CHANGES_MAX, &mut |message| note(watched, &message));
+        match read {
+            Ok(_more) => Ok(()),
+            // Changes were lost.
+            Err(error) if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => {
+                self.read_all()
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn read_all(&mut self) -> io::Result<()> {
+        let watched = &mut self.watched;
+        // An interface that is gone is not in the answer.
+        watched.iter_mut().for_each(|(.., carries)| *carries = false);
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        self.questions.dump(question, |message| note(watched, &message))
+    }
+}
+
+impl AsFd for Links {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
+
+/// Notes what a message says of a watched interface. An interface keeps its place if it is renamed: weir's sockets are
+/// bound to its number.
+fn note(watched: &mut [(String, Option<u32>, bool)], message: &RouteNetlinkMessage) {
+    let (link, is_there) = match message {
+        RouteNetlinkMessage::NewLink(link) => (link, true),
+        RouteNetlinkMessage::DelLink(link) => (link, false),
+        _ => return,
+    };
+    let index = link.header.index;
+    let known = watched.iter().position(|(_, number, _)| *number == Some(index));
+    let place = known.or_else(|| {
+        let name = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        })?;
+        // An interface that has come back under its name is another one, and no socket is bound to it.
+        watched.iter().position(|(watched, number, _)| number.is_none() && watched == name)
+    });
+    if let Some((_, number, carries)) = place.and_then(|place| watched.get_mut(place)) {
+        *number = Some(index);
+        *carries = is_there && link.header.flags.bits() & CARRIES == CARRIES;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(index: u32, name: &str, flags: u32) -> LinkMessage {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.header.flags = netlink_packet_route::link::LinkFlags::from_bits_retain(flags);
+        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        link
+    }
+
+    #[test]
+    fn a_carrier_is_that_of_the_interface_whatever_it_is_called_and_ends_with_it() {
+        let mut watched = vec![("eth0".to_owned(), None, false), ("eth1".to_owned(), None, false)];
+        let mut say = |message| {
+            note(&mut watched, &message);
+            [watched[0].2, watched[1].2]
+        };
+        let new = |index, name, flags| RouteNetlinkMessage::NewLink(link(index, name, flags));
+        assert_eq!(say(new(2, "eth0", CARRIES)), [true, false]);
+        assert_eq!(say(new(3, "eth1", 1)), [true, false], "up, without a carrier");
+        assert_eq!(say(new(4, "eth2", CARRIES)), [true, false], "nobody's");
+        assert_eq!(say(new(2, "wan0", 1 << 16)), [false, false], "brought down under a new name");
+        assert_eq!(say(new(3, "eth1", CARRIES)), [false, true]);
+        assert_eq!(say(RouteNetlinkMessage::DelLink(link(3, "eth1", CARRIES))), [false, false]);
+        assert_eq!(say(new(9, "eth1", CARRIES)), [false, false], "another of the name");
+    }
+
+    #[test]
+    fn the_loopback_interface_is_seen_and_a_missing_one_has_no_carrier() {
+        let mut links = Links::open(["lo", "no-such-if"].map(str::to_owned)).unwrap();
+        assert!(links.watched[0].1.is_some() && links.watched[1].1.is_none());
+        links.look().unwrap();
+        assert_eq!(links.carriers().nth(1), Some(false));
+    }
+}

@@ -1,0 +1,275 @@
+//! Bonds of simulated uplinks, and of veth pairs.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
+use weir_engine::egress::{Packet, Put};
+use weir_engine::gro::EgressList;
+use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, QueueRef, Side, Taken};
+use weir_fabric::PortConfig;
+use weir_guestmem::HostBuffer;
+use weir_policy::steering::Receiver;
+use weir_port_tap::{Service, UplinkPort};
+use weir_testing::eventually;
+use weir_wire::{Mac, OffloadCaps};
+
+use super::*;
+
+const HEADER: usize = 12;
+
+/// A port with frames to send, which keeps those that it gets.
+struct End {
+    service: Service,
+    to_send: Mutex<VecDeque<Vec<u8>>>,
+    taken: AtomicU64,
+    got: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Port for End {
+    fn take(&self, _: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
+        let mut burst = scratch.lend();
+        let count = lock(&self.to_send).len().min(burst.frames_max);
+        let frames: Vec<_> = lock(&self.to_send).drain(..count).collect();
+        let buffer = HostBuffer::new(frames.iter().map(|it| HEADER + it.len()).sum());
+        let mut at = 0;
+        for frame in &frames {
+            let whole = buffer.slice(at, HEADER + frame.len()).unwrap();
+            whole.skip(HEADER).write(frame);
+            at += whole.len();
+            let len = whole.len() as u32;
+            let chain = TakenChain { token: 0, len, pieces: Pieces::Only(whole) };
+            burst.add(chain, HEADER, ask.now_ns).unwrap();
+        }
+        forward(&mut burst);
+        burst.give_back();
+        self.taken.fetch_add(count as u64, Ordering::Release);
+        Taken { frames: count, more: !lock(&self.to_send).is_empty(), ..Taken::default() }
+    }
+
+    fn arm_tx(&self, _queue: usize) -> bool {
+        !lock(&self.to_send).is_empty()
+    }
+
+    fn rx_queues(&self) -> usize {
+        1
+    }
+
+    fn deliver(&self, _: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
+        let mut list = EgressList::new(burst, frames, OffloadCaps::NONE);
+        let put = |packet: Packet<'_, '_>| {
+            let mut bytes = packet.head.as_slice().to_vec();
+            for slice in packet.body() {
+                let start = bytes.len();
+                bytes.resize(start + slice.len(), 0);
+                slice.read(&mut bytes[start..]);
+            }
+            lock(&self.got).push(bytes);
+            Put::Done
+        };
+        while list.emit_next(put).is_some() {}
+        list.delivered()
+    }
+
+    fn fail(&self, reason: &str) {
+        panic!("{reason}");
+    }
+}
+
+impl Receiver for End {}
+
+impl UplinkPort for End {
+    fn service(&self) -> &Service {
+        &self.service
+    }
+
+    fn descriptors(&self) -> Vec<std::os::fd::BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn queues(&self) -> usize {
+        1
+    }
+}
+
+struct Member {
+    id: PortId,
+    end: Arc<End>,
+}
+
+/// A guest and a bond of three uplinks into one LAN.
+struct Rig {
+    engine: Arc<Engine>,
+    guest: Member,
+    uplinks: Vec<Member>,
+    bond: Shared,
+}
+
+impl Rig {
+    fn new(mode: BondMode) -> Self {
+        let engine = Engine::start(1).unwrap();
+        let add = |config: PortConfig, active: bool| {
+            let make = |_, counters: Arc<PortCounters>| {
+                Arc::new(End {
+                    service: Service::new("end".into(), counters),
+                    to_send: Mutex::default(),
+                    taken: AtomicU64::new(0),
+                    got: Mutex::default(),
+                })
+            };
+            let (id, end) = engine.add_port(config, make).unwrap();
+            engine.fabric().set_active(id, active).unwrap();
+            Member { id, end }
+        };
+        let guest = add(PortConfig::vif(), true);
+        let uplinks: Vec<_> = (0..3).map(|_| add(PortConfig::of_a_bond(), false)).collect();
+        let senders = uplinks.iter().map(|it| Arc::clone(&it.end) as _).collect();
+        let make = |_, counters| Arc::new(BondPort::new("lan".into(), senders, counters));
+        let (id, port) = engine.add_port(PortConfig::uplink(), make).unwrap();
+        engine.fabric().set_active(id, true).unwrap();
+        let named =
+            |it: &Member| Uplink { name: format!("eth{}", it.id).parse().unwrap(), id: it.id };
+        let bond = Shared {
+            name: "lan".parse().unwrap(),
+            id,
+            engine: Arc::downgrade(&engine),
+            port,
+            uplinks: uplinks.iter().map(named).collect(),
+            state: Mutex::new(State { mode, up: 0 }),
+            changes: AtomicU64::new(0),
+            ends: AtomicBool::new(false),
+        };
+        Self { engine, guest, uplinks, bond }
+    }
+
+    /// Has frames come in, and waits until they are forwarded or dropped.
+    fn comes_in(&self, at: &Member, frame: &[u8]) {
+        let wanted = at.end.taken.load(Ordering::Acquire) + 1;
+        lock(&at.end.to_send).push_back(frame.to_vec());
+        self.engine.nudge(QueueRef { port: at.id, queue: 0, side: Side::Tx });
+        let taken = || (at.end.taken.load(Ordering::Acquire) >= wanted).then_some(());
+        eventually("the frame is taken", taken);
+    }
+
+    /// The frames that the guest got since the last call, and those that left by each uplink.
+    fn take(&self) -> (usize, Vec<usize>) {
+        let take = |it: &Member| std::mem::take(&mut *lock(&it.end.got)).len();
+        (take(&self.guest), self.uplinks.iter().map(take).collect())
+    }
+}
+
+fn station(number: u8) -> Mac {
+    Mac([0x52, 0x54, 0, 0, 0, number])
+}
+
+fn frame(src: Mac, dst: Mac) -> Vec<u8> {
+    let mut frame = [dst.0, src.0].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// These uplinks have a carrier from now on.
+    Up(Places),
+    Mode(BondMode),
+    /// A station of the LAN sends, to the guest or to all. A switch with these links together sends by one of them, any
+    /// other switch by all.
+    LanSends {
+        to_all: bool,
+        by: u8,
+    },
+    /// The guest sends, to the station or to all.
+    GuestSends {
+        to_all: bool,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let mode = prop_oneof![Just(BondMode::ActiveBackup), Just(BondMode::Balance)];
+    prop_oneof![
+        3 => (0..8_u8).prop_map(Step::Up),
+        1 => mode.prop_map(Step::Mode),
+        4 => (any::<bool>(), any::<u8>()).prop_map(|(to_all, by)| Step::LanSends { to_all, by }),
+        4 => any::<bool>().prop_map(|to_all| Step::GuestSends { to_all }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn no_frame_doubles_or_comes_back_whatever_goes_up_and_down(
+        steps in proptest::collection::vec(step(), 1..60)
+    ) {
+        let (lan, guest) = (station(1), station(2));
+        let rig = Rig::new(BondMode::ActiveBackup);
+        let (mut up, mut mode) = (0, BondMode::ActiveBackup);
+        for step in steps {
+            match step {
+                Step::Up(now) => {
+                    up = now;
+                    rig.bond.take_up(|state| state.up = now);
+                }
+                Step::Mode(now) => {
+                    mode = now;
+                    rig.bond.take_up(|state| state.mode = now);
+                }
+                Step::LanSends { to_all, by } => {
+                    let with_link: Vec<_> = (0..)
+                        .zip(&rig.uplinks)
+                        .filter(|(place, _)| has(up, *place))
+                        .map(|(_, uplink)| uplink)
+                        .collect();
+                    let dst = if to_all { Mac::BROADCAST } else { guest };
+                    match mode {
+                        BondMode::Balance if !with_link.is_empty() => {
+                            let by = usize::from(by) % with_link.len();
+                            rig.comes_in(with_link[by], &frame(lan, dst));
+                        }
+                        _ => with_link.iter().for_each(|it| rig.comes_in(it, &frame(lan, dst))),
+                    }
+                    let (to_guest, out) = rig.take();
+                    prop_assert_eq!(to_guest, usize::from(up != 0), "{:?} of {:b}", mode, up);
+                    prop_assert_eq!(out, vec![0; 3]);
+                }
+                Step::GuestSends { to_all } => {
+                    let dst = if to_all { Mac::BROADCAST } else { lan };
+                    rig.comes_in(&rig.guest, &frame(guest, dst));
+                    let (to_guest, out) = rig.take();
+                    prop_assert_eq!(to_guest, 0);
+                    prop_assert_eq!(out.iter().sum::<usize>(), usize::from(up != 0));
+                    for (place, frames) in (0..).zip(out) {
+                        prop_assert!(frames == 0 || has(rig.bond.port.carriers(), place));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn guests_are_announced_by_the_uplink_that_takes_over_and_stations_outside_are_not() {
+    let rig = Rig::new(BondMode::ActiveBackup);
+    rig.bond.take_up(|state| state.up = 0b011);
+    rig.comes_in(&rig.guest, &frame(station(2), Mac::BROADCAST));
+    rig.comes_in(&rig.uplinks[0], &frame(station(1), Mac::BROADCAST));
+    rig.take();
+    assert!(rig.bond.take_up(|state| state.up = 0b010));
+    rig.bond.announce();
+    let got = std::mem::take(&mut *lock(&rig.uplinks[1].end.got));
+    assert_eq!(got, [rarp(station(2)).to_vec()]);
+    assert_eq!(rig.take(), (0, vec![0; 3]));
+    assert!(!rig.bond.take_up(|state| state.up = 0b011), "nothing goes back");
+    assert_eq!(rig.bond.changes.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn what_an_uplink_that_stands_by_gets_is_counted_there() {
+    let rig = Rig::new(BondMode::ActiveBackup);
+    rig.bond.take_up(|state| state.up = 0b011);
+    rig.comes_in(&rig.uplinks[1], &frame(station(1), Mac::BROADCAST));
+    let drops: Vec<_> = rig.uplinks[1].end.service.counters().drops().collect();
+    assert_eq!(drops, [("port_inactive", 1)]);
+    assert_eq!(rig.take(), (0, vec![0; 3]));
+}

@@ -1,0 +1,105 @@
+//! A bond of two veth pairs into a bridge of the kernel, which plays the physical switch.
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::loops::{Net, ip};
+use super::*;
+
+fn carriers(bench: &Bench) -> Vec<bool> {
+    let bond = bench.port("lan").bond.unwrap();
+    bond.uplinks.iter().map(|uplink| uplink.carries).collect()
+}
+
+/// Numbered packets from the bridge to the guest, one each 2 ms. Returns the times at which the guest got them.
+fn got_while(pair: &mut QueuePair, act: impl FnOnce() + Send) -> Vec<(u32, Instant)> {
+    let ends = AtomicBool::new(false);
+    let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0_u32.. {
+                if ends.load(Ordering::Relaxed) {
+                    return;
+                }
+                let text = [&b"bond"[..], &number.to_be_bytes()].concat();
+                let _ = socket.send_to(&text, "192.0.2.2:9");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        });
+        let acts = scope.spawn(act);
+        let (mut got, mut frame) = (Vec::new(), Vec::new());
+        let mut last = None;
+        while last.is_none_or(|last: Instant| last.elapsed() < Duration::from_millis(500)) {
+            while pair.recv_into(&mut frame).is_some() {
+                // Ethernet, IPv4 and UDP take 42 bytes.
+                if let Some([b'b', b'o', b'n', b'd', number @ ..]) = frame.get(42..50) {
+                    let number = u32::from_be_bytes(number.try_into().unwrap());
+                    got.push((number, Instant::now()));
+                }
+                frame.clear();
+            }
+            if last.is_none() && acts.is_finished() {
+                last = Some(Instant::now());
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        ends.store(true, Ordering::Relaxed);
+        got
+    })
+}
+
+#[test]
+fn root_a_bond_fails_over_under_traffic() {
+    let Some(net) = Net::new("bonds") else { return };
+    net.within(|| {
+        ip("link add br0 type bridge");
+        ip("address add 192.0.2.1/24 dev br0");
+        let mut config = String::new();
+        for lan in ["lan0", "lan1"] {
+            ip(&format!("link add {lan} type veth peer name {lan}p"));
+            ip(&format!("link set {lan}p master br0 up"));
+            ip(&format!("link set {lan} up"));
+            config += &format!("[uplink.{lan}]\nkind = \"af_packet\"\nname = \"{lan}\"\n");
+        }
+        ip("link set br0 up");
+        ip("neighbour add 192.0.2.2 lladdr 52:54:00:00:00:02 dev br0");
+        config += "[bond.lan]\nuplinks = [\"lan0\", \"lan1\"]\n[vif.a]\n";
+        let bench = Bench::with(&config);
+        let (_guest, mut pairs) = bench.guest("a", 2, 1);
+        eventually("the first carries", || carriers(&bench) == [true, false]);
+        send(&mut pairs[0], [0xff; 6], 2, &[0; 46]);
+        let is_behind = |lan: &str| {
+            let fdb = Command::new("bridge").args(["fdb", "show", "br", "br0"]).output().unwrap();
+            let entry = format!("52:54:00:00:00:02 dev {lan}");
+            String::from_utf8_lossy(&fdb.stdout).contains(&entry)
+        };
+        eventually("the bridge knows the guest", || is_behind("lan0p"));
+        let got = got_while(&mut pairs[0], || {
+            std::thread::sleep(Duration::from_millis(300));
+            ip("link set lan0p down");
+            eventually("the other carries", || carriers(&bench) == [false, true]);
+            eventually("the guest is announced there", || is_behind("lan1p"));
+            std::thread::sleep(Duration::from_millis(300));
+            // It does not go back.
+            ip("link set lan0p up");
+            eventually("the carrier is seen", || {
+                bench.port("lan").bond.unwrap().uplinks[0].has_carrier
+            });
+        });
+        assert!(got.len() > 100, "{} packets", got.len());
+        let twice = got.windows(2).find(|pair| pair[1].0 <= pair[0].0);
+        assert_eq!(twice, None, "each packet comes once");
+        let gap = got.windows(2).map(|pair| pair[1].1 - pair[0].1).max().unwrap();
+        println!("longest gap of the fail-over: {} ms", gap.as_millis());
+        assert_eq!(carriers(&bench), [false, true]);
+        assert_eq!(bench.port("lan").bond.unwrap().changes, 2);
+        assert_eq!(bench.switch.stats().loops.found, 0);
+        let Response::UplinkExplained { explanation } =
+            bench.switch.handle(Request::VifExplain { name: name("lan1") })
+        else {
+            panic!("an uplink is explained")
+        };
+        assert_eq!(explanation.in_bond.unwrap().as_str(), "lan");
+    });
+}
