@@ -268,8 +268,9 @@ An interface without a configured `mac` gets 52:54:00 and three bytes made from 
 A guest that attaches XDP in its driver takes receive offloads back, and QEMU does not tell weir:
 TCP from other guests is then lost. Behind QEMU's `-device virtio-net-pci,...` write
   ,ctrl_guest_offloads=off    for a driver that refuses XDP, or
-  ,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off,guest_ufo=off,ctrl_guest_offloads=off
-                              for one that has no reason to: weir leaves nothing to this guest.";
+  ,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off
+  ,guest_ufo=off,ctrl_guest_offloads=off
+                              (both) for one that has no reason to: weir leaves nothing to this guest.";
 
 /// `weir vif`
 #[derive(Debug, Subcommand)]
