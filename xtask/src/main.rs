@@ -39,7 +39,7 @@ mod steps;
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
-use weir_bed::{error::Result, lab::Lab, packages, workspace::Workspace};
+use weir_bed::{compatibility, error::Result, lab::Lab, packages, workspace::Workspace};
 use weir_benches::instructions;
 use weir_system_tests::{frontends, xen};
 
@@ -92,6 +92,9 @@ enum Task {
         #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "record")]
         only: Vec<String>,
     },
+    /// Take what `make frontends` and `make distros` have left below target into docs/compatibility.tsv, and write
+    /// docs/compatibility.md.
+    Compatibility,
     /// Run every attack against a running weir and measure the effect on its other guests; write
     /// target/bench/report.json and target/attack/report.md.
     Attack {
@@ -127,10 +130,10 @@ enum Task {
     },
     /// Test weir with every installed front end; write target/frontends/report.md. Needs root.
     Frontends {
-        /// Only cells whose name contains this; nothing is then written.
+        /// Only cells whose name contains this; no report is then written.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
-        /// A built weir to try instead of this workspace's; nothing is then written.
+        /// A built weir to try instead of this workspace's; no report is then written.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
@@ -261,6 +264,11 @@ fn run(task: Task) -> Result<ExitCode> {
                 figures::record(&workspace, &name, by.as_deref(), &only)?;
             }
             figures::write(&workspace)?;
+        }
+        Task::Compatibility => {
+            for path in compatibility::take(&workspace)? {
+                println!("written: {}", path.display());
+            }
         }
         Task::Attack { only, weir } => {
             let selection = Selection { only, weir };

@@ -10,6 +10,7 @@
 pub mod address;
 pub mod browser;
 pub mod clock;
+pub mod compatibility;
 pub mod cpio;
 pub mod error;
 pub mod fabric;

@@ -17,7 +17,10 @@ mod uml;
 
 use std::{path::PathBuf, time::Instant};
 
-use weir_bed::{error::Result, lab::Lab, release::Programs, tally::Tally, workspace::Workspace};
+use weir_bed::{
+    error::Result, lab::Lab, process::run as run_program, release::Programs, tally::Tally,
+    workspace::Workspace,
+};
 
 use self::{
     bed::Bed,
@@ -51,6 +54,7 @@ const fn qemu(options: &'static str, cell: QemuCell) -> Cell {
     let front_end = match cell.which {
         Which::Installed => "QEMU",
         Which::Old => "QEMU 7.2",
+        Which::Of { front_end, .. } => front_end,
     };
     Cell { front_end, options, short: false, kind: Kind::Qemu(cell) }
 }
@@ -74,6 +78,8 @@ const fn short(cell: Cell) -> Cell {
 
 const NEW: QemuCell = plain(Which::Installed);
 const OLD: QemuCell = plain(Which::Old);
+const OF_13: QemuCell = plain(Which::Of { suite: "trixie", front_end: "QEMU of Debian 13" });
+const OF_SID: QemuCell = plain(Which::Of { suite: "sid", front_end: "QEMU of Debian sid" });
 
 /// All cells in their order.
 const CELLS: &[Cell] = &[
@@ -106,6 +112,22 @@ const CELLS: &[Cell] = &[
     qemu("2 queues, packed", OLD.packed_queues()),
     qemu("q35", OLD.q35()),
     qemu("microvm, virtio-net-device (virtio 0.9)", OLD.microvm()),
+    qemu("virtio-net-pci", OF_13),
+    qemu("legacy (virtio 0.9)", OF_13.legacy()),
+    qemu("packed", OF_13.packed()),
+    qemu("packed, in_order (declined by Linux 6.1)", OF_13.packed_in_order()),
+    qemu("mrg_rxbuf=off", OF_13.no_mergeable_buffers()),
+    qemu("4 queues", OF_13.queues(4)),
+    qemu("2 queues, packed", OF_13.packed_queues()),
+    qemu("microvm, packed", OF_13.microvm_packed()),
+    qemu("virtio-net-pci", OF_SID),
+    qemu("legacy (virtio 0.9)", OF_SID.legacy()),
+    qemu("packed", OF_SID.packed()),
+    qemu("packed, in_order (declined by Linux 6.1)", OF_SID.packed_in_order()),
+    qemu("mrg_rxbuf=off", OF_SID.no_mergeable_buffers()),
+    qemu("4 queues", OF_SID.queues(4)),
+    qemu("2 queues, packed", OF_SID.packed_queues()),
+    qemu("microvm, packed", OF_SID.microvm_packed()),
     short(other("user-mode Linux", "packed", uml::works)),
     testpmd("split", testpmd::SPLIT),
     testpmd("split, mrg_rxbuf=0", testpmd::SPLIT_PLAIN),
@@ -130,6 +152,24 @@ impl Cell {
         format!("{}: {}", self.front_end, self.options)
     }
 
+    /// The version of the installed front end, for those that are a package of Debian.
+    fn installed(&self) -> Option<String> {
+        let package = match self.front_end {
+            "testpmd" => "dpdk-dev",
+            "iPXE" => "ipxe-qemu",
+            "libvirt" => "libvirt-daemon-system",
+            _ => return None,
+        };
+        run_program(&[
+            "dpkg-query",
+            "--show",
+            "--showformat",
+            "${source:Upstream-Version}",
+            package,
+        ])
+        .ok()
+    }
+
     fn run(&self, bed: &mut Bed<'_>) -> Row<'_> {
         let start = Instant::now();
         let mut record = Record::default();
@@ -138,6 +178,7 @@ impl Cell {
             Kind::Testpmd(driver) => driver.run(bed, &mut record),
             Kind::Other(run) => run(bed, &mut record),
         };
+        record.version = record.version.take().or_else(|| self.installed());
         let verdict = match (result, record.missing()) {
             (Err(error), _) => Verdict::Failed(error.to_string()),
             (Ok(Verdict::Works), Some(step)) => {
@@ -154,8 +195,8 @@ impl Cell {
     }
 }
 
-/// Tries all cells, or those whose name contains `only`. The report is written only for all cells and this
-/// workspace's weir.
+/// Tries all cells, or those whose name contains `only`. Each leaves a row for `docs/compatibility.md`. The
+/// report is written only for all cells and this workspace's weir.
 pub fn run(workspace: Workspace, only: Option<String>, weir: Option<PathBuf>) -> Result<Tally> {
     let complete = only.is_none() && weir.is_none();
     let lab = Lab::prepare(workspace, weir)?;
@@ -164,6 +205,7 @@ pub fn run(workspace: Workspace, only: Option<String>, weir: Option<PathBuf>) ->
         .filter(|cell| only.as_ref().is_none_or(|only| cell.name().contains(only.as_str())));
     let rows = try_all(&lab, selected)?;
     println!("\n{}", table::for_terminal(&rows));
+    table::leave(&lab.workspace, &rows)?;
     if complete {
         for path in table::write(&lab.workspace, &rows)? {
             println!("written: {}", path.display());

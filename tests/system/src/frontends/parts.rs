@@ -1,7 +1,11 @@
-//! Front ends from Debian's packages, unpacked in `target/frontends` and not installed: an older and a newer QEMU
+//! Front ends from Debian's packages, unpacked in `target/frontends` and not installed: older and newer QEMUs
 //! than the installed one.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+};
 
 use weir_bed::{
     error::{Error, Result},
@@ -46,6 +50,16 @@ impl Parts {
         runnable(&program)
     }
 
+    /// The QEMU of another suite: its version and its program.
+    pub fn qemu_of(&self, suite: &str) -> Result<(Qemu, String)> {
+        let root = self.dir.join(format!("root-{suite}"));
+        if !root.exists() {
+            debootstrap(suite, &root)?;
+        }
+        let program = wrapper(&root)?.to_string_lossy().into_owned();
+        Ok((Qemu::at(&program)?, program))
+    }
+
     /// The QEMU of the release's backports (10 for Debian 12): its version and its program.
     pub fn new_qemu(&self, workspace: &Workspace) -> Result<(Qemu, String)> {
         let root = self.dir.join("qemu-new");
@@ -57,6 +71,39 @@ impl Parts {
         }
         runnable(&program)
     }
+}
+
+/// Makes a root of the suite that has QEMU.
+fn debootstrap(suite: &str, root: &Path) -> Result<()> {
+    println!("making a root of {suite} with QEMU");
+    let targets = ["apt-get", "indextargets", "--format", "$(SITE)"];
+    let sites = run(&[&targets[..], &["Created-By: Packages", "Label: Debian"]].concat())?;
+    let site = sites.lines().next().ok_or_else(|| Error::parse("a source of Debian", &*sites))?;
+    // One that was interrupted is made anew.
+    let part = root.with_extension("part");
+    if part.exists() {
+        fs::remove_dir_all(&part).map_err(Error::io("remove", &part))?;
+    }
+    let path = part.to_string_lossy();
+    let include = "--include=qemu-system-x86";
+    run(&["debootstrap", "--variant=minbase", include, suite, &path, site])?;
+    fs::rename(&part, root).map_err(Error::io("rename", &part))
+}
+
+/// A script that runs the QEMU of `root` with its own libraries and files, among the host's paths.
+fn wrapper(root: &Path) -> Result<PathBuf> {
+    let path = root.with_extension("sh");
+    let root = root.display();
+    let libraries = format!("{root}/usr/lib/x86_64-linux-gnu");
+    let text = format!(
+        "#!/bin/sh\nQEMU_MODULE_DIR={libraries}/qemu exec {root}/usr/lib64/ld-linux-x86-64.so.2 \
+         --library-path {libraries} {root}/usr/bin/qemu-system-x86_64 -L {root}/usr/share/qemu \
+         -L {root}/usr/share/seabios -L {root}/usr/lib/ipxe/qemu \"$@\"\n"
+    );
+    fs::write(&path, text).map_err(Error::io("write", &path))?;
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(&path, mode).map_err(Error::io("change", &path))?;
+    Ok(path)
 }
 
 /// Checks that the installed QEMU's libraries satisfy `program`. Returns its version and path.

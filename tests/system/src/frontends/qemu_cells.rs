@@ -1,9 +1,9 @@
-//! QEMU, the installed one and Debian 12's, with the devices, machines and features in common use.
+//! QEMU, the installed one and those of Debian's suites, with the devices, machines and features in common use.
 
 use weir_bed::{
     address,
     error::Result,
-    qemu::{Guest, GuestSpec, Plug, QEMU},
+    qemu::{Guest, GuestSpec, Plug, QEMU, Qemu},
     weir::{Vif, Weir},
 };
 
@@ -33,6 +33,24 @@ pub enum Which {
     Installed,
     /// QEMU 7.2, unpacked.
     Old,
+    /// The QEMU of another suite of Debian, in a root.
+    Of {
+        /// The suite.
+        suite: &'static str,
+        /// Its QEMU's name in tables.
+        front_end: &'static str,
+    },
+}
+
+impl Which {
+    /// Its version and its program.
+    pub fn find(self, bed: &Bed<'_>) -> Result<(Qemu, String)> {
+        match self {
+            Self::Installed => Ok((bed.lab.qemu, QEMU.to_owned())),
+            Self::Old => bed.parts.old_qemu(),
+            Self::Of { suite, .. } => bed.parts.qemu_of(suite),
+        }
+    }
 }
 
 /// A configuration of QEMU.
@@ -163,13 +181,11 @@ impl QemuCell {
 
     /// Runs the cell.
     pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-        let (qemu, program) = match self.which {
-            Which::Installed => (bed.lab.qemu, QEMU.to_owned()),
-            Which::Old => match bed.parts.old_qemu() {
-                Ok(old) => old,
-                Err(error) => return Ok(Verdict::Skipped(format!("no QEMU 7.2: {error}"))),
-            },
+        let (qemu, program) = match self.which.find(bed) {
+            Ok(found) => found,
+            Err(error) => return Ok(Verdict::Skipped(format!("no such QEMU: {error}"))),
         };
+        record.version = Some(qemu.to_string());
         let queues = u8::try_from(self.expected.queues).ok();
         let (mut weir, mut partner) = bed.set_up(&[Vif { queues, ..Vif::default() }])?;
         let mut plug = weir.plug_into(qemu, TESTED)?;

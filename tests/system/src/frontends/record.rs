@@ -53,6 +53,8 @@ pub enum Found {
 /// The results so far.
 #[derive(Clone, Debug, Default)]
 pub struct Record {
+    /// The front end's version, if the cell knows it.
+    pub version: Option<String>,
     found: BTreeMap<Step, Found>,
 }
 

@@ -5,7 +5,9 @@ use std::{fmt, fs, path::PathBuf, time::Duration};
 
 use comfy_table::{Table, TableStyle};
 use weir_bed::{
+    compatibility,
     error::{Error, Result},
+    process::run,
     report,
     workspace::Workspace,
 };
@@ -117,6 +119,21 @@ fn to_markdown(rows: &[Row<'_>]) -> String {
         text += &format!("- {note}\n");
     }
     text + "\n" + &summary(rows) + ".\n"
+}
+
+/// Leaves the rows for `docs/compatibility.md`.
+pub fn leave(workspace: &Workspace, rows: &[Row<'_>]) -> Result<()> {
+    let path = workspace.target("frontends")?.join("cells.tsv");
+    let date = run(&["date", "+%F"])?.trim().to_owned();
+    let of = |row: &Row<'_>| compatibility::Row {
+        what: row.cell.front_end.into(),
+        version: row.record.version.clone().unwrap_or_else(|| "-".into()),
+        tried: row.cell.options.into(),
+        verdict: row.verdict.word().into(),
+        date: date.clone(),
+        why: row.verdict.why().unwrap_or_default().into(),
+    };
+    compatibility::leave(&path, rows.iter().map(of).collect())
 }
 
 /// Writes `report.md`, and the counts into the benchmark's `report.json`. Returns both paths.

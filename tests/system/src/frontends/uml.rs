@@ -2,6 +2,7 @@
 
 use weir_bed::{
     error::{Error, Result, check},
+    process::run,
     qemu::Guest,
     uml::{self, UserModeLinux, Wire},
     weir::{self, Vif, Weir},
@@ -20,7 +21,7 @@ const EXPECTED: Expected =
 
 /// The cell with one queue pair.
 pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    let programs = match prepare(bed) {
+    let programs = match prepare(bed, record) {
         Ok(programs) => programs,
         Err(why) => return Ok(Verdict::Skipped(why)),
     };
@@ -34,8 +35,8 @@ pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
 }
 
 /// The cell with two queue pairs. It is refused: user-mode Linux would leave its control queue to the back end.
-pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, _: &mut Record) -> Result<Verdict> {
-    let programs = match prepare(bed) {
+pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    let programs = match prepare(bed, record) {
         Ok(programs) => programs,
         Err(why) => return Ok(Verdict::Skipped(why)),
     };
@@ -59,11 +60,13 @@ pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, _: &mut Record) -> Result<V
 }
 
 /// The kernel and its first root file system, or the reason for their absence.
-fn prepare(bed: &Bed<'_>) -> std::result::Result<UserModeLinux, String> {
+fn prepare(bed: &Bed<'_>, record: &mut Record) -> std::result::Result<UserModeLinux, String> {
     let programs = UserModeLinux::prepare(&bed.lab.workspace, &bed.lab.image, &[])
         .map_err(|error| format!("no user-mode Linux: {error}"))?;
     let runs = programs.runs_here();
     runs.map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
+    let version = run(&[programs.program.as_os_str(), "--version".as_ref()]);
+    record.version = version.ok().map(|version| version.trim().to_owned());
     Ok(programs)
 }
 
