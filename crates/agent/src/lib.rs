@@ -7,7 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `protocol.rs` | [`GuestMessage`] and [`HostMessage`], their bytes; `mac_as_text.rs`: an address as text |
+//! | `protocol.rs` | [`GuestMessage`] and [`HostMessage`], their bytes |
 //! | `lines.rs`, `channel.rs` | lines of bounded length, both ways, over any stream |
 //! | `session.rs` | the agent's state machine; pure, in virtual time |
 //! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps the original ones |
@@ -33,7 +33,6 @@ mod guest;
 pub mod host;
 mod interrupts;
 mod lines;
-mod mac_as_text;
 pub mod once;
 mod port;
 mod protocol;

@@ -22,8 +22,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use weir_limits::{AGENT_INTERFACES_MAX, AGENT_LINE_BYTES_MAX, AGENT_TEXT_LEN_MAX};
 use weir_wire::Mac;
 
-use crate::mac_as_text;
-
 /// The protocol's version. Both sides must have the same.
 pub const VERSION: u32 = 1;
 
@@ -221,6 +219,20 @@ fn few_interfaces<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Interface>, 
         Ok(interfaces)
     } else {
         Err(serde::de::Error::custom(format_args!("more than {AGENT_INTERFACES_MAX} interfaces")))
+    }
+}
+
+/// Serialises an address as `52:54:00:12:34:56`.
+pub(crate) mod mac_as_text {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use weir_wire::Mac;
+
+    pub(crate) fn serialize<S: Serializer>(mac: &Mac, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(mac)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Mac, D::Error> {
+        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
     }
 }
 

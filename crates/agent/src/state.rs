@@ -13,7 +13,7 @@ use weir_limits::AGENT_STATE_BYTES_MAX;
 use weir_wire::Mac;
 
 use crate::guest::FileError;
-use crate::mac_as_text;
+use crate::protocol::mac_as_text;
 
 /// Original settings of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

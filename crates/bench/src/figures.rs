@@ -8,7 +8,7 @@ use weir_text::Table;
 
 use super::report::{median_and_spread, significant};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
+use crate::steps::BenchError;
 
 /// A figure: the median and the spread over the rounds, and each round's value.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -15,9 +15,8 @@ use super::plan::{Measurement, SMALL_FRAME_BYTES, WINDOW};
 use super::report::{median_and_spread, significant};
 use super::slice::Slice;
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig::{self, Load};
-use crate::steps::{SLICES, progress};
+use crate::steps::{BenchError, SLICES, progress};
 
 /// The sender's rules: an expression of ten terms. The traffic (UDP from 10.0.0.0/24) needs all of them for its
 /// verdict, and no other traffic passes.

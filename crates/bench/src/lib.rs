@@ -7,8 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `plan.rs` | the measurements: their traffic and figures |
-//! | `slice.rs` | one slice of a measurement |
-//! | `memcpy.rs` | the cost of a plain copy |
+//! | `slice.rs` | one slice of a measurement, and the cost of a plain copy |
 //! | `report.rs` | medians, the table, and JSON |
 //! | `policies/` | `--policies`: moderation policies side by side |
 //! | `filter.rs` | `--filter-cost`: packets with and without a filter |
@@ -17,8 +16,7 @@
 //! | `figures.rs` | figures with a value of each round |
 //! | `rig/` | the switch and the guests of `weir bench`, `weir demo` and `weir lab` |
 //! | `demo/` | `weir demo` |
-//! | `steps.rs` | waits, and the progress bar |
-//! | `error.rs` | the reasons for which there is no result |
+//! | `steps.rs` | waits, the progress bar, and the reasons for which there is no result |
 //! | `args.rs` | the command line of both |
 
 #![forbid(unsafe_code)]
@@ -35,10 +33,8 @@ use args::BenchArgs;
 pub mod args;
 mod cores;
 pub mod demo;
-mod error;
 mod figures;
 mod filter;
-mod memcpy;
 mod plan;
 mod policies;
 mod report;
@@ -47,12 +43,11 @@ mod sharing;
 mod slice;
 mod steps;
 
-pub use error::BenchError;
 pub use figures::print;
 use plan::Measurement;
 use report::{Measured, Report};
 use slice::Slice;
-pub use steps::progress_of;
+pub use steps::{BenchError, progress_of};
 use steps::{SLICES, progress};
 
 /// Measures and prints the result. Progress goes to standard error if that is a terminal.

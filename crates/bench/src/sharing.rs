@@ -18,9 +18,8 @@ use weir_wire::Mac;
 use super::figures::{FigureRow, Figures};
 use super::plan::{LARGE_FRAME_BYTES, SMALL_FRAME_BYTES};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig;
-use crate::steps::{SLICES, progress, wait_for};
+use crate::steps::{BenchError, SLICES, progress, wait_for};
 
 pub(super) mod port;
 

@@ -1,23 +1,30 @@
 //! One slice of a measurement: counters before and after, on a separate or a shared rig.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use weir_config::{WorkerCount, Workers};
 use weir_engine::stages::{self, StageCosts};
 use weir_switch::stats::SwitchStats;
 
-use super::memcpy;
 use super::plan::{Measurement, Tells};
-use crate::error::BenchError;
 use crate::rig::{self, Guest, Load, Rig, Role, Setup, port};
+use crate::steps::BenchError;
 
 /// Workers of the measured switch.
 pub(super) const WORKERS: u64 = 1;
 /// Longest duration of a plain copy's measurement.
 const MEMCPY_TIME: Duration = Duration::from_millis(100);
+
+/// Length of each copy (bytes), like a large segment's.
+const SEGMENT_BYTES: usize = 64 << 10;
+/// Size of the source and target areas, which copies traverse in a circle (bytes). It is like a stream's window and a
+/// ring's buffers.
+const AREA_BYTES: usize = 2 << 20;
 
 /// A distribution of round-trip or one-way times; see [`Load::latency_at`].
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -117,7 +124,7 @@ impl Slice {
         stages::set_on(false);
         rig.finish()?;
         slice.check(measurement.name, measurement.load, stop)?;
-        let memcpy = measurement.memcpy.then(|| memcpy::gbit_per_cpu_s(time.min(MEMCPY_TIME)));
+        let memcpy = measurement.memcpy.then(|| gbit_copied_per_cpu_s(time.min(MEMCPY_TIME)));
         Ok(Self { memcpy, ..slice })
     }
 
@@ -305,4 +312,33 @@ fn gbit(bytes: u64) -> f64 {
 /// Returns the ratio; `None` for a zero denominator.
 fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
+}
+
+/// Returns the Gbit that this thread copies per second of its CPU time: the upper limit of a switch that copies once. `time` is the CPU time of the measurement.
+fn gbit_copied_per_cpu_s(time: Duration) -> f64 {
+    // The pages are written: untouched pages of zeros may all be the same page.
+    let (from, mut to) = (vec![1_u8; AREA_BYTES], vec![2_u8; AREA_BYTES]);
+    let mut copy = || {
+        for (from, to) in from.chunks(SEGMENT_BYTES).zip(to.chunks_mut(SEGMENT_BYTES)) {
+            black_box(to).copy_from_slice(black_box(from));
+        }
+    };
+    // Fills the caches, as the stream does before it is counted.
+    copy();
+    let start = cpu_time();
+    let mut rounds = 0_u64;
+    loop {
+        copy();
+        rounds += 1;
+        let spent = cpu_time().saturating_sub(start);
+        if spent >= time && !spent.is_zero() {
+            return rounds as f64 * AREA_BYTES as f64 * 8.0 / 1e9 / spent.as_secs_f64();
+        }
+    }
+}
+
+/// Returns this thread's CPU time.
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
 }

@@ -1,15 +1,68 @@
-//! Steps of every measurement: waits, and the progress bar.
+//! Steps of every measurement: waits, the progress bar, and the reasons for which there is no result.
 
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
+use miette::Diagnostic;
+use thiserror::Error;
 
-use crate::error::BenchError;
+use crate::rig::RigError;
 
 pub(super) const SLICES: u32 = 5;
 /// Longest time for any step: on a busy machine a thread may wait for seconds.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The reason for which there is no result.
+#[derive(Debug, Error, Diagnostic)]
+pub enum BenchError {
+    /// The switch or a guest failed.
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Rig(#[from] RigError),
+    /// A port could not be added.
+    #[error("cannot add a simulated port")]
+    Port(#[from] weir_fabric::PortError),
+    /// No measurement matches `--filter`.
+    #[error("no measurement or figure has {filter:?} in its name")]
+    NoSuchFigure {
+        /// The text given.
+        filter: String,
+        /// The existing names.
+        #[help]
+        help: String,
+    },
+    /// There was no traffic.
+    #[error("{measurement}: no packet arrived in {} ms", time.as_millis())]
+    #[diagnostic(help(
+        "the machine may be busy with other work; \
+                       try more --seconds"
+    ))]
+    NothingArrived {
+        /// Name of the measurement.
+        measurement: &'static str,
+        /// Duration of the wait.
+        time: Duration,
+    },
+    /// The switch refuses a request.
+    #[error("the switch refused {request}: {reason}")]
+    Refused {
+        /// The request.
+        request: &'static str,
+        /// The switch's answer.
+        reason: String,
+    },
+    /// The measurement needs two CPUs.
+    #[error("this takes two CPUs, and this process may use one")]
+    OneProcessor,
+    /// Interrupted before the first result.
+    #[error("interrupted before the first result")]
+    Interrupted,
+    /// Output failed.
+    #[error("cannot write the output")]
+    Output(#[from] io::Error),
+}
 
 /// Waits until a condition holds, with a timeout.
 pub(super) fn wait_for(

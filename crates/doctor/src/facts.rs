@@ -1,8 +1,10 @@
 //! The facts that the checks read.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use weir_config::PortName;
 use weir_switch::control::VifStatus;
 use weir_switch::explain::{Explanation, PlacementExplanation};
@@ -147,4 +149,43 @@ impl Facts {
         let mut ports = self.before.iter().flat_map(|switch| &switch.ports);
         ports.find(|before| before.name == port.name).map_or(0, counter)
     }
+}
+
+/// A result of one check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// The name of the check in the guide.
+    pub check: &'static str,
+    /// True if something does not work as it should; otherwise the finding is only worth knowing.
+    pub wrong: bool,
+    /// The interface or uplink, or `host` or `switch`.
+    pub subject: String,
+    /// The fault, in plain words.
+    pub what: String,
+    /// The evidence.
+    pub known_by: String,
+    /// The remedy, a command if there is one.
+    pub mend: Cow<'static, str>,
+}
+
+/// A finding: a fault, or something worth knowing.
+pub(crate) fn finding(
+    check: &'static str,
+    subject: impl ToString,
+    what: impl Into<String>,
+    known_by: impl Into<String>,
+    mend: impl Into<String>,
+) -> Finding {
+    Finding {
+        check,
+        wrong: true,
+        subject: subject.to_string(),
+        what: what.into(),
+        known_by: known_by.into(),
+        mend: mend.into().into(),
+    }
+}
+
+pub(crate) fn note(found: Finding) -> Finding {
+    Finding { wrong: false, ..found }
 }

@@ -2,10 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`Facts`] | all facts that are read, as data |
+//! | [`Facts`], [`Finding`] | all facts that are read, and all that is found, as data |
 //! | `host` | reads the host's state |
-//! | `joined` | uplinks that are ports of one bridge |
-//! | `finding` | a result of a check |
 //! | `checks` | one function for each fault, from facts to findings |
 //! | `reasons` | the reasons why an interface stopped, in words that help |
 
@@ -13,19 +11,15 @@
 
 mod checks;
 mod facts;
-mod finding;
 mod host;
-mod joined;
 pub mod qemu;
 mod reasons;
 #[cfg(test)]
 mod tests;
 
 pub use checks::{CHECKS, Check};
-pub use facts::{Facts, Host, Link, Permissions, Qemu, SocketFile};
-pub use finding::Finding;
-pub use host::{joined_by_a_bridge, look_at_host};
-pub use joined::Joined;
+pub use facts::{Facts, Finding, Host, Link, Permissions, Qemu, SocketFile};
+pub use host::{Joined, joined_by_a_bridge, look_at_host};
 
 /// The findings of all checks, faults first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {

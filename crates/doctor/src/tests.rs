@@ -857,7 +857,7 @@ fn uplinks_are_joined_by_a_bridge_that_both_are_ports_of() {
     let of = |bridges: &[(&str, &str)]| {
         let bridges = bridges.iter().map(|(port, bridge)| ((*port).into(), (*bridge).into()));
         let bridges: BTreeMap<String, String> = bridges.collect();
-        let joined = joined::joined(uplinks(), &bridges);
+        let joined = host::joined(uplinks(), &bridges);
         joined.iter().map(|it| format!("{}{}", it.first.0, it.second.0)).collect::<Vec<_>>()
     };
     assert!(of(&[]).is_empty());

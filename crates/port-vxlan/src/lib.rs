@@ -6,9 +6,8 @@
 //! | `networks.rs` | [`Networks`]: the networks, and the hosts that are members of each |
 //! | `sockets.rs` | [`OverlaySockets`]: open and bind |
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
-//! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port |
+//! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port; the words of `across.rs` |
 //! | `across.rs` | latency budgets of two hosts: their words, and the resulting shares |
-//! | `exchange.rs` | the port sends and shows these words |
 //! | `sightings.rs` | owners of addresses, and claims of addresses |
 //! | `suppress.rs` | neighbour questions that are answered here; guests' claims of addresses |
 //! | `answers.rs` | weir's own frames to guests |
@@ -27,7 +26,6 @@
 mod across;
 mod answers;
 mod error;
-mod exchange;
 mod header;
 mod networks;
 mod port;

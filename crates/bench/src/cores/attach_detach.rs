@@ -19,9 +19,8 @@ use weir_vif::load::{End, LoadStats, small};
 use super::super::figures::{FigureRow, Figures};
 use super::crowd::{Crowd, Guest, Pair, Setup, vif};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig::{self, RigError};
-use crate::steps::{SLICES, progress, wait_for};
+use crate::steps::{BenchError, SLICES, progress, wait_for};
 
 /// Rate of packets between the two guests that are not removed.
 const TRAFFIC: small::Rate = small::Rate::PerSecond(20_000);

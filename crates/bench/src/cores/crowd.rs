@@ -20,9 +20,8 @@ use weir_wire::checksum::ipv4_header_checksum;
 use weir_wire::{Mac, VnetHdr};
 
 use super::super::plan::SMALL_FRAME_BYTES;
-use crate::error::BenchError;
 use crate::rig::{self, RigError, pin};
-use crate::steps::wait_for;
+use crate::steps::{BenchError, wait_for};
 
 /// First UDP port; each flow has its own.
 const CLIENT_PORT: u16 = 40_000;

@@ -12,7 +12,7 @@
 use std::io::Write;
 
 use crate::args::BenchArgs;
-use crate::error::BenchError;
+use crate::steps::BenchError;
 
 mod attach_detach;
 mod crowd;

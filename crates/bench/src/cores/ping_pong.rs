@@ -17,9 +17,8 @@ use weir_guestmem::monitor::Monitor;
 use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig::{self, pin, two_cpus};
-use crate::steps::{SLICES, progress};
+use crate::steps::{BenchError, SLICES, progress};
 
 /// Interval at which a sleeping thread checks for its end.
 const STOP_POLL: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };

@@ -18,9 +18,8 @@ use super::super::figures::{FigureRow, Figures};
 use super::super::plan::WINDOW;
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig;
-use crate::steps::{TIMEOUT, progress_of};
+use crate::steps::{BenchError, TIMEOUT, progress_of};
 
 const QUEUES: u8 = 4;
 const WORKERS: usize = 2;

@@ -25,9 +25,8 @@ use super::super::sharing::ENDLESS;
 use super::super::sharing::port::{PlayedPort, Sends};
 use super::crowd::{Crowd, Pair, Setup};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig::{self, RigError};
-use crate::steps::{SLICES, progress, wait_for};
+use crate::steps::{BenchError, SLICES, progress, wait_for};
 
 const PAIRS: usize = 4;
 /// Time before counting, in which queues settle at their workers.

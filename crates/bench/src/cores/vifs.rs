@@ -17,9 +17,8 @@ use super::super::figures::{FigureRow, Figures};
 use super::super::report::median_and_spread;
 use super::crowd::{Crowd, Frame, Pair, Setup, receive};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig::{self, pin, two_cpus};
-use crate::steps::{SLICES, TIMEOUT, progress};
+use crate::steps::{BenchError, SLICES, TIMEOUT, progress};
 
 /// Numbers of interfaces with a peer.
 const COUNTS: [usize; 6] = [1, 2, 4, 8, 16, 32];

@@ -4,9 +4,8 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `phase.rs` | phases, their results, and the interface of a view |
+//! | `phase.rs` | phases, their counters and results, and the interface of a view |
 //! | `traffic.rs` | the kinds of traffic, and the measurements of each end |
-//! | `counters.rs` | counts at one moment |
 //! | `figures.rs` | figures, from counters |
 //! | `screen.rs`, `plain.rs` | the live display, and lines of text |
 //! | `report.rs`, `json.rs` | the table at the end, and as JSON |
@@ -21,7 +20,6 @@ use weir_config::Moderation;
 use crate::args::DemoArgs;
 use crate::rig::{self, Rig};
 
-mod counters;
 mod figures;
 mod json;
 mod phase;
@@ -92,8 +90,8 @@ fn drive(
     let total = plan.iter().map(|phase| phase.duration).sum();
     let mut before = Duration::ZERO;
     for (current, phase) in plan.iter().enumerate() {
-        let rig = Rig::start(&counters::setup(*phase), dir)?;
-        let mut samples = vec![counters::sample(*phase, &rig)];
+        let rig = Rig::start(&phase::setup(*phase), dir)?;
+        let mut samples = vec![phase::sample(*phase, &rig)];
         let mut ended = false;
         while !ended {
             let left = phase.duration.saturating_sub(rig.elapsed());
@@ -102,7 +100,7 @@ fn drive(
             if enough {
                 stop.store(true, Ordering::Relaxed);
             }
-            let sample = counters::sample(*phase, &rig);
+            let sample = phase::sample(*phase, &rig);
             let elapsed = before + sample.at.min(phase.duration);
             samples.push(sample);
             view.show(&Progress {

@@ -21,9 +21,8 @@ use std::time::Duration;
 use super::figures::print;
 use super::slice::{self, Slice};
 use crate::args::BenchArgs;
-use crate::error::BenchError;
 use crate::rig::{self, Rig};
-use crate::steps::{SLICES, progress};
+use crate::steps::{BenchError, SLICES, progress};
 
 mod breaches;
 mod contest;

@@ -5,8 +5,7 @@ use weir_switch::control::VifStatus;
 use weir_switch::explain::{AgentState, Explanation};
 use weir_switch::stats::{PortState, PortStats, Silence};
 
-use crate::facts::{Facts, Permissions, Qemu};
-use crate::finding::{Finding, finding, note};
+use crate::facts::{Facts, Finding, Permissions, Qemu, finding, note};
 use crate::reasons::explained;
 
 /// Interfaces that wait for a VM.

@@ -5,9 +5,8 @@ use weir_switch::explain::Explanation;
 use weir_switch::stats::{BlockStats, PortKind};
 
 use super::machine::uplinks;
-use crate::facts::Facts;
-use crate::finding::{Finding, finding, note};
-use crate::joined::joined;
+use crate::facts::{Facts, Finding, finding, note};
+use crate::host::joined;
 
 /// Reports blocked ports.
 pub(super) fn found(facts: &Facts, found: &mut Vec<Finding>) {

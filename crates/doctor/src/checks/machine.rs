@@ -8,8 +8,7 @@ use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
 use weir_switch::stats::{Limits, PortKind, PortState, Unclosed};
 
-use crate::facts::{Facts, Qemu};
-use crate::finding::{Finding, finding, note};
+use crate::facts::{Facts, Finding, Qemu, finding, note};
 use crate::host::audited_s;
 
 /// The oldest kernel that weir is tested on.

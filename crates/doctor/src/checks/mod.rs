@@ -5,8 +5,7 @@ mod loops;
 mod machine;
 mod traffic;
 
-use crate::facts::Facts;
-use crate::finding::Finding;
+use crate::facts::{Facts, Finding};
 
 /// A check: its name, under which the guide describes it, and its function.
 pub struct Check {

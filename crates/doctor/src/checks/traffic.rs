@@ -6,8 +6,7 @@ use weir_config::Direction;
 use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all};
 use weir_switch::stats::{PortState, PortStats};
 
-use crate::facts::Facts;
-use crate::finding::{Finding, finding, note};
+use crate::facts::{Facts, Finding, finding, note};
 
 /// Divisor for the share of frames, or of calls, from which on drops and late calls are a fault.
 const ONE_OF: u64 = 100;
