@@ -6,10 +6,10 @@ use std::cmp::Reverse;
 use weir_limits::{PARKED_MAX, PARKED_NS_MAX, TAP_PARKED_MAX};
 use weir_policy::moderation::Batch;
 
+use super::Host;
 use super::calls::Answer;
+use super::event::{Direction, PortId, Side};
 use super::guest::Guest;
-use super::uplink::Direction;
-use super::{Host, PortId, Side};
 use crate::frame::{DropReason, Frame};
 use crate::report::Violation;
 use crate::ring::RxRing;

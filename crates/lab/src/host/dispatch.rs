@@ -3,54 +3,15 @@
 //! A queue moves between two bursts. A burst in progress ends first. In the engine, workers wait
 //! for the queue's lock.
 
-use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
+use weir_policy::dispatch::{CORE, Move, Queue, Reason};
 
+use super::Host;
+use super::event::{Event, PortId};
+use super::parts::{Dispatcher, Port};
 use super::worker::Phase;
-use super::{Event, Host, PortId};
-use crate::scenario::Scenario;
 
 /// Interval of steps (ns), as in weir's manager.
 const STEP_NS: u64 = 50_000_000;
-
-/// The worker of each port's queue.
-#[derive(Debug)]
-pub(super) struct Dispatcher {
-    policy: Option<Dispatch>,
-    ports: Vec<Port>,
-    moves: Vec<Move>,
-    pub(super) moved: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Port {
-    /// The assigned worker, in place of the one by number.
-    worker: Option<usize>,
-    /// The next worker, once the present burst is forwarded.
-    next: Option<usize>,
-    /// Duration of the queue's bursts since the last step (ns).
-    busy_ns: u64,
-    /// See [`Queue::stays`].
-    stays: u8,
-}
-
-impl Dispatcher {
-    pub(super) fn new(scenario: &Scenario) -> Self {
-        let port = Port { worker: scenario.first_worker, ..Port::default() };
-        let policy = scenario.dispatch.map(|aim| Dispatch::new(aim, scenario.workers.len()));
-        let ports = vec![port; scenario.guests.len() + scenario.uplinks.len()];
-        Self { policy, ports, moves: Vec::new(), moved: 0 }
-    }
-
-    /// Returns the worker assigned to a port's queue.
-    pub(super) fn worker(&self, port: PortId) -> Option<usize> {
-        self.ports[port].worker
-    }
-
-    /// Notes the time of a burst of a port's queue.
-    pub(super) fn took(&mut self, port: PortId, ns: u64) {
-        self.ports[port].busy_ns += ns;
-    }
-}
 
 impl Host<'_> {
     pub(super) fn start_dispatch(&mut self) {

@@ -1,6 +1,7 @@
 //! The worker of each port, and a frame's next port. Between two hosts there is a wire.
 
-use super::{Host, PortId};
+use super::Host;
+use super::event::PortId;
 use crate::frame::Frame;
 
 impl Host<'_> {

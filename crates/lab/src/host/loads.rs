@@ -2,123 +2,18 @@
 
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 
+use super::Host;
+use super::event::{Direction, Event};
 use super::guest::{NOT_SENT, Program};
-use super::uplink::Direction;
-use super::{Event, Host};
+use super::parts::{Load, State};
+
 use crate::frame::{Content, Frame, Way};
-use crate::random::{Random, Sampler};
-use crate::report::{LoadReport, Violation};
-use crate::scenario::{self, Endpoint, LoadKind};
-use crate::stats::Times;
-use crate::tcp::{ACK_DELAY_NS, Ack, Receiver, Sender};
+use crate::report::Violation;
+use crate::scenario::{Endpoint, LoadKind};
+use crate::tcp::{ACK_DELAY_NS, Ack};
 
 /// Length of a TCP acknowledgement with timestamps: Ethernet (14), IPv4 (20), TCP (32).
 const ACK_BYTES: u32 = 66;
-
-#[derive(Debug)]
-pub(super) struct Load {
-    /// Frames since the beginning, both ways.
-    pub(super) sent: u64,
-    pub(super) received: u64,
-    pub(super) dropped: u64,
-    /// By direction: the next frame's number, and the number of the last one read.
-    next: [u64; 2],
-    last: [Option<u64>; 2],
-    /// Measurements.
-    sent_from: u64,
-    received_from: u64,
-    dropped_from: u64,
-    pub(super) bytes: u64,
-    latency: Times,
-    retransmits_from: u64,
-    kind: State,
-}
-
-#[derive(Debug)]
-enum State {
-    Datagrams {
-        bytes: Sampler,
-        gap: Sampler,
-        /// Due time of the next frame, if its sender is a thread (ns).
-        due_ns: u64,
-    },
-    Requests {
-        think: Sampler,
-    },
-    Stream {
-        sender: Box<Sender>,
-        receiver: Receiver,
-        /// Time of the next [`Event::Resend`] (ns).
-        resend_ns: Option<u64>,
-        /// Deadline of the pending acknowledgement (ns).
-        ack_ns: u64,
-        /// An [`Event::DelayedAck`] is scheduled.
-        ack_timer: bool,
-    },
-}
-
-impl Load {
-    pub(super) fn new(spec: &scenario::Load, random: [Random; 2]) -> Self {
-        let [first, second] = random;
-        let kind = match &spec.kind {
-            LoadKind::Datagrams { bytes, gap, .. } => State::Datagrams {
-                bytes: Sampler::new(bytes.clone(), first),
-                gap: Sampler::new(gap.clone(), second),
-                due_ns: 0,
-            },
-            LoadKind::Requests { think, .. } => {
-                State::Requests { think: Sampler::new(think.clone(), first) }
-            }
-            LoadKind::Stream { window, .. } => State::Stream {
-                sender: Box::new(Sender::new(*window)),
-                receiver: Receiver::default(),
-                resend_ns: None,
-                ack_ns: 0,
-                ack_timer: false,
-            },
-        };
-        Self {
-            sent: 0,
-            received: 0,
-            dropped: 0,
-            next: [0; 2],
-            last: [None; 2],
-            sent_from: 0,
-            received_from: 0,
-            dropped_from: 0,
-            bytes: 0,
-            latency: Times::default(),
-            retransmits_from: 0,
-            kind,
-        }
-    }
-
-    fn retransmits(&self) -> u64 {
-        match &self.kind {
-            State::Stream { sender, .. } => sender.retransmits,
-            _ => 0,
-        }
-    }
-
-    pub(super) fn forget(&mut self) {
-        (self.sent_from, self.received_from, self.bytes) = (self.sent, self.received, 0);
-        self.dropped_from = self.dropped;
-        self.latency = Times::default();
-        self.retransmits_from = self.retransmits();
-    }
-
-    pub(super) fn report(&self, name: &str) -> LoadReport {
-        LoadReport {
-            name: name.to_owned(),
-            sent: self.sent - self.sent_from,
-            received: self.received - self.received_from,
-            dropped: self.dropped - self.dropped_from,
-            bytes: self.bytes,
-            latency: self.latency.clone(),
-            retransmits: self.retransmits() - self.retransmits_from,
-        }
-    }
-}
 
 impl Host<'_> {
     pub(super) fn start_load(&mut self, load: usize) {

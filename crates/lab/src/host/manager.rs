@@ -2,46 +2,13 @@
 //! hosts whose guests all run `auto`. Costs of wake-ups and calls come from the profile; the real manager measures
 //! them.
 
-use weir_policy::attempt::{Attempt, Look, Traffic};
+use weir_policy::attempt::{Look, Traffic};
 use weir_policy::budget::{Load, Split};
-use weir_policy::moderation::{Kind, hold_ns_max};
+use weir_policy::moderation::hold_ns_max;
 
-use super::{Event, Host};
-use crate::scenario::{Endpoint, Scenario};
-
-/// The manager, and its knowledge at the last look.
-#[derive(Debug)]
-pub(super) struct Manager {
-    together: Attempt,
-    looked_ns: u64,
-    guests: Vec<Counted>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counted {
-    frames: u64,
-    bytes: u64,
-    /// Time until which there is traffic (ns).
-    busy_until_ns: u64,
-}
-
-impl Manager {
-    /// Returns the manager; `None` if it would have nothing to decide.
-    pub(super) fn new(scenario: &Scenario) -> Option<Self> {
-        let auto = scenario.guests.iter().all(|guest| guest.calls.kind == Kind::Auto);
-        let any = !scenario.guests.is_empty() && !scenario.uplinks.is_empty();
-        (scenario.realization.manager && auto && any).then(|| Self {
-            together: Attempt::under(scenario.law),
-            looked_ns: 0,
-            guests: vec![Counted::default(); scenario.guests.len()],
-        })
-    }
-
-    /// Restarts the loads' byte counts.
-    pub(super) fn forget(&mut self) {
-        self.guests.iter_mut().for_each(|guest| guest.bytes = 0);
-    }
-}
+use super::Host;
+use super::event::Event;
+use crate::scenario::Endpoint;
 
 impl Host<'_> {
     pub(super) fn start_manager(&mut self) {

@@ -14,18 +14,19 @@ mod calls;
 mod delays;
 mod deliver;
 mod dispatch;
+mod event;
 mod guest;
 mod hosts;
 mod loads;
 mod lro;
 mod manager;
-mod nested;
+mod parts;
 mod placement;
 mod signals;
 mod threads;
-mod ticks;
 mod trouble;
 mod uplink;
+mod vcpu;
 mod watch;
 mod worker;
 
@@ -34,93 +35,19 @@ use std::collections::VecDeque;
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 
 use self::delays::Delays;
-use self::dispatch::Dispatcher;
+use self::event::{Event, Owner, PortId};
 use self::guest::Guest;
-use self::loads::Load;
-use self::manager::Manager;
-use self::placement::Place;
-use self::signals::Demux;
-use self::ticks::Ticks;
-use self::trouble::Thief;
-use self::uplink::{Direction, Uplink};
+use self::parts::{Demux, Dispatcher, Load, Manager, Place, Thief, Ticks, Uplink};
 use self::watch::Watch;
 use self::worker::Worker;
 use crate::calendar::Calendar;
-use crate::cpus::{self, Cpus, ThreadId};
+use crate::cpus::{Cpus, ThreadId};
 use crate::faults::{Fault, FaultError};
 use crate::frame::{DropReason, Frame, Way};
 use crate::random::Random;
 use crate::report::{Report, Violation};
 use crate::scenario::{Endpoint, Scenario, ScenarioError};
 use crate::stats::Times;
-
-/// A port of the switch: a guest, or beyond the guests an uplink.
-type PortId = usize;
-
-/// One of a port's queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Side {
-    Rx,
-    Tx,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Event {
-    Cpu(cpus::Event),
-    /// A load begins.
-    Start(usize),
-    /// The next datagram of a load is due.
-    Datagram(usize),
-    /// A client of a load sends its next request.
-    Request(usize),
-    /// The sender of a load's segments checks its timer.
-    Resend(usize),
-    /// The receiver of a load's segments checks if it owes an acknowledgement.
-    DelayedAck(usize),
-    /// A guest's poll timer fires, if the number still matches.
-    GuestTimer(usize, u64),
-    /// The nested hypervisor of a guest polls.
-    HypervisorTimer(usize),
-    /// A sleeping worker's timer fires, if the sleep's number still matches.
-    WorkerTimer(usize, u64),
-    /// An uplink shows gathered frames to the host.
-    Gathered(usize),
-    /// A frame has left one end of a link.
-    Served(usize, Direction),
-    /// A frame has reached the other end.
-    Arrived(usize, Direction),
-    /// A fault begins.
-    Fault(usize),
-    /// A fault ends.
-    FaultOver(usize),
-    /// The placer takes a look.
-    Look,
-    /// Queues may move between workers.
-    Dispatch,
-    /// The manager looks at latency budgets.
-    Budget,
-    /// A CPU's tick occurs.
-    Tick(usize),
-}
-
-impl From<cpus::Event> for Event {
-    fn from(event: cpus::Event) -> Self {
-        Self::Cpu(event)
-    }
-}
-
-/// The owner of a thread.
-#[derive(Clone, Copy, Debug)]
-enum Owner {
-    Worker(usize),
-    Guest(usize),
-    /// A host's interrupt controller.
-    Demux(usize),
-    Rival,
-    Thief(usize),
-    /// A CPU's tick.
-    Tick,
-}
 
 /// Reason why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -369,6 +296,25 @@ impl<'s> Host<'s> {
             Event::Dispatch => self.dispatch(),
             Event::Budget => self.split_budget(),
             Event::Tick(cpu) => self.tick(cpu),
+        }
+    }
+
+    fn start_ticks(&mut self) {
+        (0..self.ticks.len()).for_each(|cpu| self.expect_tick(cpu));
+    }
+
+    fn expect_tick(&mut self, cpu: usize) {
+        let ns = self.ticks.exponential_ns(self.scenario.profile.tick_every_ns);
+        self.calendar.after(ns, Event::Tick(cpu));
+    }
+
+    fn tick(&mut self, cpu: usize) {
+        self.expect_tick(cpu);
+        let Some(&handler) = self.ticks.handlers.get(cpu) else { return };
+        // A tick that is still running absorbs the next one.
+        if self.cpus.sleeps(handler) {
+            let ns = self.ticks.exponential_ns(self.scenario.profile.tick_ns);
+            self.cpus.wake(&mut self.calendar, handler, ns, 0);
         }
     }
 

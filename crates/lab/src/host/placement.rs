@@ -1,60 +1,11 @@
 //! Places of workers and vCPUs: `weir_policy::placement`, asked as `engine` and `topology` ask it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use weir_policy::placement::{GuestLook, Look, VcpuLook, WorkerLook};
 
-use weir_policy::placement::{Cpu, GuestLook, Look, Placer, VcpuLook, WorkerLook};
-
-use super::{Event, Host, PortId};
+use super::Host;
+use super::event::{Event, PortId};
 use crate::frame::Frame;
 use crate::topology::{CpuId, Topology};
-
-/// A placer, and its knowledge at the last look.
-#[derive(Debug)]
-pub(super) struct Place {
-    placer: Placer,
-    look_ns: u64,
-    cpus: Vec<Cpu>,
-    allowed: BTreeSet<u16>,
-    /// CPU time of each thread at the last look (ns).
-    busy_ns: Vec<u64>,
-    /// Frames that each worker carried for each guest since the last look.
-    carried: Vec<BTreeMap<u32, u64>>,
-}
-
-impl Place {
-    pub(super) fn new(
-        spec: crate::realization::Placement,
-        topology: &Topology,
-        workers: usize,
-        threads: usize,
-    ) -> Self {
-        let cpus = processors(topology);
-        Self {
-            placer: Placer::new(spec.policy, spec.pin_vcpus),
-            look_ns: spec.look_ns,
-            allowed: cpus.iter().map(|cpu| cpu.id).collect(),
-            cpus,
-            busy_ns: vec![0; threads],
-            carried: vec![BTreeMap::new(); workers],
-        }
-    }
-}
-
-/// Returns the host's CPUs for the placer. The lab's limits keep their numbers within the types.
-fn processors(topology: &Topology) -> Vec<Cpu> {
-    let number = |it: usize| u16::try_from(it).unwrap_or(u16::MAX);
-    let threads = topology.threads_per_core.max(1);
-    let each_llc = threads * topology.cores_per_llc.max(1);
-    let each_socket = each_llc * topology.llcs_per_socket.max(1);
-    let cpu = |id: usize| Cpu {
-        id: number(id),
-        core: number(id / threads),
-        cache: number(id / each_llc),
-        node: number(id / each_socket),
-        efficiency: false,
-    };
-    (0..topology.cpus().unwrap_or(0)).map(cpu).collect()
-}
 
 impl Host<'_> {
     pub(super) fn carries(&mut self, worker: usize, from: PortId, frames: &[Frame]) {

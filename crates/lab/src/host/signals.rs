@@ -1,38 +1,10 @@
 //! Interrupt identifiers: few for many guests, so a signalled guest may have no frames (Raj 2006
 //! §4.3.1 and §7.1).
 
-use std::collections::VecDeque;
-
-use super::{Host, Side};
-use crate::cpus::{Cpus, ThreadId};
-use crate::realization::{Identifiers, Realization};
-use crate::stats::Times;
-use crate::topology::CpuId;
-
-/// The handler of one host, and its pending identifiers.
-#[derive(Debug)]
-pub(super) struct Demux {
-    pub(super) thread: ThreadId,
-    cpu: CpuId,
-    count: usize,
-    /// Pending identifiers in order; the first is being handled.
-    pending: VecDeque<(usize, Side)>,
-    /// Guests of the first identifier that are not signalled yet.
-    left: VecDeque<usize>,
-    /// CPU time of the present identifier (ns), and of all earlier ones.
-    spent_ns: u64,
-    pub(super) spent: Times,
-}
-
-impl Demux {
-    pub(super) fn new(cpus: &mut Cpus, identifiers: Identifiers, first_cpu: CpuId) -> Self {
-        let cpu = first_cpu + identifiers.cpu;
-        let thread = cpus.spawn_handler(cpu);
-        let (pending, left) = (VecDeque::new(), VecDeque::new());
-        let spent = Times::default();
-        Self { thread, cpu, count: identifiers.count, pending, left, spent_ns: 0, spent }
-    }
-}
+use super::Host;
+use super::event::Side;
+use super::parts::Demux;
+use crate::realization::Realization;
 
 impl Realization {
     /// Iterates over the guests of a host of `len` guests that share `guest`'s identifier, in

@@ -1,19 +1,11 @@
 //! Beginning and end of faults.
 
-use super::{Event, Host, Owner};
-use crate::cpus::{Class, ThreadId};
+use super::Host;
+use super::event::{Event, Owner};
+use super::parts::Thief;
+use crate::cpus::Class;
 use crate::faults::{Fault, Trouble};
 use crate::topology::CpuId;
-
-/// A thread that takes a CPU away from all others.
-#[derive(Debug)]
-pub(super) struct Thief {
-    cpu: CpuId,
-    thread: ThreadId,
-    works: bool,
-    /// Work after the present work (ns).
-    more_ns: u64,
-}
 
 impl<'s> Host<'s> {
     /// Schedules faults.

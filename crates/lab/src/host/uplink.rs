@@ -1,84 +1,16 @@
-//! An uplink: a link each way, a peer at its end, and the host's queue for its workers.
+//! Frames on the links of uplinks, and their interrupts.
 
-use std::collections::VecDeque;
 use std::mem::take;
 
-use super::{Event, Host, Side};
+use super::Host;
+use super::event::{Direction, Event, Side};
+use super::parts::Uplink;
 use crate::frame::{DropReason, Frame};
-use crate::link::Link;
-use crate::scenario;
 
 /// Shortest frame on an Ethernet, without its checksum (IEEE 802.3).
 const WIRE_BYTES_MIN: u32 = 60;
 /// Length of preamble, checksum and gap around a frame.
 const WIRE_OVERHEAD_BYTES: u32 = 24;
-
-/// One link of an uplink.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Direction {
-    /// To the peer.
-    Out,
-    /// From the peer.
-    In,
-}
-
-#[derive(Debug)]
-pub(super) struct Uplink {
-    out: Link<Frame>,
-    into: Link<Frame>,
-    /// Frames that have arrived and are not visible to the host yet.
-    gathering: VecDeque<Frame>,
-    /// Frames for a worker.
-    ring: VecDeque<Frame>,
-    ring_max: usize,
-    /// Time for which frames gather (ns), from the scenario or the manager.
-    pub(super) hold_ns: u64,
-    /// Number of faults that keep the link down.
-    pub(super) down: u32,
-    /// The worker wants a wake-up for the next frame.
-    pub(super) kick_wanted: bool,
-}
-
-impl Uplink {
-    pub(super) fn new(spec: &scenario::Uplink) -> Self {
-        let link = || Link::new(spec.bits_per_s, spec.delay_ns, spec.queue_max);
-        Self {
-            out: link(),
-            into: link(),
-            gathering: VecDeque::new(),
-            ring: VecDeque::new(),
-            ring_max: spec.ring,
-            hold_ns: spec.hold_ns,
-            down: 0,
-            kick_wanted: true,
-        }
-    }
-
-    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
-        self.out.items().chain(self.into.items()).chain(&self.gathering).chain(&self.ring)
-    }
-
-    /// Takes the next frame for a worker.
-    pub(super) fn take(&mut self) -> Option<Frame> {
-        self.ring.pop_front()
-    }
-
-    pub(super) fn has_more(&self) -> bool {
-        !self.ring.is_empty()
-    }
-
-    /// Returns the next frame, without taking it.
-    pub(super) fn first(&self) -> Option<&Frame> {
-        self.ring.front()
-    }
-
-    fn link(&mut self, direction: Direction) -> &mut Link<Frame> {
-        match direction {
-            Direction::Out => &mut self.out,
-            Direction::In => &mut self.into,
-        }
-    }
-}
 
 impl Host<'_> {
     pub(super) fn link_send(&mut self, uplink: usize, direction: Direction, frame: Frame) {

@@ -9,8 +9,9 @@ use std::cmp::Reverse;
 
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, PARKED_NS_MAX};
 
+use super::Host;
+use super::event::{PortId, Side};
 use super::worker::ROUNDS_PER_POLL;
-use super::{Host, PortId, Side};
 use crate::frame::Frame;
 use crate::profile::{Profile, bytes_ns};
 use crate::random::Distribution;

@@ -15,7 +15,8 @@ use weir_policy::lateness::Lateness;
 use weir_policy::law::Law;
 use weir_policy::pace::{Pace, Rest};
 
-use super::{Event, Host, PortId, Side};
+use super::Host;
+use super::event::{Event, PortId, Side};
 use crate::cpus::ThreadId;
 use crate::frame::Frame;
 use crate::profile::Profile;

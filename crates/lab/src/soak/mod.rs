@@ -17,8 +17,12 @@ pub use case::Case;
 
 use std::fmt;
 
-use self::drills::Drilled;
+use self::drills::balance::Balance;
+use self::drills::steer::Steer;
+use self::drills::turns::Turns;
+use self::drills::{Drilled, STREAM, drill};
 use crate::host::Error;
+use crate::random::Random;
 
 /// Most runs to shrink one failure.
 const SHRINK_RUNS_MAX: u32 = 400;
@@ -73,12 +77,23 @@ pub fn play(seed: u64) -> Result<Played, Box<Failure>> {
         let broken = Broken::Host { error, case: Box::new(case), shrunk };
         Box::new(Failure { seed, broken, runs })
     })?;
-    let steps = drills::play(seed, SHRINK_RUNS_MAX).map_err(|(drilled, runs)| Failure {
+    let steps = play_drills(seed, SHRINK_RUNS_MAX).map_err(|(drilled, runs)| Failure {
         seed,
         broken: Broken::Policy(drilled),
         runs,
     })?;
     Ok(Played { events, steps })
+}
+
+/// Plays all drills of a seed. Returns the number of steps.
+///
+/// # Errors
+/// The drill that failed, and the number of runs to shrink it.
+fn play_drills(seed: u64, runs_max: u32) -> Result<u64, (Drilled, u32)> {
+    let random = |number| Random::stream(seed, STREAM - number);
+    Ok(drill::<Turns>(random(0), runs_max)?
+        + drill::<Balance>(random(1), runs_max)?
+        + drill::<Steer>(random(2), runs_max)?)
 }
 
 impl fmt::Display for Failure {

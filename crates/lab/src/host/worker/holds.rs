@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 
 use weir_policy::pace::Rest;
 
-use super::{Host, PortId, Side, Worker};
+use super::{Host, Worker};
+use crate::host::event::{PortId, Side};
 
 impl Worker {
     /// Returns the next deadline (ns), for which there is a timer. A call for received frames

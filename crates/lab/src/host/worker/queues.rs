@@ -2,8 +2,9 @@
 
 use weir_limits::{BURST_MAX, TAP_BURST_MAX};
 
-use super::{Host, PortId, Queue, Side, Worker};
+use super::{Host, Queue, Worker};
 use crate::frame::Frame;
+use crate::host::event::{PortId, Side};
 
 impl Worker {
     /// Forgets a queue that another worker has now. Returns unseen kicks and the parked frames'

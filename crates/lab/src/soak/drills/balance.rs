@@ -27,14 +27,14 @@ impl Rule for Dispatch {
 
 /// Workers and queues.
 #[derive(Clone, Debug)]
-pub(super) struct Balance {
+pub(crate) struct Balance {
     aim: Aim,
     workers: usize,
     queues: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Sets how busy a queue keeps its worker from now on (millionths of a core).
     Load { queue: usize, load: u32 },
     /// Asks the policy.

@@ -3,9 +3,9 @@
 //! A drill is a setup and a list of steps; shrinking leaves steps out. The policy is a parameter, so tests can pass
 //! a faulty one.
 
-mod balance;
-mod steer;
-mod turns;
+pub(super) mod balance;
+pub(super) mod steer;
+pub(super) mod turns;
 
 use std::fmt::Debug;
 
@@ -13,7 +13,7 @@ use super::shrink::{shorter, shrink};
 use crate::random::Random;
 
 /// Random stream of the first drill; the next ones lie below it.
-const STREAM: u64 = u64::MAX - 1;
+pub(super) const STREAM: u64 = u64::MAX - 1;
 const STEPS_MAX: u64 = 400;
 
 /// A policy's test.
@@ -48,18 +48,11 @@ pub struct Drilled {
     pub shrunk: String,
 }
 
-/// Plays all drills of a seed. Returns the number of steps.
+/// Plays a drill. Returns the number of steps.
 ///
 /// # Errors
 /// The drill that failed, and the number of runs to shrink it.
-pub(super) fn play(seed: u64, runs_max: u32) -> Result<u64, (Drilled, u32)> {
-    let random = |number| Random::stream(seed, STREAM - number);
-    Ok(drill::<turns::Turns>(random(0), runs_max)?
-        + drill::<balance::Balance>(random(1), runs_max)?
-        + drill::<steer::Steer>(random(2), runs_max)?)
-}
-
-fn drill<D: Drill>(mut random: Random, runs_max: u32) -> Result<u64, (Drilled, u32)> {
+pub(super) fn drill<D: Drill>(mut random: Random, runs_max: u32) -> Result<u64, (Drilled, u32)> {
     let setup = D::draw(&mut random);
     let count = 1 + random.below(STEPS_MAX);
     let steps: Vec<_> = (0..count).map(|_| setup.step(&mut random)).collect();
@@ -73,7 +66,7 @@ fn drill<D: Drill>(mut random: Random, runs_max: u32) -> Result<u64, (Drilled, u
 
 /// Returns whether a drill with a faulty policy fails for one of `seeds` seeds, for tests.
 #[cfg(test)]
-pub(super) fn fails<D: Drill>(
+fn fails<D: Drill>(
     seeds: u64,
     play: impl Fn(&D, &[D::Step]) -> Result<(), String>,
 ) -> Option<String> {

@@ -48,13 +48,13 @@ impl Rule for Steering {
 
 /// Receive queues, and workers that place frames in them.
 #[derive(Clone, Debug)]
-pub(super) struct Steer {
+pub(crate) struct Steer {
     queues: usize,
     workers: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// A worker gets a frame of one of its flows.
     LookUp { worker: usize, flow: usize },
     /// The worker places its frames for a queue, or parks all its frames because the queue is full.

@@ -35,7 +35,7 @@ impl Rule for Scheduler<usize> {
 
 /// Flows and their queues.
 #[derive(Clone, Debug)]
-pub(super) struct Turns {
+pub(crate) struct Turns {
     kind: Kind,
     /// Shares by flow.
     shares: Vec<Share>,
@@ -45,7 +45,7 @@ pub(super) struct Turns {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// A queue gets work.
     Wake(usize),
     /// A queue is served for a time (ns), with more work afterwards or without.

@@ -1,0 +1,375 @@
+//! What a host has beside its workers and guests.
+//!
+//! | type | what | at work |
+//! |---|---|---|
+//! | [`Uplink`] | two links, and the host's queue | `uplink.rs` |
+//! | [`Load`] | its frames so far, and the state of its ends | `loads.rs` |
+//! | [`Dispatcher`] | the worker of each port's queue | `dispatch.rs` |
+//! | [`Manager`] | knowledge of the guests' traffic | `manager.rs` |
+//! | [`Place`] | knowledge of the threads' places | `placement.rs` |
+//! | [`Demux`] | the handler of interrupt identifiers | `signals.rs` |
+//! | [`Ticks`] | handlers of ticks | `mod.rs` |
+//! | [`Thief`] | a thread that takes a CPU | `trouble.rs` |
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use weir_policy::attempt::Attempt;
+use weir_policy::dispatch::{Dispatch, Move};
+use weir_policy::moderation::Kind;
+use weir_policy::placement::{Cpu, Placer};
+
+use super::event::{Direction, PortId, Side};
+use crate::cpus::{Cpus, ThreadId};
+use crate::frame::Frame;
+use crate::link::Link;
+use crate::random::{Random, Sampler};
+use crate::realization::Identifiers;
+use crate::report::LoadReport;
+use crate::scenario::{self, LoadKind, Scenario};
+use crate::stats::Times;
+use crate::tcp::{Receiver, Sender};
+use crate::topology::{CpuId, Topology};
+
+#[derive(Debug)]
+pub(super) struct Uplink {
+    pub(super) out: Link<Frame>,
+    pub(super) into: Link<Frame>,
+    /// Frames that have arrived and are not visible to the host yet.
+    pub(super) gathering: VecDeque<Frame>,
+    /// Frames for a worker.
+    pub(super) ring: VecDeque<Frame>,
+    pub(super) ring_max: usize,
+    /// Time for which frames gather (ns), from the scenario or the manager.
+    pub(super) hold_ns: u64,
+    /// Number of faults that keep the link down.
+    pub(super) down: u32,
+    /// The worker wants a wake-up for the next frame.
+    pub(super) kick_wanted: bool,
+}
+
+impl Uplink {
+    pub(super) fn new(spec: &scenario::Uplink) -> Self {
+        let link = || Link::new(spec.bits_per_s, spec.delay_ns, spec.queue_max);
+        Self {
+            out: link(),
+            into: link(),
+            gathering: VecDeque::new(),
+            ring: VecDeque::new(),
+            ring_max: spec.ring,
+            hold_ns: spec.hold_ns,
+            down: 0,
+            kick_wanted: true,
+        }
+    }
+
+    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.out.items().chain(self.into.items()).chain(&self.gathering).chain(&self.ring)
+    }
+
+    /// Takes the next frame for a worker.
+    pub(super) fn take(&mut self) -> Option<Frame> {
+        self.ring.pop_front()
+    }
+
+    pub(super) fn has_more(&self) -> bool {
+        !self.ring.is_empty()
+    }
+
+    /// Returns the next frame, without taking it.
+    pub(super) fn first(&self) -> Option<&Frame> {
+        self.ring.front()
+    }
+
+    pub(super) fn link(&mut self, direction: Direction) -> &mut Link<Frame> {
+        match direction {
+            Direction::Out => &mut self.out,
+            Direction::In => &mut self.into,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Load {
+    /// Frames since the beginning, both ways.
+    pub(super) sent: u64,
+    pub(super) received: u64,
+    pub(super) dropped: u64,
+    /// By direction: the next frame's number, and the number of the last one read.
+    pub(super) next: [u64; 2],
+    pub(super) last: [Option<u64>; 2],
+    /// Measurements.
+    sent_from: u64,
+    received_from: u64,
+    dropped_from: u64,
+    pub(super) bytes: u64,
+    pub(super) latency: Times,
+    retransmits_from: u64,
+    pub(super) kind: State,
+}
+
+#[derive(Debug)]
+pub(super) enum State {
+    Datagrams {
+        bytes: Sampler,
+        gap: Sampler,
+        /// Due time of the next frame, if its sender is a thread (ns).
+        due_ns: u64,
+    },
+    Requests {
+        think: Sampler,
+    },
+    Stream {
+        sender: Box<Sender>,
+        receiver: Receiver,
+        /// Time of the next [`Event::Resend`](super::event::Event::Resend) (ns).
+        resend_ns: Option<u64>,
+        /// Deadline of the pending acknowledgement (ns).
+        ack_ns: u64,
+        /// An [`Event::DelayedAck`](super::event::Event::DelayedAck) is scheduled.
+        ack_timer: bool,
+    },
+}
+
+impl Load {
+    pub(super) fn new(spec: &scenario::Load, random: [Random; 2]) -> Self {
+        let [first, second] = random;
+        let kind = match &spec.kind {
+            LoadKind::Datagrams { bytes, gap, .. } => State::Datagrams {
+                bytes: Sampler::new(bytes.clone(), first),
+                gap: Sampler::new(gap.clone(), second),
+                due_ns: 0,
+            },
+            LoadKind::Requests { think, .. } => {
+                State::Requests { think: Sampler::new(think.clone(), first) }
+            }
+            LoadKind::Stream { window, .. } => State::Stream {
+                sender: Box::new(Sender::new(*window)),
+                receiver: Receiver::default(),
+                resend_ns: None,
+                ack_ns: 0,
+                ack_timer: false,
+            },
+        };
+        Self {
+            sent: 0,
+            received: 0,
+            dropped: 0,
+            next: [0; 2],
+            last: [None; 2],
+            sent_from: 0,
+            received_from: 0,
+            dropped_from: 0,
+            bytes: 0,
+            latency: Times::default(),
+            retransmits_from: 0,
+            kind,
+        }
+    }
+
+    fn retransmits(&self) -> u64 {
+        match &self.kind {
+            State::Stream { sender, .. } => sender.retransmits,
+            _ => 0,
+        }
+    }
+
+    pub(super) fn forget(&mut self) {
+        (self.sent_from, self.received_from, self.bytes) = (self.sent, self.received, 0);
+        self.dropped_from = self.dropped;
+        self.latency = Times::default();
+        self.retransmits_from = self.retransmits();
+    }
+
+    pub(super) fn report(&self, name: &str) -> LoadReport {
+        LoadReport {
+            name: name.to_owned(),
+            sent: self.sent - self.sent_from,
+            received: self.received - self.received_from,
+            dropped: self.dropped - self.dropped_from,
+            bytes: self.bytes,
+            latency: self.latency.clone(),
+            retransmits: self.retransmits() - self.retransmits_from,
+        }
+    }
+}
+
+/// The worker of each port's queue.
+#[derive(Debug)]
+pub(super) struct Dispatcher {
+    pub(super) policy: Option<Dispatch>,
+    pub(super) ports: Vec<Port>,
+    pub(super) moves: Vec<Move>,
+    pub(super) moved: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Port {
+    /// The assigned worker, in place of the one by number.
+    pub(super) worker: Option<usize>,
+    /// The next worker, once the present burst is forwarded.
+    pub(super) next: Option<usize>,
+    /// Duration of the queue's bursts since the last step (ns).
+    pub(super) busy_ns: u64,
+    /// See [`weir_policy::dispatch::Queue::stays`].
+    pub(super) stays: u8,
+}
+
+impl Dispatcher {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let port = Port { worker: scenario.first_worker, ..Port::default() };
+        let policy = scenario.dispatch.map(|aim| Dispatch::new(aim, scenario.workers.len()));
+        let ports = vec![port; scenario.guests.len() + scenario.uplinks.len()];
+        Self { policy, ports, moves: Vec::new(), moved: 0 }
+    }
+
+    /// Returns the worker assigned to a port's queue.
+    pub(super) fn worker(&self, port: PortId) -> Option<usize> {
+        self.ports[port].worker
+    }
+
+    /// Notes the time of a burst of a port's queue.
+    pub(super) fn took(&mut self, port: PortId, ns: u64) {
+        self.ports[port].busy_ns += ns;
+    }
+}
+
+/// The manager, and its knowledge at the last look.
+#[derive(Debug)]
+pub(super) struct Manager {
+    pub(super) together: Attempt,
+    pub(super) looked_ns: u64,
+    pub(super) guests: Vec<Counted>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    /// Time until which there is traffic (ns).
+    pub(super) busy_until_ns: u64,
+}
+
+impl Manager {
+    /// Returns the manager; `None` if it would have nothing to decide.
+    pub(super) fn new(scenario: &Scenario) -> Option<Self> {
+        let auto = scenario.guests.iter().all(|guest| guest.calls.kind == Kind::Auto);
+        let any = !scenario.guests.is_empty() && !scenario.uplinks.is_empty();
+        (scenario.realization.manager && auto && any).then(|| Self {
+            together: Attempt::under(scenario.law),
+            looked_ns: 0,
+            guests: vec![Counted::default(); scenario.guests.len()],
+        })
+    }
+
+    /// Restarts the loads' byte counts.
+    pub(super) fn forget(&mut self) {
+        self.guests.iter_mut().for_each(|guest| guest.bytes = 0);
+    }
+}
+
+/// A placer, and its knowledge at the last look.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) placer: Placer,
+    pub(super) look_ns: u64,
+    pub(super) cpus: Vec<Cpu>,
+    pub(super) allowed: BTreeSet<u16>,
+    /// CPU time of each thread at the last look (ns).
+    pub(super) busy_ns: Vec<u64>,
+    /// Frames that each worker carried for each guest since the last look.
+    pub(super) carried: Vec<BTreeMap<u32, u64>>,
+}
+
+impl Place {
+    pub(super) fn new(
+        spec: crate::realization::Placement,
+        topology: &Topology,
+        workers: usize,
+        threads: usize,
+    ) -> Self {
+        let cpus = processors(topology);
+        Self {
+            placer: Placer::new(spec.policy, spec.pin_vcpus),
+            look_ns: spec.look_ns,
+            allowed: cpus.iter().map(|cpu| cpu.id).collect(),
+            cpus,
+            busy_ns: vec![0; threads],
+            carried: vec![BTreeMap::new(); workers],
+        }
+    }
+}
+
+/// Returns the host's CPUs for the placer. The lab's limits keep their numbers within the types.
+fn processors(topology: &Topology) -> Vec<Cpu> {
+    let number = |it: usize| u16::try_from(it).unwrap_or(u16::MAX);
+    let threads = topology.threads_per_core.max(1);
+    let each_llc = threads * topology.cores_per_llc.max(1);
+    let each_socket = each_llc * topology.llcs_per_socket.max(1);
+    let cpu = |id: usize| Cpu {
+        id: number(id),
+        core: number(id / threads),
+        cache: number(id / each_llc),
+        node: number(id / each_socket),
+        efficiency: false,
+    };
+    (0..topology.cpus().unwrap_or(0)).map(cpu).collect()
+}
+
+/// The handler of one host, and its pending identifiers.
+#[derive(Debug)]
+pub(super) struct Demux {
+    pub(super) thread: ThreadId,
+    pub(super) cpu: CpuId,
+    pub(super) count: usize,
+    /// Pending identifiers in order; the first is being handled.
+    pub(super) pending: VecDeque<(usize, Side)>,
+    /// Guests of the first identifier that are not signalled yet.
+    pub(super) left: VecDeque<usize>,
+    /// CPU time of the present identifier (ns), and of all earlier ones.
+    pub(super) spent_ns: u64,
+    pub(super) spent: Times,
+}
+
+impl Demux {
+    pub(super) fn new(cpus: &mut Cpus, identifiers: Identifiers, first_cpu: CpuId) -> Self {
+        let cpu = first_cpu + identifiers.cpu;
+        let thread = cpus.spawn_handler(cpu);
+        let (pending, left) = (VecDeque::new(), VecDeque::new());
+        let spent = Times::default();
+        Self { thread, cpu, count: identifiers.count, pending, left, spent_ns: 0, spent }
+    }
+}
+
+/// The ticks of a host.
+#[derive(Debug)]
+pub(super) struct Ticks {
+    /// Handlers by CPU, if the profile has ticks.
+    pub(super) handlers: Vec<ThreadId>,
+    pub(super) random: Random,
+}
+
+impl Ticks {
+    pub(super) fn new(cpus: &mut Cpus, scenario: &Scenario, random: Random) -> Self {
+        let there_are = scenario.profile.tick_ns > 0 && scenario.profile.tick_every_ns > 0;
+        let count = scenario.topology.cpus().filter(|_| there_are).unwrap_or(0);
+        Self { handlers: (0..count).map(|cpu| cpus.spawn_handler(cpu)).collect(), random }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.handlers.len()
+    }
+
+    pub(super) fn exponential_ns(&mut self, mean_ns: u64) -> u64 {
+        (-libm::log(self.random.unit()) * mean_ns as f64) as u64
+    }
+}
+
+/// A thread that takes a CPU away from all others.
+#[derive(Debug)]
+pub(super) struct Thief {
+    pub(super) cpu: CpuId,
+    pub(super) thread: ThreadId,
+    pub(super) works: bool,
+    /// Work after the present work (ns).
+    pub(super) more_ns: u64,
+}
