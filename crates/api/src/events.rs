@@ -13,8 +13,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use weir_limits::{EVENTS_KEEP_ALIVE_SECS, EVENTS_LOOK_NS, EVENTS_WAITING_MAX};
 use weir_switch::events::{Event, Glance, Watcher};
 
+use crate::api::{Api, Asker};
 use crate::problem::Problem;
-use crate::routes::{Api, Asker};
 use crate::work::Work;
 
 /// A comment of the event stream, which readers ignore.

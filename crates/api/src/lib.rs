@@ -6,6 +6,7 @@
 //! | `places` | the limit of connections, and the choice of the one that has to end |
 //! | `work` | the threads that ask the switch |
 //! | `routes` | each path and method, with its types; the OpenAPI document |
+//! | `api` | the parts of every route: callers, bodies and answers |
 //! | `events` | events for their readers, and no work without readers |
 //! | `serving` | the API's settings, made ready while weir has privileges |
 //! | `metrics` | the counters for Prometheus |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod api;
 pub mod client;
 mod client_socket;
 mod events;

@@ -9,7 +9,7 @@ use axum::routing::get;
 use axum::{Extension, Router};
 
 use crate::access::Caller;
-use crate::routes::{Api, written};
+use crate::api::{Api, written};
 
 const HTML: &str = include_str!("page/index.html");
 const STYLE: &str = include_str!("page/style.css");

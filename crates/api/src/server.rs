@@ -28,11 +28,12 @@ use weir_switch::control::ControlHandler;
 use weir_switch::unix_socket::{BoundListener, ListenError};
 
 use crate::access::Caller;
+use crate::api::{Api, Endless};
 use crate::client_socket::ClientSocket;
 use crate::events::Hub;
 use crate::places::{Places, Ticket};
 use crate::problem::{PROBLEM_JSON, Problem};
-use crate::routes::{Api, Endless, router};
+use crate::routes::router;
 use crate::serving::Serving;
 use crate::work::{Work, Workers};
 

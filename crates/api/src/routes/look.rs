@@ -5,13 +5,20 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::thread;
 
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::Response;
 use hyper::body::{self as http_body, Frame};
 use miette::Diagnostic;
 use tokio::sync::mpsc;
+use weir_config::PortName;
 use weir_switch::capture::{CaptureRefused, CaptureRequest};
+use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
-use super::*;
+use crate::api::{Api, Endless, Named, Reader, Writer, body, json, parsed, written};
+use crate::problem::Problem;
 
 /// Pieces of a capture that wait for a slow client: further frames wait in rings.
 const PIECES: usize = 4;

@@ -3,13 +3,21 @@
 use std::collections::BTreeMap;
 
 use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Query, State};
+use axum::response::Response;
+use serde::Deserialize;
 use serde_json::Map;
-use weir_config::{TemplateName, VifConfig};
-use weir_switch::control::{AddressEntry, VifShown, VifStatus};
+use weir_config::{PortName, TemplateName, VifConfig};
+use weir_switch::control::{
+    AddressEntry, ControlHandler, Request as Ask, Response as Answer, VifShown, VifStatus,
+};
 use weir_switch::explain::Explanation;
-use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats};
+use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, SwitchStats};
 
-use super::*;
+use super::write::ConfigurationSource;
+use crate::api::{Api, Endless, Named, Reader, counters, json, of_port, written};
+use crate::metrics;
+use crate::problem::Problem;
 
 /// The whole switch: workers, limits, and every port's counters.
 #[utoipa::path(get, path = "/v1/switch", responses((status = 200, body = SwitchStats)))]
@@ -225,10 +233,4 @@ pub(super) async fn events(
     let mut response = written("text/event-stream", api.hub.read(&api, &asker).await?);
     response.extensions_mut().insert(Endless);
     Ok(response)
-}
-
-/// This document.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200)))]
-pub(super) async fn document() -> Response {
-    json(&openapi())
 }

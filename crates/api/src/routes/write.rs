@@ -1,11 +1,20 @@
 //! Requests that change something: the same changes that the command line can make.
 
-use serde_json::{Map, Value};
-use weir_config::reload::Difference;
-use weir_config::{FilterRule, FilterRules, TemplateName, VifChanges, VifConfig, cost};
-use weir_switch::control::{Put, Refusal, ReloadOutcome};
+use std::path::PathBuf;
 
-use super::*;
+use axum::extract::{Query, Request, State};
+use axum::response::Response;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+use weir_config::reload::Difference;
+use weir_config::{FilterRule, FilterRules, PortName, TemplateName, VifChanges, VifConfig, cost};
+use weir_switch::control::{
+    ControlHandler, Put, Refusal, ReloadOutcome, Request as Ask, Response as Answer,
+};
+
+use crate::api::{Api, Asker, Named, Writer, body, json, parsed, text};
+use crate::problem::Problem;
 
 /// The change is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
