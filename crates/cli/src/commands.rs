@@ -5,15 +5,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use miette::{Diagnostic, Report};
-use thiserror::Error;
+use miette::Report;
 use weir_api::{Client, ClientError};
 use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
 use weir_config::reload::ShownSetting;
 use weir_config::{
-    Config, ConfigError, Defaults, PortName, Setting, SocketPath, ValueError, VifChanges,
-    VifConfig, Workers, mirror_note,
+    Config, Defaults, PortName, Setting, SocketPath, VifChanges, VifConfig, Workers, mirror_note,
 };
 use weir_libvirt::LibvirtError;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
@@ -28,12 +26,13 @@ use weir_workbench::LabError;
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
 use crate::show;
-use crate::vm_args::{VmArgsError, VmOptions};
+use crate::vm_args::VmOptions;
 
 mod capture;
 mod doctor;
 mod filter;
 mod group;
+mod outcome;
 mod reload;
 mod save;
 mod status;
@@ -45,6 +44,8 @@ pub use capture::capture;
 pub use doctor::doctor;
 pub use filter::filter;
 pub use group::group;
+pub use outcome::CommandError;
+use outcome::{write_as, write_json};
 pub use reload::{diff, reload, upgrade};
 pub use save::save;
 pub use status::status;
@@ -61,105 +62,6 @@ const EXIT_UNWELL: u8 = 5;
 
 /// Moves the cursor home and clears the rest of the screen, so that a table keeps its place (ECMA-48 CUP, ED).
 const CLEAR_SCREEN: &str = "\x1b[H\x1b[J";
-
-/// The reason why a command failed.
-#[derive(Debug, Error, Diagnostic)]
-pub enum CommandError {
-    /// The configuration cannot be used.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Config(#[from] ConfigError),
-    /// The running weir cannot be reached, or refuses.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    Client(#[from] ClientError),
-    /// The running weir was set up by a program, without a file.
-    #[error("the running weir was not started with a file")]
-    #[diagnostic(help("name the file: `weir reload FILE`"))]
-    NoFile,
-    /// No group has that name.
-    #[error("there is no group {name}")]
-    #[diagnostic(help("`weir group list` shows those there are"))]
-    NoSuchGroup {
-        /// The name.
-        name: String,
-    },
-    /// Some changes are impossible while weir runs.
-    #[error("nothing changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
-    Fixed {
-        /// The number of settings.
-        number: usize,
-        /// The settings with reasons, and advice on how to resolve them.
-        #[help]
-        help: String,
-    },
-    /// A step of a reload failed.
-    #[error("the reload failed and was undone: {failure}")]
-    Undone {
-        /// The failed step.
-        failure: String,
-        /// Advice on how to resolve the problem, and the remaining differences.
-        #[help]
-        help: Option<String>,
-    },
-    /// The file could not be saved and is unchanged.
-    #[error("{} is not saved: {why}", path.display())]
-    NotSaved {
-        /// The file.
-        path: std::path::PathBuf,
-        /// The reason.
-        why: String,
-    },
-    /// Standard input is no terminal.
-    #[error("nothing is saved: there is no terminal to ask at")]
-    #[diagnostic(help("`weir save --yes` does not ask"))]
-    NobodyToAsk,
-    /// The interfaces cannot be expressed in the VM monitor's options.
-    #[error(transparent)]
-    #[diagnostic(transparent)]
-    VmArgs(#[from] VmArgsError),
-    /// The interface belongs to a Xen guest, not to a vhost-user front end.
-    #[error("{name} is a Xen guest's interface, which needs no QEMU arguments")]
-    #[diagnostic(help(
-        "the guest's configuration has `vif=['mac=...,bridge=...,script=none']`: see docs/guide/xen.md"
-    ))]
-    XenVif {
-        /// The interface.
-        name: PortName,
-    },
-    /// There is no such interface.
-    #[error("there is no interface called {name} in {source_name}")]
-    UnknownVif {
-        /// The name.
-        name: PortName,
-        /// The place that was searched for the name.
-        source_name: String,
-        /// The names that exist.
-        #[help]
-        help: String,
-    },
-    /// The environment gives no path for the control socket.
-    #[error("cannot choose a path for the control socket: {0}")]
-    #[diagnostic(help("name it with --control, or correct $XDG_RUNTIME_DIR"))]
-    ControlPath(ValueError),
-    /// The argument of `weir trace` describes no frame.
-    #[error("{0}")]
-    #[diagnostic(help("write it as in `weir trace --help`"))]
-    Frame(String),
-    /// A file of frames does not have the requested frame.
-    #[error("{0}")]
-    Frames(String),
-    /// The output is a terminal, which cannot show pcapng.
-    #[error("a terminal cannot show pcapng")]
-    #[diagnostic(help("`weir capture PORT -w - | wireshark -k -i -`, or without -w for lines"))]
-    Terminal,
-    /// `weir doctor` or `weir check --host` has found and reported a fault.
-    #[error("something is wrong")]
-    Unwell,
-    /// The output cannot be written.
-    #[error("cannot write the output")]
-    Output(#[from] io::Error),
-}
 
 /// The exit code for `result`, which is printed if it is an error.
 pub fn exit_code(result: Result<(), Report>) -> ExitCode {
@@ -632,22 +534,6 @@ pub fn explain(
         explanation = client.explain(&args.name)?.since(&explanation);
     }
     write_as(out, args.json, &explanation, show::explanation(&explanation))
-}
-
-/// Writes JSON for programs, or text for people.
-fn write_as(
-    out: &mut dyn Write,
-    json: bool,
-    value: &impl serde::Serialize,
-    text: impl std::fmt::Display,
-) -> Result<(), CommandError> {
-    if json { write_json(out, value) } else { Ok(write!(out, "{text}")?) }
-}
-
-fn write_json(out: &mut dyn Write, value: &impl serde::Serialize) -> Result<(), CommandError> {
-    serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
-    writeln!(out)?;
-    Ok(())
 }
 
 /// True if standard output is a terminal, so that a person reads it.
