@@ -15,7 +15,7 @@ use weir_wire::Mac;
 /// The length to which `/proc` cuts a name.
 const NAME_LEN_MAX: usize = 15;
 /// Threads that do not run here, each with the feature that it needs.
-const ELSEWHERE: [&str; 8] = [
+const ELSEWHERE: [&str; 9] = [
     "calls-VIF",     // a front end that calls by pipe
     "weir-evpn",     // FRR
     "weir-xen",      // Xen
