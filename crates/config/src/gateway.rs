@@ -12,12 +12,44 @@ use toml::de::DeValue;
 use weir_limits as limits;
 
 use super::error::Problem;
+use super::keys::{NEEDS_A_RESTART, keys};
 use super::parse::report_repeated;
 use super::section::{Fault, FromToml, Located, Section, each};
 use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
 
 #[cfg(test)]
 mod tests;
+
+keys! {
+    /// The keys of `[network.NAME]` about weir's services, as the file has them.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct GatewayKeys {
+        /// weir's own addresses, each with the prefix length of its subnet.
+        address: Option<OneOrMore<OwnAddress>> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether weir gives addresses of the IPv4 subnet to guests.
+        dhcp: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether guests go out by the host, which has weir's addresses.
+        nat: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// The host's interface in the network, which `nat` makes.
+        interface: Option<InterfaceName> = None, [fixed(NEEDS_A_RESTART)];
+        /// Ports of the host that are guests'.
+        forward: Option<OneOrMore<Forward>> = None, [fixed(NEEDS_A_RESTART)];
+        /// The addresses that DHCP leases.
+        range: Option<AddressRange> = None, [fixed(NEEDS_A_RESTART)];
+        /// The default router of the guests.
+        router: Option<Ipv4Text> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether guests are told of IPv6 prefixes.
+        ra: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// The DNS servers that guests are told of.
+        dns: Option<OneOrMore<ServerText>> = None, [fixed(NEEDS_A_RESTART)];
+        /// The domain of guests' names.
+        domain: Option<DomainName> = None, [fixed(NEEDS_A_RESTART)];
+        /// The duration of a lease that is not renewed.
+        lease_time: Option<LeaseTime> = None, [fixed(NEEDS_A_RESTART)];
+        /// Fixed addresses, each for one interface.
+        fixed: Option<OneOrMore<FixedAddress>> = None, [fixed(NEEDS_A_RESTART)];
+    }
+}
 
 /// The services that weir gives to the guests of one network.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +67,27 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
+    /// The keys of the gateway. Without a value there is nothing of it.
+    pub(super) fn keys(&self) -> GatewayKeys {
+        let Self { addresses, dhcp, ra, dns, nat } = self;
+        let (has_dhcp, has_nat) = (dhcp.is_some(), nat.is_some());
+        let (dhcp, nat) = (dhcp.as_ref(), nat.as_ref());
+        GatewayKeys {
+            address: OneOrMore::of(addresses.iter().copied()),
+            dhcp: Some(has_dhcp),
+            nat: Some(has_nat),
+            interface: nat.map(|nat| nat.interface.clone()),
+            forward: nat.and_then(|nat| OneOrMore::of(nat.forward.iter().cloned())),
+            range: dhcp.map(|dhcp| dhcp.range),
+            router: dhcp.and_then(|dhcp| dhcp.router).map(Ipv4Text),
+            ra: Some(*ra),
+            dns: OneOrMore::of(dns.iter().copied().map(ServerText)),
+            domain: dhcp.and_then(|dhcp| dhcp.domain.clone()),
+            lease_time: dhcp.map(|dhcp| dhcp.lease_time),
+            fixed: dhcp.and_then(|dhcp| OneOrMore::of(dhcp.fixed.iter().cloned())),
+        }
+    }
+
     /// weir's own IPv4 address, with its subnet.
     pub fn ipv4(&self) -> Option<Ipv4Net> {
         ipv4_of(self.addresses.iter().copied())
@@ -177,7 +230,23 @@ from_text! {
 }
 
 /// One value, or several in brackets, each with its place.
-struct OneOrMore<T>(Vec<Located<T>>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct OneOrMore<T>(Vec<Located<T>>);
+
+impl<T: Clone> OneOrMore<T> {
+    /// Values that stand in no text; `None` without one.
+    fn of(values: impl Iterator<Item = T>) -> Option<Self> {
+        let all: Vec<_> = values.map(|value| Located::nowhere(&value)).collect();
+        (!all.is_empty()).then_some(Self(all))
+    }
+}
+
+impl<T: fmt::Display> fmt::Display for OneOrMore<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.0.iter().map(|one| one.value.to_string()).collect();
+        f.write_str(&texts.join(", "))
+    }
+}
 
 impl<T: FromToml> FromToml for OneOrMore<T> {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
@@ -295,7 +364,14 @@ impl fmt::Display for AddressRange {
 }
 
 /// An IPv4 address that a router can have.
-struct Ipv4Text(Ipv4Addr);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ipv4Text(Ipv4Addr);
+
+impl fmt::Display for Ipv4Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl Ipv4Text {
     const EXPECTED: &str = "an IPv4 address in quotes, such as \"192.168.77.1\"";
@@ -312,7 +388,14 @@ impl FromStr for Ipv4Text {
 }
 
 /// The address of a DNS server.
-struct ServerText(IpAddr);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ServerText(IpAddr);
+
+impl fmt::Display for ServerText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 impl ServerText {
     const EXPECTED: &str = "an address in quotes, such as \"9.9.9.9\"";
@@ -425,30 +508,25 @@ const OF_NAT: [&str; 2] = ["interface", "forward"];
 /// The values of `nat` and of the keys that need it.
 struct NatKeys {
     nat: Option<Located<bool>>,
-    interface: Option<Located<InterfaceName>>,
+    interface: Option<InterfaceName>,
     forward: Option<OneOrMore<Forward>>,
 }
 
 impl NatKeys {
-    fn of(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        let before = problems.len();
-        let keys = Self {
-            nat: section.take("nat", problems),
-            interface: section.take("interface", problems),
-            forward: section.value("forward", problems),
-        };
-        if !keys.is_wanted() && problems.len() == before {
-            for key in OF_NAT {
-                if let Some(span) = section.refuse(key).filter(|_| section.has(key)) {
-                    problems.push(
-                        Problem::new(format!("`{}` has `{key}` without `nat`", section.title))
-                            .label(span, "says how the way out through the host is")
-                            .help("add `nat = true`"),
-                    );
-                }
+    /// Reports keys that mean nothing without `nat`.
+    fn check(&self, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+        if self.is_wanted() || !section.is_good() {
+            return;
+        }
+        for key in OF_NAT {
+            if let Some(span) = section.refuse(key).filter(|_| section.has(key)) {
+                problems.push(
+                    Problem::new(format!("`{}` has `{key}` without `nat`", section.title))
+                        .label(span, "says how the way out through the host is")
+                        .help("add `nat = true`"),
+                );
             }
         }
-        keys
     }
 
     fn is_wanted(&self) -> bool {
@@ -465,7 +543,7 @@ impl NatKeys {
         let nat = self.nat.filter(|nat| nat.value)?;
         let name = section.title.strip_prefix("network.").unwrap_or(&section.title);
         let interface = match self.interface {
-            Some(interface) => interface.value,
+            Some(interface) => interface,
             None if section.has("interface") => return None,
             None => {
                 match format!("{INTERFACE_PREFIX}{name}").parse() {
@@ -507,25 +585,26 @@ impl NatKeys {
     }
 }
 
-/// Reads the gateway's keys of a network's section. A contradiction between keys is reported with their places.
+/// The gateway of a network's section, from its `keys`. A contradiction between keys is reported with their places.
 pub(super) fn gateway(
     section: &mut Section<'_>,
+    keys: GatewayKeys,
     problems: &mut Vec<Problem>,
 ) -> Option<GatewayConfig> {
-    let before = problems.len();
-    let addresses = section.take::<OneOrMore<OwnAddress>>("address", problems);
-    let dhcp = section.take::<bool>("dhcp", problems);
-    let range = section.take::<AddressRange>("range", problems);
-    let router = section.take::<Ipv4Text>("router", problems);
-    let dns = section.take::<OneOrMore<ServerText>>("dns", problems);
-    let ra = section.take::<bool>("ra", problems);
-    let domain = section.value::<DomainName>("domain", problems);
-    let lease_time = section.take_or("lease_time", LeaseTime::DEFAULT, problems);
-    let fixed = section.value::<OneOrMore<FixedAddress>>("fixed", problems);
-    let nat = NatKeys::of(section, problems);
+    let GatewayKeys { address, dhcp, nat, interface, forward, range, router, .. } = keys;
+    let GatewayKeys { ra, dns, domain, lease_time, fixed, .. } = keys;
+    let addresses = section.located("address", address);
+    let dhcp = section.located("dhcp", dhcp);
+    let range = section.located("range", range);
+    let router = section.located("router", router);
+    let dns = section.located("dns", dns);
+    let ra = section.located("ra", ra);
+    let lease_time = lease_time.unwrap_or(LeaseTime::DEFAULT);
+    let nat = NatKeys { nat: section.located("nat", nat), interface, forward };
+    nat.check(section, problems);
     let has_nat = nat.is_wanted();
     let wants_dhcp = dhcp.as_ref().is_some_and(|dhcp| dhcp.value);
-    if !wants_dhcp && problems.len() == before {
+    if !wants_dhcp && section.is_good() {
         for key in OF_DHCP {
             if let Some(span) = section.refuse(key).filter(|_| section.has(key)) {
                 problems.push(

@@ -14,6 +14,7 @@ use weir_limits as limits;
 use weir_wire::layers::protocol;
 
 use super::error::Problem;
+use super::keys::{Key, Rows};
 use super::parse::missing;
 use super::section::{Fault, FromToml, Section, each};
 use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
@@ -36,6 +37,19 @@ pub struct GroupConfig {
     pub default_out: GroupDefault,
     /// Connections that are allowed.
     pub rules: Vec<GroupRule>,
+}
+
+impl GroupConfig {
+    /// The keys of the table with their values.
+    pub(super) fn rows(&self) -> Rows {
+        let Self { name: _, default_in, default_out, rules } = self;
+        let rules = rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+        vec![
+            (Key::new("default_in", ""), Some(default_in.to_string())),
+            (Key::new("default_out", ""), Some(default_out.to_string())),
+            (Key::new("rules", ""), Some(rules).filter(|rules| !rules.is_empty())),
+        ]
+    }
 }
 
 /// Connections that a group allows.

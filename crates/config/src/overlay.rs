@@ -4,22 +4,25 @@
 mod tests;
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
 
 use ipnet::IpNet;
+use toml::Spanned;
+use toml::de::DeValue;
 use weir_fabric::Vid as FabricVid;
 use weir_limits as limits;
 
 use super::error::Problem;
-use super::gateway::{self, FixedAddress, GatewayConfig};
-use super::keys::{Key, NEEDS_A_RESTART, Value, keys};
+use super::gateway::{self, FixedAddress, GatewayConfig, GatewayKeys};
+use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
 use super::parse::{missing, report_repeated};
-use super::section::{Located, Section};
+use super::section::{Fault, FromToml, Located, Section, each};
 use super::suggest;
 use super::values::{
     HostAddress, InterfaceName, Mtu, NetworkName, OverlayDscp, PacketRate, PortName, QueuePairs,
-    UdpPort, Vid, VlanMode, Vni,
+    UdpPort, ValueError, Vid, VlanMode, Vni,
 };
 use super::{UplinkConfig, VifConfig};
 
@@ -57,6 +60,54 @@ impl OverlayConfig {
     }
 }
 
+keys! {
+    /// The keys of `[network.NAME]`, as the file has them.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct NetworkKeys {
+        /// The VLAN that the network is.
+        vlan: Option<Vid> = None, [fixed(NEEDS_A_RESTART)];
+        /// The VXLAN network identifier, of a network that spans hosts.
+        vni: Option<Vni> = None, [fixed(NEEDS_A_RESTART)];
+        /// The other hosts that are members.
+        peers: Option<Peers> = None, [fixed(NEEDS_A_RESTART)];
+        /// How many packets a second go to all peers.
+        flood_per_second: Option<PacketRate> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether weir answers for stations behind other hosts, with EVPN.
+        neigh_suppress: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether the network's interfaces are isolated by default.
+        isolated: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether frames for multicast groups go to their members only.
+        multicast_snooping: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// The services of weir for the network's guests.
+        gateway: GatewayKeys = GatewayKeys::default(), [];
+    }
+}
+
+/// The other hosts of a network, each with its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Peers(Vec<Located<HostAddress>>);
+
+impl fmt::Display for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let texts: Vec<_> = self.0.iter().map(|peer| peer.value.to_string()).collect();
+        f.write_str(&texts.join(", "))
+    }
+}
+
+impl FromToml for Peers {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let DeValue::Array(items) = value.get_ref() else {
+            let expected = "addresses in brackets, such as [\"192.0.2.2\"]";
+            let found = value.get_ref().type_str();
+            return Err(Fault::new(value, ValueError::WrongType { expected, found }));
+        };
+        let located = |item: &Spanned<DeValue<'_>>| {
+            Ok(Located { value: HostAddress::from_toml(item)?, span: item.span() })
+        };
+        each(items.iter().map(located)).map(Self)
+    }
+}
+
 /// `[network.NAME]`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NetworkConfig {
@@ -75,6 +126,29 @@ pub struct NetworkConfig {
 impl NetworkConfig {
     /// The beginning of the name of weir's own port in the network.
     pub const PORT_PREFIX: &str = "gateway.";
+
+    /// The keys of the table with their values.
+    pub(super) fn rows(&self) -> Rows {
+        let mut keys = NetworkKeys {
+            isolated: self.isolated.then_some(true),
+            multicast_snooping: self.multicast_snooping.then_some(true),
+            gateway: self.gateway.as_ref().map_or_else(GatewayKeys::default, GatewayConfig::keys),
+            ..NetworkKeys::default()
+        };
+        match &self.kind {
+            NetworkKind::Vlan(vid) => keys.vlan = Some(*vid),
+            NetworkKind::Overlay(of) => {
+                let OverlayNetwork { vni, peers, flood_per_second, neigh_suppress } = of;
+                keys.vni = Some(*vni);
+                keys.flood_per_second = Some(*flood_per_second);
+                match of.by_evpn() {
+                    true => keys.neigh_suppress = Some(*neigh_suppress),
+                    false => keys.peers = Some(Peers(peers.iter().map(Located::nowhere).collect())),
+                }
+            }
+        }
+        keys.rows()
+    }
 
     /// The name of weir's own port in the network, if weir has one there.
     pub fn port_name(&self) -> Option<PortName> {
@@ -531,14 +605,21 @@ fn network(
         problem.help = error.help();
         problems.push(problem.label(section.span.clone(), error.to_string()));
     });
-    let vlan = section.take::<Vid>("vlan", problems);
-    let vni = section.take::<Vni>("vni", problems);
-    let peers = section.value::<Vec<Located<HostAddress>>>("peers", problems);
-    let flood_per_second = section.take::<PacketRate>("flood_per_second", problems);
-    let neigh_suppress = section.take::<bool>("neigh_suppress", problems);
-    let isolated = section.take_or("isolated", false, problems);
-    let multicast_snooping = section.take_or("multicast_snooping", false, problems);
-    let gateway = gateway::gateway(&mut section, problems);
+    let mut keys = NetworkKeys::default();
+    Value::read(&mut keys, &Key::TABLE, &mut section, |_| true, problems);
+    let NetworkKeys {
+        vlan,
+        vni,
+        peers,
+        flood_per_second,
+        neigh_suppress,
+        isolated,
+        multicast_snooping,
+        gateway,
+    } = keys;
+    let vni = section.located("vni", vni);
+    let peers = peers.map(|Peers(peers)| peers);
+    let gateway = gateway::gateway(&mut section, gateway, problems);
     let has_address = section.has("address");
     let title = section.title.clone();
     let (has_vlan, has_vni) = (section.has("vlan"), section.has("vni"));
@@ -614,9 +695,8 @@ fn network(
         (Some(vni), _) => {
             let peers = peers.or_else(|| evpn.then(Vec::new))?;
             let peers = peers.into_iter().map(|peer| peer.value).collect();
-            let flood_per_second =
-                flood_per_second.map_or(PacketRate::FLOODS_DEFAULT, |rate| rate.value);
-            let neigh_suppress = neigh_suppress.is_none_or(|it| it.value);
+            let flood_per_second = flood_per_second.unwrap_or(PacketRate::FLOODS_DEFAULT);
+            let neigh_suppress = neigh_suppress.unwrap_or(true);
             NetworkKind::Overlay(OverlayNetwork {
                 vni: vni.value,
                 peers,
@@ -624,10 +704,12 @@ fn network(
                 neigh_suppress,
             })
         }
-        (None, Some(vlan)) => NetworkKind::Vlan(vlan.value),
+        (None, Some(vlan)) => NetworkKind::Vlan(vlan),
         (None, None) if has_address => NetworkKind::Vlan(Vid::DEFAULT),
         (None, None) => return None,
     };
+    let isolated = isolated.unwrap_or(false);
+    let multicast_snooping = multicast_snooping.unwrap_or(false);
     Some(NetworkConfig { name: name.ok()?, kind, isolated, multicast_snooping, gateway })
 }
 

@@ -17,7 +17,6 @@ use super::{
     UplinkConfig, VifConfig, XenConfig,
 };
 
-mod keys;
 mod save;
 mod shown;
 #[cfg(test)]
@@ -399,7 +398,7 @@ fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDiffe
     let overlay = |networks: &Networks| networks.overlay.as_ref().map(OverlayConfig::rows);
     tables.extend(with_a_restart("overlay".into(), (overlay(now), overlay(file))));
     let named = |networks: &Networks, name: &NetworkName| {
-        networks.all.iter().find(|network| network.name == *name).map(keys::network)
+        networks.all.iter().find(|network| network.name == *name).map(NetworkConfig::rows)
     };
     let new = file.all.iter().filter(|it| now.all.iter().all(|other| other.name != it.name));
     for NetworkConfig { name, .. } in now.all.iter().chain(new) {
@@ -411,7 +410,7 @@ fn compare_networks(now: &Networks, file: &Networks, tables: &mut Vec<TableDiffe
 fn compare_groups(now: &Groups, file: &Groups, tables: &mut Vec<TableDifference>) {
     let new = file.all.iter().filter(|it| now.get(&it.name).is_none());
     for GroupConfig { name, .. } in now.all.iter().chain(new) {
-        let keys = |groups: &Groups| groups.get(name).map(keys::group);
+        let keys = |groups: &Groups| groups.get(name).map(GroupConfig::rows);
         tables.extend(at_once("group", name.as_str(), keys(now), keys(file)));
     }
 }

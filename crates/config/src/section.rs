@@ -27,10 +27,17 @@ use super::values::{
 };
 
 /// A value and its place in the text.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Located<T> {
     pub value: T,
     pub span: Range<usize>,
+}
+
+impl<T: Clone> Located<T> {
+    /// A value that stands in no text.
+    pub fn nowhere(value: &T) -> Self {
+        Self { value: value.clone(), span: 0..0 }
+    }
 }
 
 /// A table that is being read. Keys that were not read are unknown: [`Section::finish`] reports them.
@@ -161,6 +168,16 @@ impl<'t> Section<'t> {
     /// True if the table has the key, with a valid value.
     pub fn has_good(&self, key: &str) -> bool {
         self.has(key) && !self.bad.contains(&key)
+    }
+
+    /// True if no value was refused.
+    pub fn is_good(&self) -> bool {
+        self.bad.is_empty()
+    }
+
+    /// The value of a key, with its place.
+    pub fn located<T>(&mut self, key: &'static str, value: Option<T>) -> Option<Located<T>> {
+        Some(Located { value: value?, span: self.place(key)? })
     }
 
     /// Marks the value of `key` as refused, so that `key` has no second problem.
@@ -441,18 +458,6 @@ from_toml_integer! {
 }
 
 /// Addresses, each with its place.
-impl FromToml for Vec<Located<HostAddress>> {
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        let DeValue::Array(items) = value.get_ref() else {
-            return Err(Fault::wrong_type(value, "addresses in brackets, such as [\"192.0.2.2\"]"));
-        };
-        let located = |item: &Spanned<DeValue<'_>>| {
-            Ok(Located { value: HostAddress::from_toml(item)?, span: item.span() })
-        };
-        each(items.iter().map(located))
-    }
-}
-
 impl FromToml for bool {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         value.get_ref().as_bool().ok_or_else(|| Fault::wrong_type(value, "true or false"))

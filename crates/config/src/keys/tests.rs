@@ -1,8 +1,11 @@
 use super::*;
+use crate::overlay::NetworkKeys;
 use crate::tests::{messages, parse, refused};
-use crate::{SwitchConfig, UplinkConfig, VifConfig};
+use crate::{OverlayConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
 const GUIDE: &str = include_str!("../../../../docs/guide/configuration.md");
+const TWO_HOSTS: &str = include_str!("../../../../docs/guide/two-hosts.md");
+const XEN: &str = include_str!("../../../../docs/guide/xen.md");
 
 /// Keys of the guide's section on a table, each with its values and its default.
 fn guide(table: &str) -> Vec<(String, String, String)> {
@@ -87,6 +90,43 @@ fn the_guide_has_each_key_with_its_default_and_its_bounds() {
     the_guide_is_right("switch", SwitchConfig::default().rows());
     the_guide_is_right("vif.NAME", VifConfig::template().rows());
     the_guide_is_right("uplink.NAME", UplinkConfig::template().rows());
+}
+
+/// Keys of the table in `page` that begins behind `place`, each with its default.
+fn listed(page: &str, place: &str) -> Vec<(String, String)> {
+    let (_, behind) = page.split_once(place).unwrap();
+    let rows = behind.lines().skip_while(|line| !line.starts_with("| `"));
+    let rows = rows.map_while(|line| line.strip_prefix("| `"));
+    let cells = rows.map(|row| row.split(" | ").collect::<Vec<_>>());
+    let key = |cells: Vec<&str>| (cells[0].replace('`', ""), cells[2].replace(['`', '"'], ""));
+    cells.map(key).collect()
+}
+
+#[test]
+fn the_guide_lists_the_keys_of_networks_and_of_xen_with_their_defaults() {
+    let (overlay, network) =
+        TWO_HOSTS.split_once("## Keys").unwrap().1.split_once("`[network.NAME]`").unwrap();
+    let services = listed(GUIDE, "## `[overlay]` and `[network.NAME]`");
+    let network = [listed(network, "|---|"), services].concat();
+    let xen = listed(XEN, "## `[xen]`");
+    let of_all = VifConfig::template().rows();
+    let own =
+        |rows: Rows| rows.into_iter().filter(|it| of_all.iter().all(|of| of.0.name != it.0.name));
+    for (listed, rows, is_whole) in [
+        (listed(overlay, "|---|"), OverlayConfig::default().rows(), true),
+        (network, NetworkKeys::default().rows(), true),
+        (xen, own(XenConfig::default().keys()).collect(), false),
+    ] {
+        assert!(rows.len() >= 3 && (!is_whole || rows.len() == listed.len()), "{listed:?}");
+        for (key, default) in rows {
+            let row = listed.iter().find(|(name, _)| name == key.name);
+            let (_, written) = row.unwrap_or_else(|| panic!("no row of {}", key.name));
+            assert!(!key.says.is_empty() && !key.says.contains('\n') && !key.alive, "{}", key.name);
+            if let Some(default) = default.filter(|_| key.name != "local") {
+                assert!(written.starts_with(&default), "{}: {written}, not {default}", key.name);
+            }
+        }
+    }
 }
 
 #[test]

@@ -236,7 +236,7 @@ fn each_key_of_each_table_is_compared() {
     all(config.uplinks[0].rows(), UPLINK_KEYS);
     all(vif("web0").rows(), VIF_KEYS);
     let groups = parse("[group.web]\n").unwrap().groups;
-    all(keys::group(&groups.all[0]), GROUP_KEYS);
+    all(groups.all[0].rows(), GROUP_KEYS);
     each_key_is_found("group.web", GROUP_KEYS);
     each_key_is_found("switch", SWITCH_KEYS);
     each_key_is_found("uplink.lan", UPLINK_KEYS);
