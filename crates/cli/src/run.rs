@@ -314,6 +314,7 @@ fn notes_of(switch: &Arc<Switch>) -> impl FnMut() + Send + 'static {
     let (switch, mut seen) = (Arc::downgrade(switch), 0);
     move || {
         if let Some(switch) = switch.upgrade() {
+            switch.log_refusals();
             let wakeups = switch.engine().wakeups();
             if std::mem::replace(&mut seen, wakeups) != wakeups {
                 switch.note();

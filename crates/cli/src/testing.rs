@@ -21,6 +21,7 @@ pub(crate) fn explanation(name: &str) -> VifExplanation {
         sharing: Default::default(),
         receiving: Default::default(),
         guard: None,
+        groups: None,
         steering: None,
         silent: Vec::new(),
         hosts: Vec::new(),

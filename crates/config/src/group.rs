@@ -35,6 +35,8 @@ pub struct GroupConfig {
     pub default_in: GroupDefault,
     /// The action for connections from the group's interfaces that match no rule.
     pub default_out: GroupDefault,
+    /// Refusals by a direction that the group closes are logged.
+    pub log: bool,
     /// Connections that are allowed.
     pub rules: Vec<GroupRule>,
 }
@@ -42,11 +44,12 @@ pub struct GroupConfig {
 impl GroupConfig {
     /// The keys of the table with their values.
     pub(super) fn rows(&self) -> Rows {
-        let Self { name: _, default_in, default_out, rules } = self;
+        let Self { name: _, default_in, default_out, log, rules } = self;
         let rules = rules.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
         vec![
             (Key::new("default_in", ""), Some(default_in.to_string())),
             (Key::new("default_out", ""), Some(default_out.to_string())),
+            (Key::new("log", ""), log.then(|| true.to_string())),
             (Key::new("rules", ""), Some(rules).filter(|rules| !rules.is_empty())),
         ]
     }
@@ -80,7 +83,7 @@ impl RuleProtocol {
     ];
 
     /// The key of the rule's values for this protocol, if the protocol has one.
-    fn values_key(self) -> Option<&'static str> {
+    pub fn values_key(self) -> Option<&'static str> {
         match self.0? {
             1 | protocol::ICMPV6 => Some("types"),
             protocol::TCP | protocol::UDP | 132 => Some("ports"),
@@ -405,6 +408,22 @@ impl Groups {
         })
     }
 
+    /// The groups among these that close a direction.
+    pub fn closing<'g>(
+        &'g self,
+        groups: &'g VifGroups,
+        direction: Direction,
+    ) -> impl Iterator<Item = &'g GroupConfig> {
+        let closes = move |group: &&GroupConfig| {
+            let default = match direction {
+                Direction::In => group.default_in,
+                Direction::Out => group.default_out,
+            };
+            default == GroupDefault::Deny
+        };
+        groups.0.iter().filter_map(|name| self.get(name)).filter(closes)
+    }
+
     /// The rule at a place of that policy: its group, its number in the group, and its text.
     pub fn rule_at(
         &self,
@@ -453,6 +472,7 @@ fn group(
     });
     let default_in = section.take_or("default_in", GroupDefault::Deny, problems);
     let default_out = section.take_or("default_out", GroupDefault::Allow, problems);
+    let log = section.take_or("log", false, problems);
     let mut rules = Vec::new();
     for table in section.tables("rules", problems) {
         let span = table.span.clone();
@@ -480,7 +500,7 @@ fn group(
         );
     }
     section.finish(problems);
-    Some(GroupConfig { name: name.ok()?, default_in, default_out, rules })
+    Some(GroupConfig { name: name.ok()?, default_in, default_out, log, rules })
 }
 
 fn rule(

@@ -8,6 +8,7 @@ use weir_wire::layers::protocol;
 use crate::fragments::DatagramKey;
 use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unread, read};
 use crate::plain;
+use crate::refusals::{Ends, Refusal};
 use crate::rules::{Allowed, Direction, GroupId, Policy};
 use crate::table::{Known, Place, State, Table, ticks};
 use crate::tcp::{Step, step};
@@ -64,6 +65,27 @@ pub enum Why {
     Invalid,
     /// The table has no place for the connection.
     Full,
+}
+
+impl Why {
+    /// The reasons for a refusal.
+    pub(crate) const REFUSES: [Self; 4] = [Self::NoRule, Self::Invalid, Self::Fragment, Self::Full];
+
+    /// The reason in a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Rule(_) => "rule",
+            Self::Default => "default",
+            Self::Established => "established",
+            Self::Related => "related",
+            Self::Needed => "needed",
+            Self::Fragment => "fragment",
+            Self::NoRule => "no_rule",
+            Self::Invalid => "invalid",
+            Self::Full => "full",
+        }
+    }
 }
 
 /// The change that a frame makes if it passes.
@@ -133,8 +155,13 @@ impl Table {
         peer: Peer<'_>,
         now_ns: u64,
     ) -> Option<Decision> {
+        let carried = read(frame.bytes, frame.len);
+        let ends = || carried.as_ref().ok().and_then(Ends::of);
         let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
-        let Thought { mut decision, change, part } = judge.think()?;
+        let Some(Thought { mut decision, change, part }) = judge.think(&carried) else {
+            self.note_refused(direction, Why::Invalid, (frame.vid, None), now_ns);
+            return None;
+        };
         let noted = match change {
             Change::None => true,
             Change::Note(place, key, known) => self.note(place, &key, known),
@@ -151,7 +178,20 @@ impl Table {
                 PartChange::Follow => self.fragments.follow(&key, part, now_ns),
             }
         }
+        if let Decision::Refused(why) = decision {
+            self.note_refused(direction, why, (frame.vid, ends()), now_ns);
+        }
         Some(decision)
+    }
+
+    fn note_refused(
+        &mut self,
+        direction: Direction,
+        why: Why,
+        (vid, ends): (u16, Option<Ends>),
+        now_ns: u64,
+    ) {
+        self.refusals.note(Refusal { direction, why, vid, ends }, now_ns);
     }
 
     /// The decision about a frame, without any change.
@@ -164,7 +204,7 @@ impl Table {
         now_ns: u64,
     ) -> Option<Decision> {
         let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
-        judge.think().map(|thought| thought.decision)
+        judge.think(&read(frame.bytes, frame.len)).map(|thought| thought.decision)
     }
 }
 
@@ -178,14 +218,15 @@ struct Judge<'j> {
 }
 
 impl Judge<'_> {
-    fn think(&self) -> Option<Thought> {
-        Some(match read(self.frame.bytes, self.frame.len) {
+    /// The thought about a frame that carries this; `None` if its headers go on behind the bytes at hand.
+    fn think(&self, carried: &Result<Carried, Unread>) -> Option<Thought> {
+        Some(match carried {
             Err(Unread::Beyond) => return None,
             Err(Unread::Malformed) => Thought::refused(Why::Invalid),
             Ok(Carried::Arp) => Thought::new(Decision::Passes(Why::Needed)),
             Ok(Carried::Other) if self.policy.is_open(self.direction) => passes(Allowed::Default),
             Ok(Carried::Other) => Thought::refused(Why::NoRule),
-            Ok(Carried::Ip(packet)) => self.packet(&packet),
+            Ok(Carried::Ip(packet)) => self.packet(packet),
         })
     }
 

@@ -9,6 +9,7 @@
 //! | `table.rs` | the connections of one interface, in fixed memory |
 //! | `fragments.rs` | datagrams that come in fragments |
 //! | `judge.rs` | the decision about one frame |
+//! | `refusals.rs` | refused frames: how many, and the latest ones |
 //! | `listing.rs` | connections as they are shown |
 //! | `plain.rs` | frames of established connections, in few instructions |
 //!
@@ -20,6 +21,7 @@ mod judge;
 mod listing;
 mod packet;
 mod plain;
+mod refusals;
 mod rules;
 mod table;
 mod tcp;
@@ -27,6 +29,7 @@ mod tcp;
 pub use judge::{Decision, Frame, Peer, Why};
 pub use listing::Connection;
 pub use plain::is_like;
+pub use refusals::{Ends, Refusal, Refusals, Refused};
 pub use rules::{Direction, GroupId, Other, Policy, Rule};
 pub use table::Table;
 

@@ -9,6 +9,7 @@ use weir_wire::layers::protocol;
 
 use crate::fragments::Fragments;
 use crate::packet::{Flags, Key};
+use crate::refusals::Refusals;
 use crate::rules::Direction;
 use crate::tcp::{Step, step};
 
@@ -239,6 +240,7 @@ pub struct Table {
     /// The time at which the table was made.
     pub(crate) since_ns: u64,
     pub(crate) fragments: Fragments,
+    pub(crate) refusals: Refusals,
 }
 
 /// Memory of zeros: pages are taken up when a connection first needs them.
@@ -282,6 +284,7 @@ impl Table {
             sweep: 0,
             since_ns: now_ns,
             fragments: Fragments::default(),
+            refusals: Refusals::default(),
         }
     }
 
@@ -293,6 +296,16 @@ impl Table {
     /// The number of new connections that found no place.
     pub fn refused(&self) -> u64 {
         self.full
+    }
+
+    /// The refused frames.
+    pub fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
+    /// The same, from which the frames since the last look are [taken](Refusals::take).
+    pub fn refusals_mut(&mut self) -> &mut Refusals {
+        &mut self.refusals
     }
 
     /// Two rounds of multiplication with secrets, as in wyhash. Nobody sees a hash or whose bucket is full, so what

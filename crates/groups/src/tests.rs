@@ -6,9 +6,11 @@ mod model;
 use std::net::IpAddr;
 
 use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ping, tcp, udp};
-use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_TAKE_UP_NS, HEAD_LEN};
+use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
 
-use crate::{Decision, Direction, Frame, GroupId, Other, Peer, Policy, Rule, Table, Why, is_like};
+use crate::{
+    Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rule, Table, Why, is_like,
+};
 
 const SECOND: u64 = 1_000_000_000;
 /// Long after the table was made.
@@ -109,6 +111,42 @@ fn an_outward_connection_is_answered_and_an_inward_one_is_refused() {
         !bed.comes(&tcp(PEER, GUEST, 80, 5000, SYN)),
         "the other end opens nothing in its name"
     );
+}
+
+#[test]
+fn refusals_are_counted_and_the_latest_are_told_by_their_ends() {
+    let mut bed = Bed::new(closed_in(&[]));
+    for port in [22, 22, 23] {
+        assert!(!bed.comes(&tcp(PEER, GUEST, 5000 + port, port, SYN)));
+        bed.now_ns += SECOND;
+    }
+    assert!(!bed.comes(&tcp(PEER, GUEST, 5000, 22, SYN | FIN)), "no host sends this");
+    let told = |bed: &mut Bed| {
+        let mut told = Vec::new();
+        let missed = bed.table.refusals_mut().take(|refusal, frames| {
+            let Ends { src, dst, value, protocol } = refusal.ends.unwrap();
+            assert_eq!((src.to_string(), dst.to_string()), (PEER.to_owned(), GUEST.to_owned()));
+            assert_eq!((refusal.direction, protocol), (Direction::In, 6));
+            told.push((refusal.why, value.unwrap(), frames));
+        });
+        (told, missed)
+    };
+    let first = [(Why::NoRule, 22, 2), (Why::NoRule, 23, 1), (Why::Invalid, 22, 1)];
+    assert_eq!(told(&mut bed), (first.to_vec(), 0));
+    assert!(!bed.comes(&tcp(PEER, GUEST, 5000, 23, SYN)));
+    assert_eq!(told(&mut bed), (vec![(Why::NoRule, 23, 1)], 0), "only what came since");
+
+    // A scan of all ports takes no more memory: the oldest give way, and their frames are not lost from the counts.
+    for port in 1..=u16::MAX {
+        bed.now_ns += 1;
+        assert!(!bed.comes(&tcp(PEER, GUEST, 5000, port, SYN)));
+    }
+    let (latest, missed) = told(&mut bed);
+    assert_eq!(latest.len(), GROUP_REFUSALS);
+    assert_eq!(missed, u64::from(u16::MAX) - GROUP_REFUSALS as u64);
+    let counts: Vec<_> = bed.table.refusals().counts(Direction::In).collect();
+    assert_eq!(counts[..2], [(Why::NoRule, 4 + u64::from(u16::MAX)), (Why::Invalid, 1)]);
+    assert!(bed.table.refusals().counts(Direction::Out).all(|(_, frames)| frames == 0));
 }
 
 #[test]

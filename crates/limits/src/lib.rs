@@ -446,6 +446,8 @@ pub const GROUP_TIME_SHIFT: u32 = 24;
 /// For how long after an interface's table was made answers alone may take a connection up (ns): whoever waits for data
 /// sends nothing by itself.
 pub const GROUP_TAKE_UP_NS: u64 = 600_000_000_000;
+/// Refusals of one interface that are shown by their ends: the latest ones.
+pub const GROUP_REFUSALS: usize = 16;
 /// Datagrams in fragments of one interface of which the first fragment has come.
 pub const GROUP_DATAGRAMS: usize = 128;
 /// For how long the others may come (ns).

@@ -13,6 +13,7 @@ use crate::stats::{
 };
 
 mod dispatch;
+mod groups;
 mod hosts;
 mod manager;
 mod overlay;
@@ -23,6 +24,7 @@ mod steering;
 mod traffic;
 
 pub use dispatch::{DispatchExplanation, MovedPair};
+pub use groups::{GroupsExplanation, RefusalExplanation};
 pub use hosts::HostExplanation;
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
@@ -112,6 +114,9 @@ pub struct VifExplanation {
     /// The source guard of the guest's addresses; none if it is off.
     #[serde(default)]
     pub guard: Option<GuardExplanation>,
+    /// The interface's security groups, and the frames that they refused; none without groups.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<GroupsExplanation>,
     /// The spread of flows over several receive queues; none if one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,

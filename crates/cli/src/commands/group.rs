@@ -96,7 +96,8 @@ fn connections(
 }
 
 fn defaults_of(group: &GroupStats) -> String {
-    format!("in {}, out {}", group.default_in, group.default_out)
+    let log = if group.log { ", refusals logged" } else { "" };
+    format!("in {}, out {}{log}", group.default_in, group.default_out)
 }
 
 fn show(group: &GroupStats, stats: &SwitchStats, out: &mut dyn Write) -> std::io::Result<()> {

@@ -2,11 +2,12 @@
 
 use std::fmt::{self, Write as _};
 
-use weir_config::Receiving;
+use weir_config::{Receiving, SecurityGroup};
 use weir_switch::explain::{
-    DispatchExplanation, HostExplanation, MovedPair, OverlayExplanation, OverlayNetworkExplanation,
-    Passes, PortShare, ReceivingExplanation, SharingExplanation, SteeringExplanation,
-    UplinkExplanation, UplinkLayer, Verdict, VifExplanation,
+    DispatchExplanation, GroupsExplanation, HostExplanation, MovedPair, OverlayExplanation,
+    OverlayNetworkExplanation, Passes, PortShare, ReceivingExplanation, RefusalExplanation,
+    SharingExplanation, SteeringExplanation, UplinkExplanation, UplinkLayer, Verdict,
+    VifExplanation,
 };
 use weir_switch::stats::{
     BlockStats, BondStats, BondUplinkStats, CallSettings, GuardExplanation, LeaseExplanation,
@@ -125,6 +126,9 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     if let Some(it) = &it.guard {
         guard(f, it)?;
     }
+    if let Some(it) = &it.groups {
+        groups(f, it)?;
+    }
     if let Some(it) = &it.steering {
         steering(f, it)?;
     }
@@ -143,6 +147,44 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
         writeln!(f, "told too late: {breaches}")?;
     }
     rules(f, [(it.name.as_str(), it.filter.as_slice())])
+}
+
+/// The security groups, and the frames that they refused.
+fn groups(f: &mut String, it: &GroupsExplanation) -> fmt::Result {
+    let names = |groups: &[SecurityGroup]| {
+        groups.iter().map(SecurityGroup::as_str).collect::<Vec<_>>().join(", ")
+    };
+    write!(f, "groups: {}", names(&it.groups))?;
+    let said = [("in closed by", &it.close_in), ("out closed by", &it.close_out)];
+    for (what, groups) in said.into_iter().chain([("logged by", &it.log)]) {
+        if !groups.is_empty() {
+            write!(f, "; {what} {}", names(groups))?;
+        }
+    }
+    for (direction, refused) in [("in", &it.refused_in), ("out", &it.refused_out)] {
+        let refused = by_reason(refused);
+        if !refused.is_empty() {
+            write!(f, "; refused {direction}: {refused}")?;
+        }
+    }
+    writeln!(f)?;
+    it.refused.iter().try_for_each(|it| writeln!(f, "  {}", refusal(it)))
+}
+
+fn refusal(it: &RefusalExplanation) -> String {
+    let protocol = it.protocol.as_deref().unwrap_or("no IP packet");
+    let ends = match (&it.from, &it.to) {
+        (Some(from), Some(to)) => format!(" {from} to {to}"),
+        _ => String::new(),
+    };
+    let port = it.port.map_or_else(String::new, |port| format!(" port {port}"));
+    let kind = it.icmp_type.map_or_else(String::new, |kind| format!(" type {kind}"));
+    let vlan = it.vlan.map_or_else(String::new, |vlan| format!(" VLAN {vlan}"));
+    let (direction, reason, frames) = (it.direction, &it.reason, decimal(it.frames));
+    let ago = time(it.ago_ms.saturating_mul(1_000_000));
+    format!(
+        "{direction} {protocol}{ends}{port}{kind}{vlan}: {reason}, frames: {frames}, last {ago} ago"
+    )
 }
 
 /// An uplink, with its treatment of frames that come in on it.

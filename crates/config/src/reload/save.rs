@@ -168,6 +168,10 @@ impl Running<'_> {
             let table = table(document, "group", Some(group.name.as_str()));
             table.insert("default_in", Item::Value(group.default_in.to_string().into()));
             table.insert("default_out", Item::Value(group.default_out.to_string().into()));
+            table.remove("log");
+            if group.log {
+                table.insert("log", Item::Value(true.into()));
+            }
             table.remove("rules");
             if !group.rules.is_empty() {
                 table.insert("rules", lines(group.rules.iter().map(group_rule)));

@@ -168,6 +168,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
 const GROUP_KEYS: &[(&str, &str, &str, bool)] = &[
     ("default_in", "", "default_in = \"allow\"", true),
     ("default_out", "", "default_out = \"deny\"", true),
+    ("log", "", "log = true", true),
     ("rules", "", "rules = [{ direction = \"in\", protocol = \"tcp\" }]", true),
 ];
 
@@ -520,12 +521,14 @@ fn groups_change_alive_with_who_is_in_them() {
     let started =
         Started::with("[group.web]\n[group.old]\n[vif.web0]\ngroups = [\"web\", \"old\"]\n");
     let rule = "rules = [{ direction = \"in\", protocol = \"tcp\", ports = \"80,443\" }]";
-    let text = format!("[group.web]\n{rule}\n[group.new]\n[vif.web0]\ngroups = [\"new\"]\n");
+    let text =
+        format!("[group.web]\nlog = true\n{rule}\n[group.new]\n[vif.web0]\ngroups = [\"new\"]\n");
     let (difference, steps) = started.compare(&text);
     assert_eq!(
         lines(&difference),
         [
             "group.web Changed",
+            "group.web.log default -> true",
             "group.web.rules default -> in tcp 80,443 from any",
             "group.old Removed",
             "group.new Added",

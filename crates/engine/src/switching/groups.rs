@@ -7,11 +7,12 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 
 use weir_fabric::EgressTag;
-use weir_groups::{Decision, Direction, Frame, Peer, Policy, Table, is_like};
+use weir_groups::{Decision, Direction, Frame, Peer, Policy, Refusal, Refusals, Table, is_like};
 
 use crate::frames::burst::Burst;
 use crate::frames::port::Outgoing;
 use crate::threads::lock::lock;
+use crate::threads::logs::Logs;
 
 /// The rules of a port's groups, and its connections.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct PortGroups {
     policy: Policy,
     /// Goes on when rules change. Workers that serve the port, or send to it, take turns burst by burst.
     table: Arc<Mutex<Table>>,
+    /// Goes on as the table does.
+    logs: Arc<Logs<1>>,
 }
 
 impl PortGroups {
@@ -29,7 +32,8 @@ impl PortGroups {
         let table = before.map(|before| Arc::clone(&before.table));
         let table = table.unwrap_or_else(|| Arc::new(Mutex::new(Table::new(seed(), now_ns))));
         let generation = before.map_or(0, |before| before.policy.generation.wrapping_add(1));
-        Self { policy: Policy { generation, ..policy }, table }
+        let logs = before.map_or_else(Arc::default, |before| Arc::clone(&before.logs));
+        Self { policy: Policy { generation, ..policy }, table, logs }
     }
 
     /// This end, as the other end's rules see it.
@@ -41,6 +45,24 @@ impl PortGroups {
     pub fn connections(&self) -> (u32, u64) {
         let table = lock(&self.table);
         (table.connections(), table.refused())
+    }
+
+    /// The refused frames.
+    pub fn refusals(&self) -> Refusals {
+        lock(&self.table).refusals().clone()
+    }
+
+    /// Refusals of the frames since the last call, with their number, and the frames of refusals that others displaced.
+    pub fn take_refusals(&self) -> (Vec<(Refusal, u64)>, u64) {
+        let mut taken = Vec::new();
+        let missed =
+            lock(&self.table).refusals_mut().take(|refusal, times| taken.push((refusal, times)));
+        (taken, missed)
+    }
+
+    /// The log messages about refusals.
+    pub fn logs(&self) -> &Logs<1> {
+        &self.logs
     }
 
     /// A [page](Table::page) of the connections.

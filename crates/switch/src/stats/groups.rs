@@ -13,6 +13,9 @@ pub struct GroupStats {
     pub default_in: GroupDefault,
     /// The action for connections from the group's interfaces that match no rule.
     pub default_out: GroupDefault,
+    /// Refusals by a direction that the group closes are logged.
+    #[serde(default)]
+    pub log: bool,
     /// Connections that are allowed, such as `in tcp 80,443 from group:lb`.
     pub rules: Vec<String>,
     /// The interfaces in the group.

@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError};
 use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, VifConfig, VifGroups};
 use weir_engine::clock;
 use weir_fabric::PortId;
-use weir_groups::{Connection, Decision, Direction, Why};
+use weir_groups::{Connection, Decision, Direction, Ends, Refused, Why};
 use weir_limits::GROUP_PAGE;
 
 use super::{Ports, Switch, Vif};
 use crate::control::Response;
+use crate::explain::{GroupsExplanation, RefusalExplanation};
 use crate::stats::{ConnectionPage, ConnectionStats, GroupStats};
 
 impl Switch {
@@ -53,6 +54,7 @@ impl Switch {
                 name: group.name.to_string(),
                 default_in: group.default_in,
                 default_out: group.default_out,
+                log: group.log,
                 rules: group.rules.iter().map(ToString::to_string).collect(),
                 vifs: vifs.map(|vif| vif.config.name.clone()).collect(),
             }
@@ -108,6 +110,74 @@ impl Switch {
         vifs.collect()
     }
 
+    /// An interface's groups, and the frames that they refused.
+    pub(super) fn groups_of(&self, vif: &Vif) -> Option<GroupsExplanation> {
+        let port = self.engine.groups(vif.port.id())?;
+        let (groups, refusals, own) = (self.groups(), port.refusals(), &vif.config.groups);
+        let closing =
+            |direction| groups.closing(own, direction).map(|it| it.name.clone()).collect();
+        let logs = |name: &&_| groups.get(name).is_some_and(|group| group.log);
+        let counts = |direction| {
+            let counts = refusals.counts(direction).filter(|(_, frames)| *frames > 0);
+            counts.map(|(why, frames)| (why.word().to_owned(), frames)).collect()
+        };
+        let mut refused: Vec<_> = refusals.latest().map(RefusalExplanation::from).collect();
+        refused.sort_by_key(|it| (std::cmp::Reverse(it.frames), it.ago_ms));
+        Some(GroupsExplanation {
+            groups: own.as_slice().to_vec(),
+            close_in: closing(Direction::In),
+            close_out: closing(Direction::Out),
+            log: own.as_slice().iter().filter(logs).cloned().collect(),
+            refused_in: counts(Direction::In),
+            refused_out: counts(Direction::Out),
+            refused,
+            log_lines_unsaid: port.logs().unsaid(),
+        })
+    }
+
+    /// Logs the frames that were refused since the last call because a group with `log` closes their direction.
+    pub fn log_refusals(&self) {
+        let groups = self.groups();
+        // A log that stands still may hold up this thread, but no change of ports.
+        let ports = self.ports();
+        let in_groups = ports.vifs.iter().filter_map(|vif| {
+            let port = self.engine.groups(vif.port.id())?;
+            Some((vif.config.name.clone(), vif.config.groups.clone(), port))
+        });
+        let in_groups: Vec<_> = in_groups.collect();
+        drop(ports);
+        for (name, own, port) in in_groups {
+            let (taken, mut missed) = port.take_refusals();
+            for (refusal, frames) in taken {
+                let closing = groups.closing(&own, refusal.direction);
+                let logging = closing.filter(|group| group.log && refusal.why == Why::NoRule);
+                let logging: Vec<_> = logging.map(|group| group.name.as_str()).collect();
+                if logging.is_empty() {
+                    continue;
+                }
+                let ends = refusal.ends;
+                let Told { protocol, port: to_port, icmp_type } = Told::of(ends);
+                port.logs().say(0, |unsaid| {
+                    tracing::warn!(
+                        vif = name.as_str(),
+                        direction = %direction(refusal.direction),
+                        group = logging.join(","),
+                        protocol,
+                        from = ends.map(|ends| ends.src.to_string()),
+                        to = ends.map(|ends| ends.dst.to_string()),
+                        port = to_port,
+                        icmp_type,
+                        vlan = some(refusal.vid.into()),
+                        frames,
+                        displaced = some(std::mem::take(&mut missed)),
+                        unsaid,
+                        "a group has refused frames"
+                    );
+                });
+            }
+        }
+    }
+
     /// A decision of an interface's groups in words.
     pub(crate) fn group_words(
         &self,
@@ -136,10 +206,73 @@ impl Switch {
                 "the first fragment of the datagram has passed".into()
             }
             Why::Fragment => "the fragment has no place in a datagram that has passed".into(),
-            Why::NoRule => format!("no rule of groups {groups} allows this to go {direction}"),
+            Why::NoRule => {
+                let (all, way) =
+                    (self.groups(), if receives { Direction::In } else { Direction::Out });
+                let closing = all.closing(groups, way).map(|group| group.name.as_str());
+                let closing: Vec<_> = closing.collect();
+                let refused = format!("no rule of groups {groups} allows this to go {direction}");
+                match closing.len() == groups.as_slice().len() {
+                    true => refused,
+                    false => format!("{refused}, which {} closes", closing.join(", ")),
+                }
+            }
             Why::Invalid => "no host sends such a packet in this place".into(),
             Why::Full => "the interface has as many connections as it may".into(),
         }
+    }
+}
+
+/// The number, unless there is nothing to say.
+fn some(number: u64) -> Option<u64> {
+    (number > 0).then_some(number)
+}
+
+impl From<Refused> for RefusalExplanation {
+    fn from(refused: Refused) -> Self {
+        let Refused { refusal, times, last_ns, .. } = refused;
+        let told = Told::of(refusal.ends);
+        Self {
+            direction: direction(refusal.direction),
+            reason: refusal.why.word().into(),
+            vlan: (refusal.vid != 0).then_some(refusal.vid),
+            protocol: told.protocol,
+            from: refusal.ends.map(|ends| ends.src.to_string()),
+            to: refusal.ends.map(|ends| ends.dst.to_string()),
+            port: told.port,
+            icmp_type: told.icmp_type,
+            frames: times,
+            ago_ms: clock::now_ns().saturating_sub(last_ns) / 1_000_000,
+        }
+    }
+}
+
+/// The protocol of a packet with its value, as a rule names them.
+struct Told {
+    protocol: Option<String>,
+    port: Option<u16>,
+    icmp_type: Option<u16>,
+}
+
+impl Told {
+    fn of(ends: Option<Ends>) -> Self {
+        let protocol = ends.map(|ends| RuleProtocol::from(ends.protocol));
+        let value = |key| {
+            let value = ends.and_then(|ends| ends.value);
+            value.filter(|_| protocol.and_then(RuleProtocol::values_key) == Some(key))
+        };
+        Self {
+            port: value("ports"),
+            icmp_type: value("types"),
+            protocol: protocol.map(|it| it.to_string()),
+        }
+    }
+}
+
+fn direction(direction: Direction) -> RuleDirection {
+    match direction {
+        Direction::In => RuleDirection::In,
+        Direction::Out => RuleDirection::Out,
     }
 }
 
@@ -156,10 +289,7 @@ fn shown(connection: Connection) -> ConnectionStats {
         own: with_port(own, ports.map(|(own, _)| own)),
         peer: with_port(peer, ports.map(|(_, peer)| peer)),
         identifier,
-        opened: match opener {
-            Direction::In => RuleDirection::In,
-            Direction::Out => RuleDirection::Out,
-        },
+        opened: direction(opener),
         state: state.to_owned(),
         idle_ms: idle_ns / 1_000_000,
     }

@@ -91,6 +91,7 @@ impl Switch {
                 elapsed_ns: now_ns,
             },
             guard: vif.guard_explanation(now_ns),
+            groups: self.groups_of(vif),
             steering,
             hosts: self.hosts_of(&ports, &vif.config.vlan),
             traffic: self.vif_traffic(vif),

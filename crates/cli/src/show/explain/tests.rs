@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use weir_config::GuardMode;
+use weir_config::{GuardMode, RuleDirection};
 use weir_switch::explain::{MoveExplanation, QueueExplanation, SteeringQueue};
 use weir_switch::stats::{QueuePairNumbers, Silence, SilentRing, Times};
 
@@ -70,6 +70,35 @@ fn explanation_for_people() {
     ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came; the descriptor of SET_VRING_KICK is not the one that the guest's notification ends in: look at the monitor's ioeventfd
     agent: none is configured
     told too late: asked_late 2
+    ");
+}
+
+#[test]
+fn groups_are_told_with_what_they_refused() {
+    let refused = RefusalExplanation {
+        direction: RuleDirection::In,
+        reason: "no_rule".into(),
+        vlan: None,
+        protocol: Some("tcp".into()),
+        from: Some("10.0.0.2".into()),
+        to: Some("10.0.0.1".into()),
+        port: Some(22),
+        icmp_type: None,
+        frames: 2,
+        ago_ms: 3000,
+    };
+    let [web, ssh]: [SecurityGroup; 2] = ["web", "ssh"].map(|name| name.parse().unwrap());
+    let it = GroupsExplanation {
+        groups: vec![web.clone(), ssh],
+        close_in: vec![web.clone()],
+        log: vec![web],
+        refused_in: BTreeMap::from([("invalid".into(), 1), ("no_rule".into(), 2)]),
+        refused: vec![refused],
+        ..GroupsExplanation::default()
+    };
+    insta::assert_snapshot!(text(|f| groups(f, &it)), @r"
+    groups: web, ssh; in closed by web; logged by web; refused in: invalid 1, no_rule 2
+      in tcp 10.0.0.2 to 10.0.0.1 port 22: no_rule, frames: 2, last 3 s ago
     ");
 }
 

@@ -1,5 +1,11 @@
 //! Security groups between built-in guests.
 
+use std::io::Write;
+use std::sync::PoisonError;
+
+use weir_config::SecurityGroup;
+use weir_limits::{GROUP_REFUSALS, LOG_LINES_MAX};
+
 use super::*;
 use crate::control::ReloadOutcome;
 use crate::stats::GroupStats;
@@ -52,6 +58,30 @@ fn next(pair: &mut QueuePair) -> Vec<u8> {
     let mut got = Vec::new();
     eventually("a frame arrives", || pair.recv_into(&mut got).is_some());
     got
+}
+
+/// A log in memory.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines that this thread logs meanwhile.
+fn logged(does: impl FnOnce()) -> Vec<String> {
+    let log = Log::default();
+    let writer = log.clone();
+    let to = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone());
+    tracing::subscriber::with_default(to.finish(), does);
+    let bytes = std::mem::take(&mut *log.0.lock().unwrap_or_else(PoisonError::into_inner));
+    String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
 }
 
 impl Bench {
@@ -169,6 +199,82 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
     forgets("a", bench.port("a").limits["connections"].used, 1);
     assert_eq!(bench.port("a").limits["connections"].used, 0);
     assert!(matches!(flush("nobody"), Response::Error { .. }));
+}
+
+#[test]
+fn refusals_are_explained_and_logged_if_the_group_says_so() {
+    let groups = "[group.web]\nlog = true\n[group.ssh]\ndefault_in = \"allow\"\nlog = true\n";
+    let vifs = "[vif.a]\ngroups = [\"web\", \"ssh\"]\n[vif.b]\n[vif.c]\n";
+    let bench = Bench::with(&format!("{groups}{vifs}"));
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let ([_], [b]) = (&mut a[..], &mut b[..]) else { panic!("a queue pair each") };
+    bench.in_vain(b, &tcp(2, 1, [4000, 22], SYN), "a", "group_in");
+    bench.in_vain(b, &tcp(2, 1, [4001, 22], SYN), "a", "group_in");
+    bench.in_vain(b, &tcp(2, 1, [4001, 23], SYN | 4), "a", "group_in");
+
+    assert_eq!(
+        bench.says("b", &tcp(2, 1, [4000, 22], SYN)),
+        ["a: no rule of groups web, ssh allows this to go in, which web closes"]
+    );
+    let it = bench.explain("a").groups.unwrap();
+    let names =
+        |groups: &[SecurityGroup]| groups.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!((names(&it.close_in), names(&it.close_out)), (vec!["web".to_owned()], vec![]));
+    assert_eq!(names(&it.log), ["web", "ssh"]);
+    assert_eq!(it.refused_in, [("invalid".to_owned(), 1), ("no_rule".to_owned(), 2)].into());
+    assert_eq!(it.refused_out, [].into());
+    let [syn, odd] = &it.refused[..] else { panic!("{it:?}") };
+    assert_eq!((syn.reason.as_str(), syn.frames, syn.port), ("no_rule", 2, Some(22)));
+    assert_eq!((syn.from.as_deref(), syn.to.as_deref()), (Some("10.0.0.2"), Some("10.0.0.1")));
+    assert_eq!((odd.reason.as_str(), odd.frames, odd.port), ("invalid", 1, Some(23)));
+    assert_eq!(bench.explain("b").groups, None);
+
+    // All tests of the process share the log's bound, so a line may have to wait for its turn.
+    let mut lines = Vec::new();
+    eventually("a line is written", || {
+        bench.in_vain(b, &tcp(2, 1, [4000, 22], SYN), "a", "group_in");
+        lines = logged(|| bench.switch.log_refusals());
+        !lines.is_empty()
+    });
+    let [line] = &lines[..] else {
+        panic!("of what no host sends no group says a word: {lines:?}")
+    };
+    let says = [
+        "vif=\"a\"",
+        "direction=in",
+        "group=\"web\"",
+        "protocol=\"tcp\"",
+        "from=\"10.0.0.2\"",
+        "to=\"10.0.0.1\"",
+        "port=22",
+        "frames=",
+    ];
+    assert!(says.iter().all(|it| line.contains(it)), "{line}");
+    let unsaid = || bench.explain("a").groups.unwrap().log_lines_unsaid;
+    let before = unsaid();
+    assert_eq!((logged(|| bench.switch.log_refusals()).len(), unsaid()), (0, before), "told once");
+
+    for port in 0..20 {
+        bench.in_vain(b, &tcp(2, 1, [4000, 100 + port], SYN), "a", "group_in");
+    }
+    let lines = logged(|| bench.switch.log_refusals());
+    assert!(lines.len() < LOG_LINES_MAX as usize, "{lines:?}");
+    assert_eq!(lines.len() as u64 + unsaid() - before, GROUP_REFUSALS as u64);
+    if let Some(line) = lines.first() {
+        // Both refusals of before were told before they gave way.
+        assert!(line.contains(&format!("displaced={}", 20 - GROUP_REFUSALS)), "{line}");
+    }
+
+    let before = unsaid();
+    let open = "[group.web]\n[group.ssh]\ndefault_in = \"allow\"\nlog = true\n";
+    bench.reload(&format!("{open}{vifs}"));
+    bench.in_vain(b, &tcp(2, 1, [4000, 22], SYN), "a", "group_in");
+    assert_eq!(
+        (logged(|| bench.switch.log_refusals()).len(), unsaid()),
+        (0, before),
+        "ssh is open"
+    );
 }
 
 #[test]
