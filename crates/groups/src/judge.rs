@@ -431,11 +431,12 @@ impl Judge<'_> {
 
     /// A segment in the middle of a connection that is not known. The connection is taken up if the rules would let this
     /// end open it. It is also taken up if they would let the other end open it, and either the guest itself sends the
-    /// segment or the table is new: the table before it ended with weir or with a move.
+    /// segment or the table is new: the table before it ended with weir or with a move. SYN with ACK to the guest is not
+    /// taken up: it is no data that a guest waits for, and a guest that has asked sends its SYN again.
     fn take_up(&self, place: Place, key: Key, flow: &Flow, flags: Flags) -> Thought {
         let answers = flags.has(Flags::SYN);
         let is_new = self.now_ns.saturating_sub(self.table.since_ns) < GROUP_TAKE_UP_NS;
-        let may_answer = self.direction == Direction::Out || is_new;
+        let may_answer = self.direction == Direction::Out || is_new && !answers;
         let own = self.allowed(flow).filter(|_| !answers);
         let other = || self.allowed_reversed(flow).filter(|_| may_answer);
         let (opener, allowed) = match own {

@@ -331,6 +331,13 @@ fn a_segment_in_the_middle_is_taken_up_by_the_written_rule() {
         "the table is new: who waits for data says nothing"
     );
     assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5001, SYN)));
+    let answer = tcp(PEER, GUEST, 80, 5002, SYN | ACK);
+    assert!(!bed.comes(&answer), "it would reach a closed port");
+    assert!(bed.goes(&tcp(GUEST, PEER, 5002, 80, SYN)), "the guest asks again");
+    assert!(bed.comes(&answer));
+    let serves = rule(Direction::In, Some(6), &[(80, 80)], Other::Anyone);
+    let mut bed = Bed { now_ns: SECOND, ..Bed::new(closed_in(&[serves])) };
+    assert!(bed.goes(&tcp(GUEST, PEER, 80, 5000, SYN | ACK)), "the guest itself answers");
     let deny_out = Policy { allow_out: false, ..closed_in(&[]) };
     let mut bed = Bed { now_ns: SECOND, ..Bed::new(deny_out) };
     assert!(
