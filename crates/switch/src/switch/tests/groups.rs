@@ -152,8 +152,8 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
         }
     }
     assert_eq!(connections.len(), 2, "{connections:?}");
-    let open = connections.iter().find(|it| it.peer == "10.0.0.2:80").unwrap();
-    assert_eq!((open.own.as_str(), open.protocol.as_str()), ("10.0.0.1:5000", "tcp"));
+    let open = connections.iter().find(|it| it.own == "10.0.0.1:5000").unwrap();
+    assert_eq!((open.peer.as_str(), open.protocol.as_str()), ("10.0.0.2:80", "tcp"));
     assert_eq!((open.state.as_str(), open.opened.to_string().as_str()), ("established", "out"));
 
     let asked = udp(1, 2, [6000, 53]);
