@@ -13,8 +13,6 @@ use super::template::{NoSuchTemplate, Templates};
 use super::values::{LatencyBudget, Schedule, SocketPath, UplinkKind};
 use super::{Config, UplinkConfig, VifConfig, XenConfig};
 
-/// The table `[xen]`, as faults call it.
-const XEN: &str = "xen";
 /// The place of a table's header.
 pub(super) const HEADER: &str = "";
 
@@ -131,7 +129,7 @@ impl Whole<'_> {
             let of_uplink = uplink.faults(self.schedule).into_iter().chain(network);
             faults.extend(of_uplink.map(|fault| TableFault::of(&table, fault)));
         }
-        let xen = self.xen.map(|xen| (XEN.to_owned(), &xen.vif));
+        let xen = self.xen.iter().flat_map(|xen| xen.tables());
         for (table, vif) in self.vifs.iter().map(|vif| (table_of(vif), *vif)).chain(xen) {
             let budget = vif.latency_budget.unwrap_or(self.latency_budget);
             let network = self.networks.check_vif(vif).err().map(Fault::from);

@@ -39,7 +39,7 @@ keys! {
 
 /// Advice for Xen guests, which cannot all have the same addresses.
 const EACH_ITS_OWN: &str =
-    "each guest has its own: `weir vif set vif3.0 source_guard=configured addresses=...`";
+    "each guest has its own: in a table [xen-vif.\"NAME.N\"], or by `weir vif set`";
 
 /// Addresses and prefixes of a guest, at most [`SOURCE_ADDRESSES_MAX`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -71,9 +71,9 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         let template = places.iter().find(|(name, _)| placed.port.template.as_ref() == Some(name));
         placed.places.template = template.map(|(_, places)| Rc::clone(places));
     }
-    let xen = root
-        .subtable("xen", &mut problems)
-        .map(|section| XenConfig::from_section(section, &mut problems));
+    let own = root.subtables("xen-vif", &mut problems);
+    let xen = root.subtable("xen", &mut problems);
+    let xen = XenConfig::from_sections(xen, own, &mut problems);
     root.finish(&mut problems);
 
     for placed in &mut vifs {
@@ -94,7 +94,7 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         };
         let places = uplinks.iter().map(|placed| &placed.places);
         let places = places.chain(vifs.iter().map(|placed| &placed.places));
-        let places = places.chain(&switch_places).chain(xen.iter().map(|(_, places)| places));
+        let places = places.chain(&switch_places).chain(xen.iter().flat_map(|(_, places)| places));
         report(&whole.faults(), &places.collect::<Vec<_>>(), &mut problems);
     }
     if !problems.is_empty() {
@@ -284,7 +284,7 @@ fn vif(
         copied.fits(template).then_some(template)
     });
     let plain = VifConfig::template;
-    let mut port = template.map_or_else(plain, |it| template::under(it, &mut section));
+    let mut port = template.map_or_else(plain, |it| template::under(&it.vif, &mut section));
     port.read_keys(&mut section, |key| key.name != "socket", problems);
     if in_file && let Some(span) = section.refuse("by") {
         problems.push(

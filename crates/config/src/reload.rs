@@ -192,6 +192,12 @@ impl Running<'_> {
         steps.templates = (*self.templates != file.templates).then(|| file.templates.clone());
         let xen = (self.xen.map(XenConfig::keys), file.xen.as_ref().map(XenConfig::keys));
         tables.extend(with_a_restart("xen".into(), xen));
+        let own = |xen: Option<&XenConfig>| xen.map(XenConfig::own_keys).unwrap_or_default();
+        let (mut now, mut wanted) = (own(self.xen), own(file.xen.as_ref()));
+        for table in now.keys().chain(wanted.keys()).cloned().collect::<BTreeSet<_>>() {
+            let rows = (now.remove(&table), wanted.remove(&table));
+            tables.extend(with_a_restart(table, rows));
+        }
         self.compare_uplinks(file, &mut tables, &mut steps);
         self.compare_vifs(file, &mut tables, &mut steps);
         (Difference { tables }, steps)

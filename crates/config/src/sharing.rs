@@ -10,7 +10,7 @@ use super::check::Fault;
 use super::keys::keys;
 use super::settings::Change;
 use super::values::{
-    BitRate, BurstSize, LateTurns, PacketBurst, PacketRate, Period, Schedule, Weight,
+    BitRate, BurstSize, LateTurns, PacketBurst, PacketRate, Period, Schedule, ValueError, Weight,
 };
 
 keys! {
@@ -131,6 +131,22 @@ impl Sharing {
             Window::new(late.x, late.y, period.get()).ok()
         });
         Share { weight: self.weight.map_or(1, Weight::get), window }
+    }
+
+    /// The share with sending limited to `bytes` in each `interval_us`, in place of its own rate in bits/s. A limit
+    /// above the highest rate is none.
+    ///
+    /// # Errors
+    /// [`ValueError`] if the rate is below the lowest one.
+    pub fn with_credit(self, bytes: u64, interval_us: u32) -> Result<Self, ValueError> {
+        let bits_per_s = u128::from(bytes) * 8_000_000 / u128::from(interval_us.max(1));
+        let bits_per_s = u64::try_from(bits_per_s).unwrap_or(u64::MAX);
+        if bits_per_s > limits::RATE_BITS_MAX {
+            return Ok(Self { rate: None, burst: None, ..self });
+        }
+        let burst = bytes.clamp(limits::FRAME_LEN_MAX.into(), limits::RATE_BURST_BYTES_MAX);
+        let rate = Some(format!("{bits_per_s}bit").parse()?);
+        Ok(Self { rate, burst: Some(format!("{burst}B").parse()?), ..self })
     }
 
     /// The sending rates for the engine. The default burst is

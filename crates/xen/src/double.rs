@@ -95,6 +95,21 @@ impl Host {
     /// # Panics
     /// If xenstore refuses it.
     pub fn attach(&self, domain: DomainId, handle: u32, mac: &str, bridge: &str) {
+        self.attach_with(domain, handle, mac, bridge, &[]);
+    }
+
+    /// As [`attach`](Self::attach), with more keys of the back end's.
+    ///
+    /// # Panics
+    /// If xenstore refuses it.
+    pub fn attach_with(
+        &self,
+        domain: DomainId,
+        handle: u32,
+        mac: &str,
+        bridge: &str,
+        more: &[(&'static str, &str)],
+    ) {
         let DomainId(id) = domain;
         let front = format!("/local/domain/{id}/device/vif/{handle}");
         let back = format!("/local/domain/0/backend/vif/{id}/{handle}");
@@ -120,6 +135,8 @@ impl Host {
             (&front, "handle", handle.to_string()),
             (&front, "mac", mac.into()),
         ];
+        let more = more.iter().map(|(key, value)| (&back, *key, (*value).to_owned()));
+        let nodes: Vec<_> = nodes.into_iter().chain(more).collect();
         let attached = client.transaction(|transaction| {
             nodes.iter().try_for_each(|(directory, key, value)| {
                 transaction.write(&format!("{directory}/{key}"), value.as_bytes())

@@ -13,8 +13,8 @@ mod keys;
 mod vifs;
 
 pub use backend::{Action, Backend, Seen, XenbusState};
-pub use channel::channel_socket;
-pub use keys::{FrontKeys, KeyError, Offer, QueueKeys, RingKeys, VifKeys};
+pub use channel::{channel_socket, domain_name};
+pub use keys::{Credit, FrontKeys, KeyError, Offer, QueueKeys, RingKeys, VifKeys};
 pub use vifs::{Serve, VifId, Vifs};
 
 #[cfg(test)]

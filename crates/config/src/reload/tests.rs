@@ -304,6 +304,18 @@ fn xen_guests_interfaces_are_not_the_files() {
     let (difference, steps) = started.compare("[xen]\n[vif.\"vif3.0\"]\n");
     assert_eq!(lines(&difference)[0], "vif.vif3.0 Added (not alive)");
     assert_eq!(steps, Steps::default());
+    let own = "[xen]\n[xen-vif.\"web.0\"]\nqueues = 2\n";
+    let (same, _) = Started::with(own).compare(own);
+    assert!(same.is_empty());
+    for (before, after, what) in [
+        ("[xen]\n", own.to_owned(), "xen-vif.web.0"),
+        (own, "[xen]\n".to_owned(), "xen-vif.web.0"),
+        (own, own.replace('2', "4"), "xen-vif.web.0.queues"),
+    ] {
+        let (difference, steps) = Started::with(before).compare(&after);
+        assert_eq!(steps, Steps::default());
+        assert_eq!(difference.fixed().map(|(what, _)| what).collect::<Vec<_>>(), [what]);
+    }
     for (before, after) in [("", "[xen]\n"), ("[xen]\n", "")] {
         let (difference, _) = Started::with(before).compare(after);
         assert_eq!(difference.fixed().map(|(what, _)| what).collect::<Vec<_>>(), ["xen"]);

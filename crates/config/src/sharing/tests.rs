@@ -183,3 +183,18 @@ fn what_is_cleared_takes_along_what_belongs_to_it() {
     crate::keys::Alters::apply(clear, &mut sharing);
     assert_eq!(sharing, Sharing::default());
 }
+
+#[test]
+fn bytes_in_an_interval_are_a_rate_and_its_burst() {
+    let weighed = Sharing { weight: Some("3".parse().unwrap()), ..Sharing::default() };
+    let limited = |bytes, us| weighed.with_credit(bytes, us).unwrap();
+    let shown = |it: Sharing| (it.rate.unwrap().to_string(), it.burst.unwrap().get());
+    assert_eq!(shown(limited(62_500, 50_000)), ("10Mbit".into(), limits::FRAME_LEN_MAX.into()));
+    assert_eq!(shown(limited(6_250_000, 50_000)), ("1Gbit".into(), 6_250_000));
+    assert_eq!(limited(62_500, 50_000).weight, weighed.weight);
+    let own = Sharing { rate: Some("1Gbit".parse().unwrap()), ..weighed };
+    assert_eq!(own.with_credit(u64::MAX, 1).unwrap(), weighed);
+    assert_eq!(limited(62_500, 0).rate.unwrap().to_string(), "500Gbit");
+    let error = weighed.with_credit(1, u32::MAX).unwrap_err().to_string();
+    assert_eq!(error, "`0bit` is not within 64kbit to 1000Gbit");
+}

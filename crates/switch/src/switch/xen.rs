@@ -11,8 +11,8 @@ use weir_config::{SocketPath, ValueError, VifConfig, XenConfig};
 use weir_limits::PORTS_MAX;
 use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
 use weir_wire::Mac;
-use weir_xen::store::Client;
-use weir_xen::vif::{VifId, VifKeys, channel_socket};
+use weir_xen::store::{Client, StoreError};
+use weir_xen::vif::{Credit, KeyError, VifId, VifKeys, channel_socket, domain_name};
 use weir_xen::{Hypervisor, Xen};
 
 use super::settings::{closed, passes_nothing};
@@ -28,6 +28,14 @@ const KERNEL_BACK_END: &str = "/sys/bus/xen-backend/drivers/vif";
 enum AttachError {
     #[error(transparent)]
     Value(#[from] ValueError),
+    #[error("its limit is not understood: {0}")]
+    Limit(#[from] KeyError),
+    #[error("its limit cannot be kept: rate: {0}")]
+    Rate(ValueError),
+    #[error("weir cannot read the name of its domain, which [xen-vif] needs")]
+    NoName,
+    #[error(transparent)]
+    Store(#[from] StoreError),
     #[error("a port called {0} exists already")]
     Name(VifId),
     #[error("the switch already has {PORTS_MAX} ports, the maximum")]
@@ -45,6 +53,15 @@ struct Plug<S> {
 }
 
 impl<S: Read + Write> Plug<S> {
+    /// The name of a vif's domain with its number in it, where one has settings of its own.
+    fn guest(&mut self, vif: VifId) -> Result<Option<String>, AttachError> {
+        if self.config.own.is_empty() {
+            return Ok(None);
+        }
+        let name = domain_name(&mut self.client, vif.domain)?.ok_or(AttachError::NoName)?;
+        Ok(Some(format!("{name}.{}", vif.handle)))
+    }
+
     /// The socket for the agent in a guest. The toolstack makes channels before vifs.
     fn agent(&mut self, vif: VifId) -> Option<AgentSocket> {
         let name = self.config.agent_channel.as_ref()?.as_str();
@@ -78,7 +95,11 @@ impl<S: Read + Write + Send> Board for Plug<S> {
         // A switch that is ending accepts no more vifs.
         let switch = self.switch.upgrade()?;
         let agent = self.agent(vif);
-        match switch.attach(vif, keys, &self.config, agent, services) {
+        let guest = self.guest(vif);
+        let attached = guest.and_then(|guest| {
+            switch.attach(vif, guest.as_deref(), keys, &self.config, agent, services)
+        });
+        match attached {
             Ok(port) => Some(port),
             Err(error) => {
                 tracing::error!(%vif, %error, "cannot serve the interface");
@@ -159,6 +180,7 @@ impl Switch {
     fn attach(
         &self,
         vif: VifId,
+        guest: Option<&str>,
         keys: &VifKeys,
         xen: &XenConfig,
         agent: Option<AgentSocket>,
@@ -166,7 +188,11 @@ impl Switch {
     ) -> Result<Arc<XenPort>, AttachError> {
         let frontend: SocketPath = keys.frontend.parse()?;
         let mac = Mac(keys.mac).to_string().parse()?;
-        let mut config = xen.vif(vif.to_string().parse()?, frontend, mac);
+        let mut config = xen.vif(guest, vif.to_string().parse()?, frontend, mac);
+        if let Some(Credit { bytes, interval_us }) = keys.credit()? {
+            let limited = config.sharing.with_credit(bytes, interval_us);
+            config.sharing = limited.map_err(AttachError::Rate)?;
+        }
         self.networks.settle(&mut config);
         {
             let ports = self.ports();

@@ -6,6 +6,22 @@ use std::io::{Read, Write};
 use crate::hypervisor::DomainId;
 use crate::store::{Client, StoreError};
 
+/// What a toolstack appends to the name of a domain that migrates here, until it has come.
+const INCOMING: &str = "--incoming";
+
+/// Returns the name of a domain; `None` if it has none that this domain may read. The key is the toolstack's.
+pub fn domain_name<S: Read + Write>(
+    client: &mut Client<S>,
+    domain: DomainId,
+) -> Result<Option<String>, StoreError> {
+    let name = match client.read(&format!("/local/domain/{}/name", domain.0)) {
+        Err(error) if error.name().is_some() => None,
+        name => name?,
+    };
+    let name = name.and_then(|name| String::from_utf8(name).ok()).filter(|name| !name.is_empty());
+    Ok(name.map(|name| name.strip_suffix(INCOMING).unwrap_or(&name).to_owned()))
+}
+
 /// Returns the device model's socket for the channel `name` of a guest; `None` if the guest has no
 /// such channel with `connection=socket`. The keys are the toolstack's: no guest may write there.
 pub fn channel_socket<S: Read + Write>(

@@ -84,6 +84,17 @@ pub struct VifKeys {
     pub mac: [u8; 6],
     /// The bridge that the guest's configuration names.
     pub bridge: Option<String>,
+    /// The limit of what the guest may send, as it is written: [`Self::credit`].
+    rate: Option<String>,
+}
+
+/// The bytes that a guest may send in each interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credit {
+    /// The bytes.
+    pub bytes: u64,
+    /// The interval.
+    pub interval_us: u32,
 }
 
 impl VifKeys {
@@ -107,7 +118,25 @@ impl VifKeys {
             handle: needed(get, "handle")?,
             mac: parse_mac(&mac).ok_or_else(|| malformed("mac", mac.as_bytes(), "an address"))?,
             bridge: text(get, "bridge")?.filter(|bridge| !bridge.is_empty()),
+            rate: text(get, "rate")?,
         })
+    }
+
+    /// The limit of what the guest may send, as `BYTES,MICROSECONDS`. An interval of 0 is no limit, as for netback.
+    ///
+    /// # Errors
+    /// [`KeyError::Malformed`]. The guest must not send without the limit that its owner has set.
+    pub fn credit(&self) -> Result<Option<Credit>, KeyError> {
+        let Some(rate) = &self.rate else { return Ok(None) };
+        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        let credit = rate.split_once(',').filter(|(bytes, us)| digits(bytes) && digits(us));
+        let credit = credit.and_then(|(bytes, interval_us)| {
+            Some(Credit { bytes: bytes.parse().ok()?, interval_us: interval_us.parse().ok()? })
+        });
+        match credit {
+            Some(credit) => Ok(Some(credit).filter(|credit| credit.interval_us > 0)),
+            None => Err(malformed("rate", rate.as_bytes(), "bytes and microseconds")),
+        }
     }
 }
 

@@ -457,3 +457,30 @@ fn a_channel_is_found_by_its_name_and_in_what_the_toolstack_wrote() {
     assert_eq!(found(&mut client, "nobody's"), None);
     assert_eq!(channel_socket(&mut client, DomainId(8), "weir.agent").unwrap(), None);
 }
+
+#[test]
+fn the_toolstacks_limit_is_read_as_netback_reads_it_and_nonsense_is_refused() {
+    let credit = |rate: Option<&str>| {
+        let read = |key: &str| {
+            let value = match key {
+                "frontend-id" | "handle" => Some("1"),
+                "mac" => Some("00:16:3e:00:00:01"),
+                "frontend" => Some("/local/domain/1/device/vif/1"),
+                "rate" => rate,
+                _ => None,
+            };
+            Ok::<_, KeyError>(value.map(|value| value.as_bytes().to_vec()))
+        };
+        VifKeys::read(read).unwrap().credit()
+    };
+    let limit = |bytes, interval_us| Ok(Some(Credit { bytes, interval_us }));
+    assert_eq!(credit(None), Ok(None));
+    assert_eq!(credit(Some("62500,50000")), limit(62_500, 50_000));
+    assert_eq!(credit(Some("18446744073709551615,1")), limit(u64::MAX, 1));
+    assert_eq!(credit(Some("62500,0")), Ok(None));
+    let long = "9".repeat(100_000);
+    for bad in ["", "1", "1,", ",1", "-1,1", "1,+1", " 1,1", "1,1,1", "1,4294967296", &long] {
+        let error = credit(Some(bad)).unwrap_err().to_string();
+        assert!(error.starts_with("rate is ") && error.len() < 200, "{error}");
+    }
+}

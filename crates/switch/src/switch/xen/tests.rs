@@ -266,6 +266,70 @@ fn an_agent_is_met_by_its_guests_channel_whenever_the_device_model_comes() {
 }
 
 #[test]
+fn a_guest_sends_at_its_toolstacks_rate_and_one_whose_rate_is_nonsense_not_at_all() {
+    let bench = Bench::new("rate = \"5Gbit\"\nweight = 3\n");
+    let attach = |domain, rate| {
+        let rate: &[_] = &[("rate", rate)];
+        bench.host.attach_with(DomainId(domain), 0, "00:16:3e:00:00:01", "br0", rate);
+    };
+    attach(3, "unlimited");
+    attach(4, "1,1000000");
+    attach(5, "62500,50000");
+    bench.attach(6, "br0");
+    eventually("the last one is attached", || bench.port("vif6.0").is_some());
+    let Response::Vifs { vifs } = bench.switch.handle(Request::VifList) else { panic!("no list") };
+    let rates: Vec<_> = vifs
+        .iter()
+        .filter(|vif| vif.xen)
+        .map(|vif| {
+            let sharing = &vif.config.sharing;
+            let rate = sharing.rate.map(|rate| rate.to_string()).unwrap_or_default();
+            (vif.config.name.as_str(), rate, sharing.weight.map(|weight| weight.to_string()))
+        })
+        .collect();
+    let three = Some("3".to_owned());
+    assert_eq!(
+        rates,
+        [("vif5.0", "10Mbit".into(), three.clone()), ("vif6.0", "5Gbit".into(), three)]
+    );
+
+    // What exceeds a burst waits for its credit.
+    let mut front = Netfront::new(&bench.host, vif(5));
+    connect(&mut front);
+    let (_vif, mut pair) = bench.vhost();
+    let start = Instant::now();
+    for _ in 0..150 {
+        eventually("room to send", || front.send(0, &frame(VHOST_MAC, XEN_MAC, &[7; 1400])));
+        assert_eq!(vhost_receives(&mut pair).len(), 1414);
+    }
+    let (sent, burst) = (150.0 * 1414.0, f64::from(weir_limits::FRAME_LEN_MAX));
+    let least = Duration::from_secs_f64((sent - burst - 65_536.0) * 8.0 / 10e6);
+    assert!(start.elapsed() > least, "{:?} instead of {least:?}", start.elapsed());
+}
+
+#[test]
+fn a_guest_has_the_settings_of_its_domains_name_and_one_without_a_name_is_not_served() {
+    let bench = Bench::new("rate = \"5Gbit\"\n[xen-vif.\"web.0\"]\nrate = \"1Gbit\"\nqueues = 2\n");
+    let mut dom0 = bench.host.client();
+    let names = [(3, "web"), (4, "db"), (5, "web--incoming"), (7, "last")];
+    for (domain, name) in names {
+        dom0.write(&format!("/local/domain/{domain}/name"), name.as_bytes()).unwrap();
+    }
+    for domain in 3..=7 {
+        bench.attach(domain, "br0");
+    }
+    eventually("the last one is attached", || bench.port("vif7.0").is_some());
+    let Response::Vifs { vifs } = bench.switch.handle(Request::VifList) else { panic!("no list") };
+    let vifs = vifs.iter().filter(|vif| vif.xen).map(|vif| &vif.config);
+    let rates: Vec<_> = vifs
+        .map(|it| (it.name.as_str(), it.sharing.rate.unwrap().to_string(), it.queues.get()))
+        .collect();
+    let own = |name| (name, "1Gbit".to_owned(), 2);
+    let all = |name| (name, "5Gbit".to_owned(), 1);
+    assert_eq!(rates, [own("vif3.0"), all("vif4.0"), own("vif5.0"), all("vif7.0")]);
+}
+
+#[test]
 fn a_guest_without_the_channel_has_no_agent() {
     let bench = Bench::new("agent_channel = \"weir.agent\"\n");
     let _front = bench.guest(3);
