@@ -273,7 +273,7 @@ mod tests {
             )
         };
         let own = vif(Some("web.1.0"));
-        assert_eq!(shown(&own), (2, "trunk 1, 2".into(), false, 1));
+        assert_eq!(shown(&own), (2, "trunk 1,2".into(), false, 1));
         assert_eq!((own.rx_usecs, own.name.as_str()), (None, "vif3.0"));
         for other in [None, Some("web.1"), Some("web.1.1"), Some("db.0")] {
             assert_eq!(shown(&vif(other)), (2, "10".into(), true, 0), "{other:?}");
