@@ -184,6 +184,13 @@ impl fmt::Display for Bridges {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnVifs(BTreeMap<String, VifConfig>);
 
+impl OwnVifs {
+    /// True if no vif has a table of its own.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
 impl Value for OwnVifs {
     fn read(&mut self, _: &Key, _: &mut Section<'_>, _: fn(&Key) -> bool, _: &mut Vec<Problem>) {}
 
