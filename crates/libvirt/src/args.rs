@@ -14,6 +14,8 @@ pub enum LibvirtCommand {
     /// Give a domain an interface, or its interface other settings, from its next start on
     #[command(after_help = LIBVIRT_DEFINE_EXAMPLES)]
     Define(DefineArgs),
+    /// Take an interface out of a domain, from its next start on
+    Undefine(UndefineArgs),
     /// Say whether a domain would get its interfaces, and what is wrong if not
     Check(Virsh),
 }
@@ -40,6 +42,16 @@ pub struct DefineArgs {
     /// Its settings, as of `weir vif add`; those of before are gone
     #[arg(value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
+}
+
+/// `weir libvirt undefine`
+#[derive(Debug, Args)]
+pub struct UndefineArgs {
+    /// The domain.
+    #[command(flatten)]
+    pub virsh: Virsh,
+    /// The interface
+    pub name: PortName,
 }
 
 const LIBVIRT_DEFINE_EXAMPLES: &str = "\

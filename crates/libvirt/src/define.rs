@@ -8,14 +8,14 @@ use std::str::FromStr;
 use std::{fs, io};
 
 use roxmltree::Node;
-use weir_api::Client;
-use weir_config::{Defaults, Setting, VifConfig};
+use weir_api::{Client, ClientError};
+use weir_config::{Defaults, PortName, Setting, VifConfig};
 use weir_text::plain::plain_short;
 
-use crate::args::{DefineArgs, Virsh};
+use crate::args::{DefineArgs, UndefineArgs, Virsh};
 use crate::domain::{self, Domain, NAMESPACE, child};
 use crate::xml::{self, escaped};
-use crate::{DomainError, LibvirtError};
+use crate::{DomainError, LibvirtError, refuse_taken};
 
 /// The path of the hook that libvirt calls.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
@@ -36,12 +36,28 @@ pub(super) fn define(
     let vif = domain::vif_of(name, &read, &defaults.control)?;
     let xml = dump(virsh)?;
     let defined = with_vif(&xml, &vif, settings)?;
-    // libvirt must not keep an element that the hook cannot read.
-    Domain::read(&defined)?.vifs(&defaults.control)?;
+    // libvirt must not keep an element that the hook refuses.
+    let domain = Domain::read(&defined)?;
+    let wanted = domain.vifs(&defaults.control)?;
+    match Client::connect(defaults.control.as_path()) {
+        Ok(mut client) => refuse_taken(&wanted, &client.vifs()?, &domain.owner)?,
+        // The hook looks again.
+        Err(ClientError::NotRunning { .. } | ClientError::NotAllowed { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
     if defined != xml {
         ask(virsh, &["define", "/dev/stdin"], &defined)?;
     }
     writeln!(out, "{name}: on {}, from the domain's next start on", vif.socket)?;
+    Ok(())
+}
+
+/// Takes an interface out of a domain.
+pub(super) fn undefine(args: &UndefineArgs, out: &mut dyn Write) -> Result<(), LibvirtError> {
+    let UndefineArgs { virsh, name } = args;
+    let without = without_vif(&dump(virsh)?, name)?;
+    ask(virsh, &["define", "/dev/stdin"], &without)?;
+    writeln!(out, "{name}: gone from the domain's next start on")?;
     Ok(())
 }
 
@@ -66,12 +82,11 @@ pub(super) fn check(
         return Err(LibvirtError::NoHook);
     }
     let running = Client::connect(defaults.control.as_path())?.vifs()?;
+    refuse_taken(&vifs, &running, &domain.owner)?;
     for vif in vifs {
-        let state = match running.iter().find(|it| it.config.name == vif.name) {
-            None => "comes when the domain starts".to_owned(),
-            Some(it) if it.config.by.as_ref() == Some(&domain.owner) => it.state.to_string(),
-            Some(_) => return Err(DomainError::Taken(vif.name.to_string()).into()),
-        };
+        let own = running.iter().find(|it| it.config.name == vif.name);
+        let state = own
+            .map_or_else(|| "comes when the domain starts".to_owned(), |it| it.state.to_string());
         writeln!(out, "{}: {}, VLAN {}: {state}", vif.name, vif.socket, vif.vlan.of_vif())?;
     }
     Ok(())
@@ -118,13 +133,42 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
         });
     }
     edits.push(element_edit(xml, domain, vif, settings));
+    Ok(edited(xml, edits))
+}
+
+/// The domain without the element of the interface `name` and without its `<interface>`.
+fn without_vif(xml: &str, name: &PortName) -> Result<String, LibvirtError> {
+    let document = domain::parse(xml)?;
+    let read = Domain::read(xml)?;
+    let (index, socket) = read.element_of(name)?;
+    let own = own_elements(document.root_element());
+    let elements = own.into_iter().flat_map(|own| own.children()).filter(Node::is_element);
+    let elements: Vec<_> = elements.collect();
+    // An empty list of weir's elements would have the hook look at the domain for nothing.
+    let gone = if elements.len() == 1 { own } else { elements.get(index).copied() };
+    let devices = child(document.root_element(), "devices");
+    let interfaces = devices.into_iter().flat_map(|devices| devices.children());
+    let is_on = |it: &Node<'_, '_>| {
+        let read = domain::Interface::read(*it);
+        socket.is_some() && read.is_some_and(|it| it.key("socket") == socket)
+    };
+    let gone = gone.into_iter().chain(interfaces.filter(is_on));
+    Ok(edited(xml, gone.map(|node| (node.range(), String::new())).collect()))
+}
+
+fn edited(xml: &str, mut edits: Vec<Edit>) -> String {
     // The last edit comes first, so that the places of the others stay valid.
     edits.sort_by_key(|(range, _)| std::cmp::Reverse(range.start));
     let mut xml = xml.to_owned();
     for (range, text) in edits {
         xml.replace_range(range, &text);
     }
-    Ok(xml)
+    xml
+}
+
+/// weir's list of elements in a domain.
+fn own_elements<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
+    child(domain, "metadata")?.children().find(|it| it.has_tag_name((NAMESPACE, "vifs")))
 }
 
 fn memory_edit(xml: &str, domain: Node<'_, '_>) -> Result<Option<Edit>, DomainError> {
@@ -154,8 +198,7 @@ fn element_edit(xml: &str, domain: Node<'_, '_>, vif: &VifConfig, settings: &[St
     }
     element += "/>";
     let metadata = child(domain, "metadata");
-    let own = metadata.and_then(|it| it.children().find(|it| it.has_tag_name((NAMESPACE, "vifs"))));
-    let Some(own) = own else {
+    let Some(own) = own_elements(domain) else {
         let vifs = format!("<weir:vifs xmlns:weir='{NAMESPACE}'>{element}</weir:vifs>\n");
         return match metadata {
             Some(metadata) => into(xml, metadata, &vifs),
@@ -225,6 +268,21 @@ mod tests {
         let names: Vec<_> = vifs.iter().map(|vif| vif.name.as_str()).collect();
         assert_eq!(names, ["web0", "db0"]);
         assert_eq!(two.matches("<memoryBacking>").count(), 1);
+    }
+
+    #[test]
+    fn a_domain_loses_what_it_got_and_keeps_the_rest() {
+        let name = |text: &str| text.parse::<PortName>().unwrap();
+        let one = defined(XML, "web0", &["vlan=10"]).unwrap();
+        let two = defined(&one, "db0", &["agent=/run/weir/a.sock"]).unwrap();
+        let left = without_vif(&two, &name("web0")).unwrap();
+        assert!(!left.contains("web0") && left.contains("path='/run/weir/db0.sock'"), "{left}");
+        assert_eq!(left.matches("<vif ").count(), 1);
+        let none = without_vif(&left, &name("db0")).unwrap();
+        assert!(!none.contains(NAMESPACE) && !none.contains("vhostuser"), "{none}");
+        assert!(none.contains("<interface type='network'/>"), "{none}");
+        let again = without_vif(&none, &name("db0"));
+        assert!(matches!(again, Err(LibvirtError::Domain(DomainError::NotThere(_)))), "{again:?}");
     }
 
     #[test]

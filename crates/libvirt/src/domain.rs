@@ -86,10 +86,21 @@ pub enum DomainError {
         "put <source type='memfd'/> and <access mode='shared'/> into its <memoryBacking>"
     ))]
     Private,
-    /// An interface of this name exists and is not the domain's.
-    #[error("an interface called {0} exists already, and is not the domain's")]
-    #[diagnostic(help("give the <vif> another `name`, or `weir vif del` the interface"))]
-    Taken(String),
+    /// An interface of this name, or with this socket, exists and is not the domain's.
+    #[error("an interface called {name} exists already, and is not the domain's: {whose}")]
+    #[diagnostic(help(
+        "give the domain's interface another name and socket; `weir libvirt undefine DOMAIN NAME` takes it out"
+    ))]
+    Taken {
+        /// The name of the interface that exists.
+        name: String,
+        /// The origin of the interface that exists.
+        whose: String,
+    },
+    /// The domain has no element for an interface of this name.
+    #[error("the domain has no <vif> {0}")]
+    #[diagnostic(help("`weir libvirt check DOMAIN` shows those that it has"))]
+    NotThere(String),
     /// An element names its groups in two places.
     #[error("the <vif> {0} has its groups twice")]
     #[diagnostic(help("name them once, with commas: <groups>web, ssh</groups>"))]
@@ -130,7 +141,7 @@ struct Element {
 
 /// An `<interface type="vhostuser">`.
 #[derive(Debug)]
-struct Interface {
+pub(super) struct Interface {
     alias: Option<String>,
     /// Keys of `[vif]` that the interface gives, for those that the element leaves out.
     keys: Vec<(&'static str, String)>,
@@ -149,7 +160,7 @@ impl Element {
 }
 
 impl Interface {
-    fn key(&self, key: &str) -> Option<&str> {
+    pub(super) fn key(&self, key: &str) -> Option<&str> {
         self.keys.iter().find(|(known, _)| *known == key).map(|(_, value)| value.as_str())
     }
 }
@@ -216,6 +227,18 @@ impl Domain {
             vifs.push(vif);
         }
         Ok(vifs)
+    }
+
+    /// The index of the element that makes the interface `name`, and the socket of its `<interface>`.
+    pub(super) fn element_of(&self, name: &PortName) -> Result<(usize, Option<&str>), DomainError> {
+        let mut all = self.elements.iter().zip(self.matched()?).enumerate();
+        let found = all.find_map(|(index, (element, interface))| {
+            let of_interface = interface.and_then(|it| it.key("socket"));
+            let socket = element.key("socket").or(of_interface);
+            let own = element.name.as_deref().or_else(|| socket.map(stem));
+            (own == Some(name.as_str())).then_some((index, socket))
+        });
+        found.ok_or_else(|| DomainError::NotThere(name.to_string()))
     }
 
     /// The interface of each element: the one that the element names, or the next one that no element names. An element
@@ -362,7 +385,7 @@ fn stem(socket: &str) -> &str {
 }
 
 impl Interface {
-    fn read(node: Node<'_, '_>) -> Option<Self> {
+    pub(super) fn read(node: Node<'_, '_>) -> Option<Self> {
         let is_ours = node.has_tag_name("interface") && node.attribute("type") == Some(VHOST_USER);
         let attribute = |name, key| child(node, name).and_then(|it| it.attribute(key));
         let source = child(node, "source").filter(|_| is_ours)?;

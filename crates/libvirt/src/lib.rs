@@ -15,8 +15,9 @@ use std::time::{Duration, Instant};
 use miette::Diagnostic;
 use thiserror::Error;
 use weir_api::{Client, ClientError};
-use weir_config::{ConfigError, Defaults, Owner, PortName, SocketPath};
+use weir_config::{ConfigError, Defaults, Owner, PortName, SocketPath, VifConfig};
 use weir_limits as limits;
+use weir_switch::control::{VifOrigin, VifStatus};
 use weir_text::plain::plain_short;
 
 use crate::args::{HookArgs, LibvirtCommand};
@@ -97,6 +98,7 @@ pub fn run(
     match command {
         LibvirtCommand::Hook(args) => hook(&args, defaults),
         LibvirtCommand::Define(args) => define::define(&args, defaults, out),
+        LibvirtCommand::Undefine(args) => define::undefine(&args, out),
         LibvirtCommand::Check(virsh) => define::check(&virsh, defaults, out),
     }
 }
@@ -152,10 +154,32 @@ fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
     let mut client = connect(control, PATIENCE)?;
     remove_all(&mut client, &domain.owner)?;
+    refuse_taken(&wanted, &client.vifs()?, &domain.owner)?;
     for vif in &wanted {
         client.put_vif(vif)?;
     }
     Ok(())
+}
+
+/// Refuses an interface whose name or socket another one has that is not `owner`'s.
+fn refuse_taken(
+    wanted: &[VifConfig],
+    running: &[VifStatus],
+    owner: &Owner,
+) -> Result<(), DomainError> {
+    let mut others = running.iter().filter(|it| it.config.by.as_ref() != Some(owner));
+    let is_wanted = |it: &&VifStatus| {
+        let VifConfig { name, socket, .. } = &it.config;
+        wanted.iter().any(|own| own.name == *name || own.socket == *socket)
+    };
+    let Some(taken) = others.find(is_wanted) else { return Ok(()) };
+    let whose = match (&taken.config.by, taken.origin) {
+        (Some(by), _) => format!("{by} keeps it"),
+        (None, VifOrigin::File) => "it stands in weir's configuration".to_owned(),
+        (None, VifOrigin::Xen) => "it is a Xen guest's".to_owned(),
+        (None, VifOrigin::Command) => "a command made it".to_owned(),
+    };
+    Err(DomainError::Taken { name: taken.config.name.to_string(), whose })
 }
 
 /// Makes missing interfaces. The others stay as they are, because `weir vif set` may have changed them.

@@ -27,6 +27,7 @@ const NO_TABLE: &[&str] = &[
     "group show",
     "group flush",
     "libvirt define",
+    "libvirt undefine",
     "libvirt check",
     "libvirt hook",
     "capture",
