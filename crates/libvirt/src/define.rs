@@ -20,6 +20,11 @@ use crate::{DomainError, LibvirtError, refuse_taken};
 /// The path of the hook that libvirt calls.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
 
+/// The namespace of what libvirt hands to QEMU as it stands.
+const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
+/// The type of domains whose processors QEMU emulates.
+const EMULATED: &str = "qemu";
+
 /// Adds an interface to a domain, or replaces its settings there.
 pub(super) fn define(
     args: &DefineArgs,
@@ -126,7 +131,13 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
     let mut edits: Vec<Edit> = memory_edit(xml, domain)?.into_iter().collect();
     let has_interface = Domain::read(xml)?.has_interface(vif.socket.as_str());
     if !has_interface {
-        let interface = xml::interface(vif).join("\n") + "\n";
+        let mut interface = xml::interface(vif);
+        if domain.attribute("type") == Some(EMULATED) {
+            let alias = alias_of(&vif.name);
+            interface.insert(1, format!("  <alias name='{alias}'/>"));
+            edits.extend(override_edit(xml, domain, &alias));
+        }
+        let interface = interface.join("\n") + "\n";
         edits.push(match child(domain, "devices") {
             Some(devices) => into(xml, devices, &interface),
             None => into(xml, domain, &format!("<devices>{interface}</devices>")),
@@ -152,7 +163,16 @@ fn without_vif(xml: &str, name: &PortName) -> Result<String, LibvirtError> {
         let read = domain::Interface::read(*it);
         socket.is_some() && read.is_some_and(|it| it.key("socket") == socket)
     };
-    let gone = gone.into_iter().chain(interfaces.filter(is_on));
+    let alias = alias_of(name);
+    let overrides = overrides(document.root_element());
+    let devices = overrides.into_iter().flat_map(|all| all.children()).filter(Node::is_element);
+    let devices: Vec<_> = devices.collect();
+    let is_overridden = devices.iter().any(|device| has_alias(*device, &alias));
+    let told = match devices.len() {
+        1 if is_overridden => overrides,
+        _ => devices.into_iter().find(|device| has_alias(*device, &alias)),
+    };
+    let gone = gone.into_iter().chain(interfaces.filter(is_on)).chain(told);
     Ok(edited(xml, gone.map(|node| (node.range(), String::new())).collect()))
 }
 
@@ -169,6 +189,37 @@ fn edited(xml: &str, mut edits: Vec<Edit>) -> String {
 /// weir's list of elements in a domain.
 fn own_elements<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
     child(domain, "metadata")?.children().find(|it| it.has_tag_name((NAMESPACE, "vifs")))
+}
+
+/// The name of an interface in libvirt. Those that users choose begin with `ua-` and have no dots.
+fn alias_of(name: &PortName) -> String {
+    format!("ua-weir-{}", name.as_str().replace('.', "_"))
+}
+
+/// The element with what QEMU is told of devices in libvirt's stead.
+fn overrides<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
+    domain.children().find(|it| it.has_tag_name((QEMU_NAMESPACE, "override")))
+}
+
+fn has_alias(device: Node<'_, '_>, alias: &str) -> bool {
+    device.attribute("alias") == Some(alias)
+}
+
+/// QEMU before 10 that emulates its processors ends when a guest of vhost-user uses interrupt vectors.
+fn override_edit(xml: &str, domain: Node<'_, '_>, alias: &str) -> Option<Edit> {
+    let device = format!(
+        "<qemu:device xmlns:qemu='{QEMU_NAMESPACE}' alias='{alias}'><qemu:frontend>\
+         <qemu:property name='vectors' type='unsigned' value='0'/></qemu:frontend></qemu:device>\n"
+    );
+    match overrides(domain) {
+        Some(all) if all.children().any(|device| has_alias(device, alias)) => None,
+        Some(all) => Some(into(xml, all, &device)),
+        None => {
+            let element =
+                format!("<qemu:override xmlns:qemu='{QEMU_NAMESPACE}'>{device}</qemu:override>\n");
+            Some(into(xml, domain, &element))
+        }
+    }
 }
 
 fn memory_edit(xml: &str, domain: Node<'_, '_>) -> Result<Option<Edit>, DomainError> {
@@ -268,6 +319,23 @@ mod tests {
         let names: Vec<_> = vifs.iter().map(|vif| vif.name.as_str()).collect();
         assert_eq!(names, ["web0", "db0"]);
         assert_eq!(two.matches("<memoryBacking>").count(), 1);
+    }
+
+    #[test]
+    fn an_emulated_domain_gets_a_device_without_interrupt_vectors() {
+        let emulated = XML.replace("type='kvm'", "type='qemu'");
+        let one = defined(&emulated, "web.0", &[]).unwrap();
+        assert!(one.contains("<alias name='ua-weir-web_0'/>"), "{one}");
+        assert!(one.contains("alias='ua-weir-web_0'><qemu:frontend>"), "{one}");
+        assert_eq!(defined(&one, "web.0", &[]).unwrap(), one);
+        let two = defined(&one, "db0", &[]).unwrap();
+        assert_eq!(two.matches("<qemu:override ").count(), 1);
+        assert_eq!(two.matches("name='vectors' type='unsigned' value='0'").count(), 2);
+        let left = without_vif(&two, &"web.0".parse().unwrap()).unwrap();
+        assert!(!left.contains("web_0") && left.contains("alias='ua-weir-db0'"), "{left}");
+        let none = without_vif(&left, &"db0".parse().unwrap()).unwrap();
+        assert!(!none.contains("qemu:"), "{none}");
+        assert!(!defined(XML, "web0", &[]).unwrap().contains("qemu:"));
     }
 
     #[test]
