@@ -60,7 +60,12 @@ impl Asks {
                     SIGUSR2 => Asked::Leave,
                     _ => Asked::End,
                 };
-                tracing::info!(signal, ?asked, "a signal");
+                let what = match asked {
+                    Asked::Reload => "a reload",
+                    Asked::Leave => "an upgrade",
+                    Asked::End => "the end",
+                };
+                tracing::info!(signal, "a signal asks for {what}");
                 // If the main thread has ended, it receives nothing.
                 let _ = ask.send(asked);
                 if asked == Asked::End {

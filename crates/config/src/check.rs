@@ -45,7 +45,7 @@ pub(super) struct Shown {
     pub message: String,
     /// Tables and keys, with words for each.
     pub labels: Vec<(String, &'static str, String)>,
-    pub help: Option<&'static str>,
+    pub help: String,
 }
 
 /// A configuration, as it is or would be.
@@ -73,8 +73,7 @@ pub struct Whole<'a> {
     pub xen: Option<&'a XenConfig>,
 }
 
-/// What an interface has for itself alone, in the order of [`VifConfig::claims`].
-const CLAIMS: [(&str, &str); 2] = [("socket", "socket"), ("MAC address", "mac")];
+const MAC: &str = "MAC address";
 
 impl Whole<'_> {
     /// Each rule that does not hold.
@@ -89,13 +88,9 @@ impl Whole<'_> {
         self.bonds(&mut faults);
         self.names(&mut faults);
         self.sockets(&mut faults);
-        for (nth, (what, key)) in CLAIMS.into_iter().enumerate() {
-            let claims = self
-                .vifs
-                .iter()
-                .filter_map(|vif| Some((vif.claims()[nth].clone()?, table_of(vif))));
-            repeated(what, key, claims, &mut faults);
-        }
+        let sockets = self.vifs.iter().map(|vif| (vif.socket.to_string(), table_of(vif)));
+        repeated("socket", "socket", sockets, &mut faults);
+        self.macs(&mut faults);
         for (what, key, is_stream) in [("interface", "name", false), ("socket", "path", true)] {
             let of_kind =
                 |it: &&&UplinkConfig| !it.is_bond() && (it.kind == UplinkKind::Stream) == is_stream;
@@ -209,7 +204,7 @@ impl Whole<'_> {
             let shown = Shown {
                 message: error.to_string(),
                 labels: vec![(table.clone(), HEADER, "has `mirror`".to_owned())],
-                help: Some("have it mirror ports that are no mirrors"),
+                help: "have it mirror ports that are no mirrors".to_owned(),
             };
             let fault =
                 Fault { keys: ["mirror", HEADER], reason: error.to_string(), help: error.help() };
@@ -253,6 +248,24 @@ impl Whole<'_> {
             faults.push(TableFault::shown(&table, "agent", reason, help, message, labels));
         }
         self.keeper_socket(faults);
+    }
+
+    /// A MAC address is one station's in each VLAN and network.
+    fn macs(&self, faults: &mut Vec<TableFault>) {
+        let mut owners: BTreeMap<_, Vec<&VifConfig>> = BTreeMap::new();
+        for vif in &self.vifs {
+            if let Some(mac) = vif.mac {
+                owners.entry(mac.to_string()).or_default().push(vif);
+            }
+        }
+        for (mac, vifs) in owners {
+            let meets_another = |nth: usize| {
+                let mut others = vifs.iter().enumerate().filter(|(other, _)| *other != nth);
+                others.any(|(_, other)| vifs[nth].shares_mac_with(other, self.networks))
+            };
+            let sharing = (0..vifs.len()).filter(|nth| meets_another(*nth));
+            repeated(MAC, "mac", sharing.map(|nth| (mac.clone(), table_of(vifs[nth]))), faults);
+        }
     }
 
     /// The keeper is another process, whose socket is nobody else's.
@@ -303,6 +316,12 @@ fn repeated(
             HEADER => format!("a port called {value} exists already"),
             _ => format!("the {what} {value} is already used by {owner}"),
         };
+        let help = match what {
+            MAC => {
+                format!("choose another {what}: it belongs to one interface of a VLAN or network")
+            }
+            _ => format!("choose another {what}"),
+        };
         let words = |nth| if nth == 0 { "first used here" } else { "and here" };
         let labels = tables
             .iter()
@@ -311,9 +330,9 @@ fn repeated(
         let shown = Shown {
             message: format!("the {what} {value} is used {} times", tables.len()),
             labels: labels.collect(),
-            help: None,
+            help: help.clone(),
         };
-        let fault = Fault { keys: [key, HEADER], reason, help: format!("choose another {what}") };
+        let fault = Fault { keys: [key, HEADER], reason, help };
         faults.push(TableFault { table: last.clone(), fault, shown: Some(shown) });
     }
 }
@@ -343,7 +362,7 @@ impl TableFault {
         Self {
             table: table.to_owned(),
             fault,
-            shown: Some(Shown { message, labels, help: Some(help) }),
+            shown: Some(Shown { message, labels, help: help.to_owned() }),
         }
     }
 }
@@ -367,22 +386,18 @@ impl From<NetworkError> for Fault {
 }
 
 impl VifConfig {
-    /// The values of [`CLAIMS`].
-    fn claims(&self) -> [Option<String>; CLAIMS.len()] {
-        let mac = self.mac.map(|mac| match self.vlan.network() {
-            // In another network it is another station's.
-            Some(network) => format!("{mac} of network {network}"),
-            None => mac.to_string(),
-        });
-        [Some(self.socket.to_string()), mac]
+    /// Whether it and `other` want the same MAC address in a VLAN or network.
+    fn shares_mac_with(&self, other: &Self, networks: &Networks) -> bool {
+        let vlan = |vif: &Self| vif.port_config(networks).vlan;
+        self.mac.is_some() && self.mac == other.mac && vlan(self).meets(&vlan(other))
     }
 
     /// Whether it and `other` want the same name, socket or MAC address.
-    pub fn shares_with(&self, other: &Self) -> bool {
+    pub fn shares_with(&self, other: &Self, networks: &Networks) -> bool {
         let has = |vif: &Self, agent: Option<&SocketPath>| agent == Some(&vif.socket);
-        let pairs = self.claims().into_iter().zip(other.claims());
         self.name == other.name
-            || pairs.into_iter().any(|(one, two)| one.is_some() && one == two)
+            || self.socket == other.socket
+            || self.shares_mac_with(other, networks)
             || has(other, self.agent.as_ref())
             || has(self, other.agent.as_ref())
     }

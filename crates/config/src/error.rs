@@ -17,7 +17,7 @@ use super::values::ValueError;
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {}", path.display())]
-    #[diagnostic(help("name the file: `weir run FILE`, `weir check FILE`, `--config FILE`"))]
+    #[diagnostic(help("name the file, such as `weir run FILE` or `weir qemu-args --config FILE`"))]
     Read {
         /// The file.
         path: PathBuf,

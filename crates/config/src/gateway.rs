@@ -12,9 +12,9 @@ use toml::de::DeValue;
 use weir_limits as limits;
 
 use super::error::Problem;
-use super::keys::{NEEDS_A_RESTART, keys};
+use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
 use super::parse::report_repeated;
-use super::section::{Fault, FromToml, Located, Section, each};
+use super::section::{Fault, FromToml, Located, REFUSED, Section, each};
 use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
 
 #[cfg(test)]
@@ -33,7 +33,7 @@ keys! {
         /// The host's interface in the network, which `nat` makes.
         interface: Option<InterfaceName> = None, [fixed(NEEDS_A_RESTART)];
         /// Ports of the host that are guests'.
-        forward: Option<OneOrMore<Forward>> = None, [fixed(NEEDS_A_RESTART)];
+        forward: Elements<Forward> = Elements::default(), [fixed(NEEDS_A_RESTART)];
         /// The addresses that DHCP leases.
         range: Option<AddressRange> = None, [fixed(NEEDS_A_RESTART)];
         /// The default router of the guests.
@@ -47,7 +47,7 @@ keys! {
         /// The duration of a lease that is not renewed.
         lease_time: Option<LeaseTime> = None, [fixed(NEEDS_A_RESTART)];
         /// Fixed addresses, each for one interface.
-        fixed: Option<OneOrMore<FixedAddress>> = None, [fixed(NEEDS_A_RESTART)];
+        fixed: Elements<FixedAddress> = Elements::default(), [fixed(NEEDS_A_RESTART)];
     }
 }
 
@@ -77,14 +77,14 @@ impl GatewayConfig {
             dhcp: Some(has_dhcp),
             nat: Some(has_nat),
             interface: nat.map(|nat| nat.interface.clone()),
-            forward: nat.and_then(|nat| OneOrMore::of(nat.forward.iter().cloned())),
+            forward: Elements::of(nat.map_or(&[], |nat| &nat.forward)),
             range: dhcp.map(|dhcp| dhcp.range),
             router: dhcp.and_then(|dhcp| dhcp.router).map(Ipv4Text),
             ra: Some(*ra),
             dns: OneOrMore::of(dns.iter().copied().map(ServerText)),
             domain: dhcp.and_then(|dhcp| dhcp.domain.clone()),
             lease_time: dhcp.map(|dhcp| dhcp.lease_time),
-            fixed: dhcp.and_then(|dhcp| OneOrMore::of(dhcp.fixed.iter().cloned())),
+            fixed: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.fixed)),
         }
     }
 
@@ -260,13 +260,50 @@ impl<T: FromToml> FromToml for OneOrMore<T> {
     }
 }
 
+/// A value, or a list of them, each with its place. Of a list that has wrong elements, each of these is reported, and
+/// the others are taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Elements<T>(Vec<Located<T>>);
+
+impl<T> Default for Elements<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: Clone> Elements<T> {
+    /// Values that stand in no text.
+    fn of(values: &[T]) -> Self {
+        Self(values.iter().map(Located::nowhere).collect())
+    }
+}
+
+impl<T: FromToml + Clone + PartialEq + fmt::Display> Value for Elements<T> {
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        if which(key) && section.has(key.name) {
+            self.0 = section.list(key.name, problems);
+        }
+    }
+
+    fn show(&self, key: Key, rows: &mut Rows) {
+        let texts: Vec<_> = self.0.iter().map(|one| one.value.to_string()).collect();
+        rows.push((key, Some(texts.join(", ")).filter(|text| !text.is_empty())));
+    }
+}
+
 /// An address that weir has in a network, with the prefix length of its subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnAddress(IpNet);
 
 impl OwnAddress {
     const EXPECTED: &str =
-        "an address and the length of its subnet's prefix, such as \"192.168.77.1/24\"";
+        "a station's address and the length of its subnet's prefix, such as \"192.168.77.1/24\"";
 
     /// The address and its subnet.
     pub const fn get(self) -> IpNet {
@@ -509,7 +546,7 @@ const OF_NAT: [&str; 2] = ["interface", "forward"];
 struct NatKeys {
     nat: Option<Located<bool>>,
     interface: Option<InterfaceName>,
-    forward: Option<OneOrMore<Forward>>,
+    forward: Vec<Located<Forward>>,
 }
 
 impl NatKeys {
@@ -559,7 +596,7 @@ impl NatKeys {
                 }
             }
         };
-        let forward = self.forward.map_or_else(Vec::new, |forward| forward.0);
+        let forward = self.forward;
         if let Some(one_more) = forward.get(limits::FORWARDS_MAX) {
             problems.push(section.does_not_fit(
                 one_more.span.clone(),
@@ -568,7 +605,8 @@ impl NatKeys {
             ));
         }
         for Located { value, span } in &forward {
-            if dhcp.is_none_or(|dhcp| dhcp.fixed_of(&value.vif).is_none()) {
+            let is_known = !section.has("fixed") || section.has_good("fixed");
+            if is_known && dhcp.is_none_or(|dhcp| dhcp.fixed_of(&value.vif).is_none()) {
                 problems.push(section.does_not_fit(
                     span.clone(),
                     format!("`forward` names `{}`, which has no fixed address", value.vif),
@@ -579,7 +617,8 @@ impl NatKeys {
         let ports = forward
             .iter()
             .map(|it| (format!("{} {}", it.value.protocol, it.value.port), it.span.clone()));
-        report_repeated(&format!("port in `forward` of `{}`", section.title), ports, problems);
+        let place = format!("in `forward` of `{}`", section.title);
+        report_repeated(("port", &place, "forward each port to one guest"), ports, problems);
         let forward = forward.into_iter().map(|it| it.value).collect();
         Some(NatConfig { interface, forward })
     }
@@ -600,6 +639,7 @@ pub(super) fn gateway(
     let dns = section.located("dns", dns);
     let ra = section.located("ra", ra);
     let lease_time = lease_time.unwrap_or(LeaseTime::DEFAULT);
+    let (Elements(forward), Elements(fixed)) = (forward, fixed);
     let nat = NatKeys { nat: section.located("nat", nat), interface, forward };
     nat.check(section, problems);
     let has_nat = nat.is_wanted();
@@ -651,7 +691,6 @@ pub(super) fn gateway(
         if let Some(router) = &router {
             within.check_router(router, problems);
         }
-        let fixed = fixed.map_or_else(Vec::new, |fixed| fixed.0);
         within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
         Some(DhcpConfig {
             range: range.map_or_else(|| AddressRange::of(subnet), |range| range.value),
@@ -719,9 +758,7 @@ fn check_own(
 ) {
     let own = &addresses.value.0;
     let refused = |span: Range<usize>, what: &str, help: String| {
-        Problem::new(format!("`{}` has {what}", section.title))
-            .label(span, "does not fit")
-            .help(help)
+        Problem::new(format!("`{}` has {what}", section.title)).label(span, REFUSED).help(help)
     };
     if own.is_empty() {
         let help = "such as `address = \"192.168.77.2/24\"`".to_owned();
@@ -737,7 +774,8 @@ fn check_own(
         problems.push(refused(second.span.clone(), "two IPv4 addresses", help));
     }
     let places = own.iter().map(|it| (it.value.get().addr().to_string(), it.span.clone()));
-    report_repeated(&format!("address of `{}`", section.title), places, problems);
+    let place = format!("of `{}`", section.title);
+    report_repeated(("address", &place, "name each address once"), places, problems);
 }
 
 /// The subnet that addresses have to be in.
@@ -817,8 +855,13 @@ impl Within<'_> {
             }
         }
         let vifs = fixed.iter().map(|it| (it.value.vif.to_string(), it.span.clone()));
-        report_repeated(&format!("interface in `fixed` of `{}`", self.title), vifs, problems);
+        let place = format!("in `fixed` of `{}`", self.title);
+        report_repeated(("interface", &place, "give each interface one address"), vifs, problems);
         let addresses = fixed.iter().map(|it| (it.value.address.to_string(), it.span.clone()));
-        report_repeated(&format!("address in `fixed` of `{}`", self.title), addresses, problems);
+        report_repeated(
+            ("address", &place, "give each address to one interface"),
+            addresses,
+            problems,
+        );
     }
 }

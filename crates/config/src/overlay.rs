@@ -530,7 +530,7 @@ pub(super) fn networks(
         );
     }
     let vnis = vnis.into_iter().map(|vni| (vni.value.to_string(), vni.span));
-    report_repeated("VNI", vnis, problems);
+    report_repeated(("VNI", "", "give each network its own"), vnis, problems);
     let with_nat = all.iter().zip(&headers).filter(|(network, _)| {
         network.gateway.as_ref().is_some_and(|gateway| gateway.nat.is_some())
     });
@@ -545,7 +545,9 @@ pub(super) fn networks(
         let nat = network.gateway.as_ref()?.nat.as_ref()?;
         Some((nat.interface.to_string(), header.clone()))
     });
-    report_repeated("interface of `nat`", interfaces, problems);
+    let said =
+        ("interface", "of `nat`", "name another one in each network: `interface = \"weir1\"`");
+    report_repeated(said, interfaces, problems);
     let ways_out: Vec<_> = with_nat.take(limits::WAYS_OUT_MAX).collect();
     share_no_host(&ways_out, problems);
     let with_gateway = all.iter().zip(headers).filter(|(network, _)| network.gateway.is_some());
@@ -553,7 +555,8 @@ pub(super) fn networks(
         NetworkKind::Vlan(vid) => Some((vid.to_string(), header)),
         NetworkKind::Overlay(_) => None,
     });
-    report_repeated("VLAN of networks with an `address`", vlans, problems);
+    let said = ("VLAN", "of networks with an `address`", "give each its own, such as `vlan = 10`");
+    report_repeated(said, vlans, problems);
     Networks { overlay, all }
 }
 
@@ -589,7 +592,8 @@ fn share_no_host(ways_out: &[(&NetworkConfig, &Range<usize>)], problems: &mut Ve
             forwards.map(|it| format!("{} {}", it.protocol, it.port)).collect();
         ports.into_iter().map(|port| (port, (*header).clone()))
     });
-    report_repeated("host's port in `forward`", ports, problems);
+    let said = ("host's port", "in `forward`", "forward each port of the host to one guest");
+    report_repeated(said, ports, problems);
 }
 
 fn network(
@@ -633,9 +637,13 @@ fn network(
         // The network is the default VLAN, which has the ports without a VLAN.
         (None, None) if has_address => {}
         (None, None) => {
-            let help = "add `vni = 100` and `peers`, or `vlan = 10` for one without other hosts; or an \
-                        `address`, which makes it that of ports that name no VLAN";
-            problems.push(missing(&section, "vni", help));
+            let help = "add an `address`, which makes it the network of ports that name no VLAN; or `vlan = 10`; or \
+                        `vni = 100` and `peers` for one of several hosts";
+            problems.push(
+                Problem::new(format!("`{title}` has no `address`, no `vlan` and no `vni`"))
+                    .label(section.span.clone(), "says not which network it is")
+                    .help(help),
+            );
         }
         (None, Some(vni)) if !has_overlay => problems.push(
             Problem::new(format!("`{title}` has a `vni`, and there is no overlay"))
@@ -757,5 +765,6 @@ fn check_peers(
         }
     }
     let places = peers.iter().map(|peer| (peer.value.to_string(), peer.span.clone()));
-    report_repeated(&format!("peer of `{title}`"), places, problems);
+    let said = ("peer", &*format!("of `{title}`"), "name each host once");
+    report_repeated(said, places, problems);
 }

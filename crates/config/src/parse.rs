@@ -24,7 +24,7 @@ use super::settings::NONE;
 use super::template::{self, Copied, Templates, templates};
 use super::values::{
     Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
-    TrunkVids, UplinkKind, Vid, VlanMode,
+    TrunkVids, UplinkKind, UserName, Vid, VlanMode,
 };
 use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
@@ -173,6 +173,16 @@ fn switch_table(
         Value::read(&mut switch, &Key::TABLE, &mut section, |_| true, problems);
         if defaults.control_named {
             switch.control = control;
+        }
+        let is_root = |user: &UserName| ["root", "0"].contains(&user.as_str());
+        if let (Some(_), Some(span)) =
+            (switch.user.as_ref().filter(|user| is_root(user)), section.place("user"))
+        {
+            problems.push(section.does_not_fit(
+                span,
+                "weir serves guests as another user than root",
+                "leave `user` out, or make one: useradd --system --no-create-home weir",
+            ));
         }
         for key in ["realization", "workers"] {
             if switch.execution == Execution::Tasklet {
@@ -441,10 +451,7 @@ fn report(faults: &[TableFault], places: &[&Places], problems: &mut Vec<Problem>
                         None => problem,
                     };
                 let problem = labels.iter().fold(Problem::new(message), label);
-                problems.push(match help {
-                    Some(help) => problem.help(*help),
-                    None => problem,
-                });
+                problems.push(problem.help(help));
             }
         }
     }
@@ -472,9 +479,9 @@ fn too_many(
     one_more.is_some()
 }
 
-/// Reports every value that stands in more than one place.
+/// Reports every value that stands in more than one place: the `what` VALUE `place` is there again.
 pub(super) fn report_repeated(
-    what: &str,
+    (what, place, help): (&str, &str, &str),
     values: impl Iterator<Item = (String, Range<usize>)>,
     problems: &mut Vec<Problem>,
 ) {
@@ -489,8 +496,10 @@ pub(super) fn report_repeated(
         if again.is_empty() {
             continue;
         }
-        let problem = Problem::new(format!("the {what} {value} is used {} times", spans.len()))
-            .label(first.clone(), "first used here");
+        let space = if place.is_empty() { "" } else { " " };
+        let times = spans.len();
+        let message = format!("the {what} {value}{space}{place} is used {times} times");
+        let problem = Problem::new(message).label(first.clone(), "first used here").help(help);
         problems.push(
             again.iter().fold(problem, |problem, span| problem.label(span.clone(), "and here")),
         );

@@ -26,6 +26,9 @@ use super::values::{
     ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
+/// The label of a value that is well written and cannot be so.
+pub(super) const REFUSED: &str = "refused";
+
 /// A value and its place in the text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Located<T> {
@@ -75,7 +78,7 @@ impl Places {
     pub fn report(&self, fault: &check::Fault, problems: &mut Vec<Problem>) {
         if !self.is_bad(fault) {
             let problem = Problem::new(format!("`{}`: {}", self.title, fault.reason));
-            problems.push(problem.label(self.of(fault.keys[0]), "does not fit").help(&fault.help));
+            problems.push(problem.label(self.of(fault.keys[0]), REFUSED).help(&fault.help));
         }
     }
 
@@ -109,6 +112,38 @@ impl<'t> Section<'t> {
                 None
             }
         }
+    }
+
+    /// The elements of a list that can be read, or a single value. Others are reported.
+    pub fn list<T: FromToml>(
+        &mut self,
+        key: &'static str,
+        problems: &mut Vec<Problem>,
+    ) -> Vec<Located<T>> {
+        let Some(value) = self.raw(key) else { return Vec::new() };
+        let items = match value.get_ref() {
+            DeValue::Array(items) => items.iter().collect(),
+            _ => vec![value],
+        };
+        let (mut good, mut shown) = (Vec::new(), 0);
+        for item in items {
+            match T::from_toml(item) {
+                Ok(value) => good.push(Located { value, span: item.span() }),
+                Err(fault) => {
+                    self.is_refused(key);
+                    shown += 1;
+                    if shown <= limits::CONFIG_PROBLEMS_SHOWN_MAX {
+                        problems.push(Problem::bad_value(
+                            &self.title,
+                            key,
+                            fault.span,
+                            &fault.error,
+                        ));
+                    }
+                }
+            }
+        }
+        good
     }
 
     /// As [`Section::take`], without the place.
@@ -162,7 +197,7 @@ impl<'t> Section<'t> {
         error: impl Display,
         help: impl Into<String>,
     ) -> Problem {
-        Problem::new(format!("`{}`: {error}", self.title)).label(span, "does not fit").help(help)
+        Problem::new(format!("`{}`: {error}", self.title)).label(span, REFUSED).help(help)
     }
 
     /// True if the table has the key, with a valid value.

@@ -374,7 +374,7 @@ fn diagnostic_hold_longer_than_the_budget() {
      3 │ moderation = "backend"
      4 │ rx_usecs = 2000
        ·            ──┬─
-       ·              ╰── does not fit
+       ·              ╰── refused
        ╰────
       help: make it shorter, or `latency_budget` longer
     "#);
@@ -403,7 +403,7 @@ fn diagnostic_setting_that_the_policy_ignores() {
      4 │ moderation = "two-layer"
      5 │ rx_usecs = 8
        ·            ┬
-       ·            ╰── does not fit
+       ·            ╰── refused
        ╰────
       help: leave it out, or choose a policy that takes it: backend, aggregate, aggregate-adaptive
     "#);
@@ -546,6 +546,7 @@ fn diagnostic_two_interfaces_on_one_socket() {
        ·          ──────┬──────
        ·                ╰── and here
        ╰────
+      help: choose another socket
     "#);
 }
 
@@ -648,7 +649,7 @@ fn diagnostic_missing_file() {
     insta::assert_snapshot!(shown(&error), @r#"
     × cannot read /nonexistent/weir.toml
     ╰─▶ No such file or directory (os error 2)
-    help: name the file: `weir run FILE`, `weir check FILE`, `--config FILE`
+    help: name the file, such as `weir run FILE` or `weir qemu-args --config FILE`
     "#);
 }
 
@@ -1071,7 +1072,7 @@ fn conflicts_with_an_interface_in_use_are_named() {
     let said = |a: &VifConfig, b: &VifConfig| {
         let whole = Whole { vifs: vec![a], ..config.whole() };
         let faults: Vec<_> = whole.faults_with(b).iter().map(|it| it.reason("vif.b")).collect();
-        assert_eq!(b.shares_with(a), !faults.is_empty());
+        assert_eq!(b.shares_with(a, &config.networks), !faults.is_empty());
         faults.join("; ")
     };
     assert_eq!(said(&a, &b), "");
@@ -1088,15 +1089,16 @@ fn conflicts_with_an_interface_in_use_are_named() {
 
 #[test]
 fn interfaces_of_one_guest_share_an_agent_and_nobody_elses_socket() {
-    let vifs = |text: &str| parse(text).unwrap().vifs;
-    let shared = vifs("[vif.a]\nagent=\"/run/m.agent\"\n[vif.b]\nagent=\"/run/m.agent\"\n");
-    assert!(!shared[0].shares_with(&shared[1]));
+    let networks = Networks::default();
+    let shared = |text: &str| parse(text).unwrap().vifs;
+    let shared = shared("[vif.a]\nagent=\"/run/m.agent\"\n[vif.b]\nagent=\"/run/m.agent\"\n");
+    assert!(!shared[0].shares_with(&shared[1], &networks));
     let mut thief = shared[0].clone();
     thief.name = "c".parse().unwrap();
     thief.socket = "/run/c.sock".parse().unwrap();
     thief.agent = Some(shared[1].socket.clone());
-    assert!(thief.shares_with(&shared[1]));
-    assert!(shared[1].shares_with(&thief));
+    assert!(thief.shares_with(&shared[1], &networks));
+    assert!(shared[1].shares_with(&thief, &networks));
 }
 
 /// The output of `weir check` for a file, without a terminal.
@@ -1167,6 +1169,8 @@ fn users_have_names_or_numbers_and_xens_devices_are_roots() {
         ("[switch]\nuser = \"a:b\"\n", "cannot be the name of a user"),
         ("[switch]\nuser = \"a b\"\n", "cannot be the name of a user"),
         ("[switch]\nuser = 7\n", "a user in quotes"),
+        ("[switch]\nuser = \"root\"\n", "as another user than root"),
+        ("[switch]\nuser = \"0\"\n", "as another user than root"),
         ("[switch]\nuser = \"weir\"\n[xen]\n", "means nothing with `[xen]`"),
     ] {
         assert!(refused(text).contains(says), "{text}: {}", refused(text));

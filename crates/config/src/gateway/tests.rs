@@ -112,8 +112,14 @@ fn each_mistake_is_told_by_itself() {
         ("fixed = \"web0 10.0.0.1\"", "10.0.0.1 of `web0` is not within the subnet"),
         ("fixed = \"web0 192.168.77.2\"", "192.168.77.2 of `web0` is weir's own"),
         ("router = \"192.168.77.1\"\nfixed = \"web0 192.168.77.1\"", "of `web0` is the router's"),
-        ("fixed = [\"a 192.168.77.9\", \"b 192.168.77.9\"]", "192.168.77.9 is used 2 times"),
-        ("fixed = [\"a 192.168.77.8\", \"a 192.168.77.9\"]", "a is used 2 times"),
+        (
+            "fixed = [\"a 192.168.77.9\", \"b 192.168.77.9\"]",
+            "the address 192.168.77.9 in `fixed` of `network.lan` is used 2 times",
+        ),
+        (
+            "fixed = [\"a 192.168.77.8\", \"a 192.168.77.9\"]",
+            "the interface a in `fixed` of `network.lan` is used 2 times",
+        ),
     ];
     for (keys, expected) in cases {
         let problem = on(keys);
@@ -132,8 +138,11 @@ fn each_mistake_is_told_by_itself() {
         ("address = \"127.0.0.1/8\"", "bad value for `network.lan.address`"),
         ("address = []", "no address in `address`"),
         ("address = [\"192.168.77.2/24\", \"192.168.78.2/24\"]", "two IPv4 addresses"),
-        ("address = [\"fd00::2/64\", \"fd00::2/64\"]", "fd00::2 is used 2 times"),
-        ("dhcp = false", "`network.lan` has no `vni`"),
+        (
+            "address = [\"fd00::2/64\", \"fd00::2/64\"]",
+            "the address fd00::2 of `network.lan` is used 2 times",
+        ),
+        ("dhcp = false", "`network.lan` has no `address`, no `vlan` and no `vni`"),
         ("address = \"192.168.77.2/24\"\nra = true", "`network.lan` has `ra` and no IPv6 address"),
         (
             "address = \"fd00::2/64\"\nra = true\ndns = \"9.9.9.9\"",
@@ -186,7 +195,14 @@ fn with_a_way_out_the_host_is_the_router() {
     }
     let fixed =
         "nat = true\nfixed = \"a 192.168.77.9\"\nforward = [\"tcp 22 a:22\", \"tcp 22 a:23\"]";
-    assert!(on(fixed).contains("tcp 22 is used 2 times"));
+    let twice = "the port tcp 22 in `forward` of `network.lan` is used 2 times";
+    assert_eq!(on(fixed), twice);
+    // Each element that cannot be read is named, and the others are looked at.
+    let mixed = "nat = true\nfixed = [\"a 192.168.77.9\", \"b\"]\n\
+                 forward = [\"tcp 70000 a:22\", \"tcp 22 a:22\", \"2222:22\", \"tcp 22 b:23\"]";
+    let problems = gateway(&format!("{DHCP}{mixed}")).unwrap_err();
+    let bad = |key: &str| format!("bad value for `network.lan.{key}`");
+    assert_eq!(problems, [bad("fixed"), bad("forward"), bad("forward"), twice.into()]);
     let alone = gateway("vlan = 1\nnat = true").unwrap_err();
     assert_eq!(alone, ["`network.lan` has `nat` without `address`"]);
     let long =
@@ -198,7 +214,7 @@ fn with_a_way_out_the_host_is_the_router() {
         )
     };
     let problems = read(&(twins("a", 1) + &twins("b", 2))).unwrap_err();
-    assert_eq!(problems, ["the interface of `nat` out0 is used 2 times"]);
+    assert_eq!(problems, ["the interface out0 of `nat` is used 2 times"]);
 }
 
 #[test]
@@ -228,7 +244,7 @@ fn networks_with_a_way_out_share_no_subnet_no_port_and_no_uplink() {
     };
     let one = forwards("a", 1, "tcp 2222 web1:22");
     let problems = read(&(one.clone() + &forwards("b", 2, "tcp 2222 web2:23"))).unwrap_err();
-    assert_eq!(problems, ["the host's port in `forward` tcp 2222 is used 2 times"]);
+    assert_eq!(problems, ["the host's port tcp 2222 in `forward` is used 2 times"]);
     assert!(read(&(one.clone() + &forwards("b", 2, "udp 2222 web2:22"))).is_ok());
 
     for kind in ["tap", "af_packet"] {
@@ -248,7 +264,7 @@ fn weirs_own_port_is_nobody_elses() {
     assert_eq!(problems, ["no other port is called `gateway.lan`"]);
     let problems =
         read(&format!("{lan}[network.other]\naddress = \"10.0.0.2/24\"\nvlan = 1\n")).unwrap_err();
-    assert_eq!(problems, ["the VLAN of networks with an `address` 1 is used 2 times"]);
+    assert_eq!(problems, ["the VLAN 1 of networks with an `address` is used 2 times"]);
     let long = "x".repeat(limits::PORT_NAME_LEN_MAX);
     let problems = read(&format!("[network.{long}]\naddress = \"192.168.77.2/24\"\n")).unwrap_err();
     assert!(problems[0].contains("a long name"), "{problems:?}");

@@ -121,7 +121,11 @@ fn each_mistake_is_said_with_its_place_and_what_to_do() {
         ),
         (OVERLAY, "`overlay` carries no network", "add a table such as [network.blue]"),
         (BLUE, "`network.blue` has a `vni`, and there is no overlay", "add the table [overlay]"),
-        ("[network.blue]\n", "`network.blue` has no `vni`", "or `vlan = 10`"),
+        (
+            "[network.blue]\n",
+            "`network.blue` has no `address`, no `vlan` and no `vni`",
+            "or `vlan = 10`",
+        ),
         (
             &with_blue("[network.red]\nvni = 2\nvlan = 3\npeers = [\"192.0.2.2\"]\n"),
             "`network.red` has both `vlan` and `vni`",
@@ -130,7 +134,7 @@ fn each_mistake_is_said_with_its_place_and_what_to_do() {
         (
             &with_blue("[network.red]\nvni = 100\npeers = [\"192.0.2.2\"]\n"),
             "the VNI 100 is used 2 times",
-            "",
+            "give each network its own",
         ),
         (
             &with_blue("[network.red]\nvni = 2\n"),
@@ -154,8 +158,8 @@ fn each_mistake_is_said_with_its_place_and_what_to_do() {
         ),
         (
             &with_blue("[network.red]\nvni = 2\npeers = [\"192.0.2.9\", \"192.0.2.9\"]\n"),
-            "the peer of `network.red` 192.0.2.9 is used 2 times",
-            "",
+            "the peer 192.0.2.9 of `network.red` is used 2 times",
+            "name each host once",
         ),
         (
             "[network.green]\nvlan = 3\npeers = [\"192.0.2.2\"]\n",
@@ -302,11 +306,27 @@ fn an_address_is_used_once_in_each_network() {
     };
     let red = "[network.red]\nvni = 200\npeers = [\"192.0.2.2\"]\n";
     let both = with_blue(&format!("{red}{}{}", vif("a", "blue"), vif("b", "red")));
-    let vifs = parse(&both).unwrap().vifs;
-    assert!(!vifs[0].shares_with(&vifs[1]));
+    let config = parse(&both).unwrap();
+    assert!(!config.vifs[0].shares_with(&config.vifs[1], &config.networks));
     let twice = with_blue(&format!("{}{}", vif("a", "blue"), vif("b", "blue")));
-    let message = "the MAC address 52:54:00:00:00:01 of network blue is used 2 times";
+    let message = "the MAC address 52:54:00:00:00:01 is used 2 times";
     assert_eq!(messages(&twice), [message]);
+    // VLANs are such networks, whether a table names them or a number, and a trunk is in several.
+    let mac = "mac = \"52:54:00:00:00:01\"\n";
+    for (one, two, shares) in [
+        ("vlan = 1", "vlan = 5", false),
+        ("vlan = 5", "vlan = 5", true),
+        ("", "vlan = 1", true),
+        ("", "network = \"two\"", false),
+        ("vlan = 2", "network = \"two\"", true),
+        ("trunk = [2, 3]", "network = \"two\"", true),
+        ("trunk = [2, 3]", "trunk = [4, 5]", false),
+        ("trunk = [2, 3]", "trunk = \"all\"", true),
+    ] {
+        let text = format!("[network.two]\nvlan = 2\n[vif.a]\n{one}\n{mac}[vif.b]\n{two}\n{mac}");
+        let found = parse(&text).err().map(|_| messages(&text));
+        assert_eq!(found, shares.then(|| vec![message.to_owned()]), "{one}, {two}");
+    }
 }
 
 #[test]

@@ -225,7 +225,7 @@ impl ValueError {
                 limits::IFNAME_LEN_MAX
             ),
             Self::SocketPathRelative { .. } => {
-                "the VM monitor starts in another directory; write the path from / on".into()
+                "write the path from / on: other programs start in other directories".into()
             }
             Self::SocketPathTooLong { .. } => {
                 "choose a shorter directory, such as /run/weir".into()

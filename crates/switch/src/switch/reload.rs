@@ -492,7 +492,7 @@ impl Switch {
         let is_free = |vif: &VifConfig| {
             gone.iter().all(|gone| {
                 let shares_agent = vif.agent.is_some() && vif.agent == gone.config.agent;
-                !vif.shares_with(&gone.config) && !shares_agent
+                !vif.shares_with(&gone.config, &self.networks) && !shares_agent
             })
         };
         match added.len() > room {
