@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 
 use miette::Diagnostic;
 use thiserror::Error;
@@ -73,11 +74,7 @@ impl Serving {
     /// # Errors
     /// [`ServingError`]
     pub fn of(config: &ApiConfig) -> Result<Self, ServingError> {
-        let account = |key| move |source| ServingError::Account { key, source };
-        let group = config.group.as_ref().map(|group| weir_sandbox::group(group.as_str()));
-        let group = group.transpose().map_err(account("group"))?;
-        let admins = config.admins.as_slice().iter().map(|user| weir_sandbox::user(user.as_str()));
-        let admins = admins.collect::<Result<Vec<_>, _>>().map_err(account("admin"))?;
+        let (group, admins) = accounts(config)?;
         let tcp = match (config.listen, &config.token_file) {
             (Some(address), Some(path)) => Some((listen(address)?, token(path)?)),
             // The configuration's parser accepts neither without the other.
@@ -85,6 +82,12 @@ impl Serving {
         };
         let access = Access::of_this_user(admins);
         Ok(Self { group, access, tcp })
+    }
+
+    /// A note about a group or user that this host does not have.
+    pub fn note(config: &ApiConfig) -> Option<String> {
+        let ServingError::Account { key, source } = accounts(config).err()? else { return None };
+        Some(format!("`{key}` of [switch]: {source}, and `weir run` takes one"))
     }
 
     /// The group that may open the control socket.
@@ -107,6 +110,16 @@ impl Serving {
     }
 }
 
+/// The group and the users of the configuration, by number.
+fn accounts(config: &ApiConfig) -> Result<(Option<u32>, Vec<u32>), ServingError> {
+    let account = |key| move |source| ServingError::Account { key, source };
+    let group = config.group.as_ref().map(|group| weir_sandbox::group(group.as_str()));
+    let group = group.transpose().map_err(account("group"))?;
+    let admins = config.admins.as_slice().iter().map(|user| weir_sandbox::user(user.as_str()));
+    let admins = admins.collect::<Result<Vec<_>, _>>().map_err(account("admin"))?;
+    Ok((group, admins))
+}
+
 fn listen(address: ListenAddress) -> Result<TcpListener, ServingError> {
     let listener = TcpListener::bind(address.get());
     let listener = listener.map_err(|source| ServingError::Listen { address, source })?;
@@ -124,6 +137,9 @@ fn token(path: &FilePath) -> Result<Token, ServingError> {
     // A newline may follow; anything longer is no token.
     let most = CONTROL_TOKEN_LEN_MAX as u64 + 2;
     let file = weir_config::open_file(path.as_path()).map_err(cannot)?;
+    if file.metadata().map_err(unread)?.mode() & 0o077 != 0 {
+        tracing::warn!(%path, "other users may have a right to the file of the token: chmod 600 {path}");
+    }
     file.take(most).read_to_string(&mut text).map_err(unread)?;
     Token::new(&text).map_err(|source| ServingError::Token { path: path.clone(), source })
 }

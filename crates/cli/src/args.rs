@@ -185,7 +185,7 @@ pub struct SaveArgs {
 }
 
 const SAVE_NOTES: &str = "\
-Comments and order stay. The file is replaced at once, with its owner and mode, by the rights of
+Comments and order stay. The file is replaced at once, with its owner and mode, by the rights of \
 whoever runs the command.";
 
 /// `weir reload`
@@ -204,21 +204,21 @@ pub struct ReloadArgs {
 }
 
 const RELOAD_NOTES: &str = "\
-Interfaces that the file leaves alone lose no packet. A file with a setting that cannot change
-while weir runs changes nothing, and the command names the setting. A step that fails has the steps
-before it undone. Interfaces of `weir vif add` stay. The file replaces what `weir vif set` and
+Interfaces that the file leaves alone lose no packet. A file with a setting that cannot change \
+while weir runs changes nothing, and the command names the setting. A step that fails has the steps \
+before it undone. Interfaces of `weir vif add` stay. The file replaces what `weir vif set` and \
 `weir filter` have changed of its interfaces.
 
 SIGHUP to `weir run` does the same with the file that weir was started with, and logs the result.";
 
 const UPGRADE_NOTES: &str = "\
-The running weir must have a keeper (`keeper` of [switch], weir-keeper). It starts the file that it
-was started from, with the same arguments: install the new one there first. The new process reads
-its configuration, then the old one stops, and the new one goes on. Packets wait in the guests'
-rings meanwhile. If the new one does not come up, or does not know the state, the old one goes on,
+The running weir must have a keeper (`keeper` of [switch], weir-keeper). It starts the file that it \
+was started from, with the same arguments: install the new one there first. The new process reads \
+its configuration, then the old one stops, and the new one goes on. Packets wait in the guests' \
+rings meanwhile. If the new one does not come up, or does not know the state, the old one goes on, \
 and the command fails with the reason.
 
-A weir of systemd stays the same service. Any other supervisor sees its process end. AF_XDP and Xen
+A weir of systemd stays the same service. Any other supervisor sees its process end. AF_XDP and Xen \
 need a restart.";
 
 /// `weir qemu-args`
@@ -344,8 +344,8 @@ Examples:
   weir vif add fw0 trunk=[10,20] native=1 socket=/run/vms/fw0.sock
   weir vif add web0 --may-exist vlan=10 by=libvirt:6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11
 
-The default socket is NAME.sock in the directory of the control socket. With --may-exist, settings
-that are not named stay as they are; one that cannot change under traffic, and differs, is an
+The default socket is NAME.sock in the directory of the control socket. With --may-exist, settings \
+that are not named stay as they are; one that cannot change under traffic, and differs, is an \
 error. `by` says who keeps the interface: the file and `weir save` leave it alone.";
 
 const VIF_SET_EXAMPLES: &str = "\
@@ -357,11 +357,11 @@ Examples:
   weir vif set web0 rx_rate=500Mbit rx_packets_per_second=100000
   weir vif set web0 queues=4               takes effect when the VM connects again
 
-These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac,
-mac_check, isolated, groups, multicast_router, rss_rebalance, vlan, trunk, native, network, mirror,
-tag_protocol, mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second,
-unknown_per_second, source_guard, addresses, router, weight, window, period, rate, burst,
-packets_per_second, packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
+These can change: queues, latency_budget, moderation, rx_usecs, rx_frames, container_bytes, mac, \
+mac_check, isolated, groups, multicast_router, rss_rebalance, vlan, trunk, native, network, mirror, tag_protocol, \
+mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second, unknown_per_second, \
+source_guard, addresses, router, weight, window, period, rate, burst, packets_per_second, \
+packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 
 /// `weir addresses`
 #[derive(Debug, Args)]
@@ -443,8 +443,8 @@ pub enum GroupCommand {
 }
 
 const FILTER_SET_NOTES: &str = "\
-DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and
-EXPRESSION is tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule
+DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and \
+EXPRESSION is tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule \
 that matches a frame decides; a frame that none matches passes.
 
 Examples:
@@ -496,7 +496,7 @@ pub struct ExplainArgs {
 }
 
 const EXPLAIN_NOTES: &str = "\
-The command counts frames and calls for one second. Hold times and calls that came too late
+The command counts frames and calls for one second. Hold times and calls that came too late \
 count from when the interface was added.";
 
 impl Cli {

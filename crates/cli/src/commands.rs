@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use miette::Report;
-use weir_api::{Client, ClientError};
+use weir_api::{Client, ClientError, Serving};
 use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
 use weir_config::reload::ShownSetting;
@@ -17,8 +17,8 @@ use weir_libvirt::LibvirtError;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
 use weir_switch::descriptors::Carried;
 use weir_switch::host::Lack;
-use weir_switch::memory;
 use weir_switch::stats::{MemberStats, MulticastStats};
+use weir_switch::{memory, sandbox};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
@@ -128,7 +128,7 @@ pub fn check(
 ) -> Result<(), CommandError> {
     let config = Config::load(&args.file, defaults)?;
     let workers = match config.switch.workers {
-        Workers::Auto => "as many workers as fit".into(),
+        Workers::Auto => "workers for half of the cores".into(),
         Workers::Count(number) => count(number.get().into(), "worker"),
     };
     writeln!(
@@ -149,7 +149,9 @@ pub fn check(
         };
         writeln!(out, "Xen: {which}, where /dev/xen/xenbus is")?;
     }
-    for note in [Carried::of(&config).note(), memory::note(&config.vifs)].into_iter().flatten() {
+    let accounts = [sandbox::user_note(&config), Serving::note(&config.switch.api)];
+    let notes = [Carried::of(&config).note(), memory::note(&config.vifs)].into_iter();
+    for note in notes.chain(accounts).flatten() {
         writeln!(out, "note: {note}")?;
     }
     let uplinks: Vec<_> =

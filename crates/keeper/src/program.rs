@@ -29,7 +29,9 @@ pub fn main() -> ExitCode {
     let server = match Server::listen(&args.socket) {
         Ok(server) => server,
         Err(error) => {
-            eprintln!("weir-keeper: {error}");
+            eprintln!(
+                "weir-keeper: {error}; choose a SOCKET in a directory of this user, such as /run/weir/keeper.sock"
+            );
             return ExitCode::FAILURE;
         }
     };
@@ -41,6 +43,7 @@ pub fn main() -> ExitCode {
         eprintln!("weir-keeper: {error}; where the kernel lacks what this takes, use --no-sandbox");
         return ExitCode::FAILURE;
     }
+    eprintln!("weir-keeper: serves on {}", args.socket.display());
     server.run()
 }
 

@@ -59,7 +59,7 @@ Examples:
   weir libvirt define web0 web0 vlan=10 rate=1Gbit
   weir libvirt define router lan trunk=[10,20] --connect qemu:///session
 
-The domain gets shared memory, an <interface type='vhostuser'> on the socket NAME.sock, and a <vif>
+The domain gets shared memory, an <interface type='vhostuser'> on the socket NAME.sock, and a <vif> \
 in its <metadata>. What it has already stays.";
 
 /// `weir libvirt hook`

@@ -49,7 +49,8 @@ pub enum LibvirtError {
     #[error("{0}")]
     Setting(String),
     /// libvirt refuses.
-    #[error("{0}")]
+    #[error("libvirt says: {0}")]
+    #[diagnostic(help("`virsh list --all` shows its domains; --connect names another libvirt"))]
     Virsh(String),
     /// The hook is not installed.
     #[error("libvirt has no hook that makes the domain's interfaces")]

@@ -144,6 +144,13 @@ impl Needs {
     }
 }
 
+/// A note about a configured user that this host does not have, or that is root.
+pub fn user_note(config: &Config) -> Option<String> {
+    let user = config.switch.user.as_ref()?;
+    let error = Identity::named(user.as_str()).err()?;
+    Some(format!("`user` of [switch]: {error}, and `weir run` takes one"))
+}
+
 /// Starts the helper of a weir that is about to be confined. The helper has this process's present privileges.
 pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
     if mode == SandboxMode::Off {

@@ -648,6 +648,14 @@ impl Switch {
     fn vif_add(&self, mut config: VifConfig) -> Response {
         self.networks.settle(&mut config);
         let keeper = self.keeper_socket();
+        let name = &config.name;
+        if self.ports().vifs.iter().any(|vif| vif.config.name == *name) {
+            let message = format!("an interface called {name} exists already");
+            let help = format!(
+                "`weir vif set {name}` changes it, and `--may-exist` of `weir vif add` too"
+            );
+            return Response::refused(message, help);
+        }
         let refusal = self.refusal(&self.ports(), keeper.as_ref(), None, &config);
         if let Some(refusal) = refusal {
             return refusal;

@@ -353,7 +353,7 @@ fn refused(error: &FrameError) -> String {
 
 fn guard(refused: Option<DropReason>) -> String {
     match refused {
-        None => "the addresses in the frame are the guest's".into(),
+        None => "nothing forbids the addresses in the frame".into(),
         Some(reason) => in_words(reason).into(),
     }
 }

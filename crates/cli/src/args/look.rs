@@ -62,8 +62,8 @@ impl CaptureArgs {
 }
 
 const CAPTURE_NOTES: &str = "\
-Directions are the guest's: tx is what it sends. A frame is as it is on the port, with the VLAN tag
-that it has there; a GSO frame is whole. Traffic never waits for the capture: frames that the
+Directions are the guest's: tx is what it sends. A frame is as it is on the port, with the VLAN tag \
+that it has there; a GSO frame is whole. Traffic never waits for the capture: frames that the \
 reader is too slow for are lost, and counted in the file. Ctrl-C ends a capture.
 
 Examples:
@@ -115,9 +115,9 @@ impl TraceArgs {
 }
 
 const TRACE_NOTES: &str = "\
-Without `eth.src` the frame is the interface's own. Without `eth.dst` it is for the station of
-`ip.dst` or `ipv6.dst`, else for the network's router, else for everybody; a note says which.
-Nothing is counted, learned or delivered. With --live, frames pass as ever, and traffic waits for
+Without `eth.src` the frame is the interface's own. Without `eth.dst` it is for the station of \
+`ip.dst` or `ipv6.dst`, else for the network's router, else for everybody; a note says which. \
+Nothing is counted, learned or delivered. With --live, frames pass as ever, and traffic waits for \
 nobody; times are since a worker began to read the sender's queue. Ctrl-C ends it.
 
 Examples:
@@ -149,7 +149,7 @@ pub struct TopArgs {
 }
 
 const TOP_NOTES: &str = "\
-`?` shows the keys. Without a terminal, or with TERM=dumb, a table is printed for each interval.
+`?` shows the keys. Without a terminal, or with TERM=dumb, a table is printed for each interval. \
 weir that ends may come back: the screen says so and goes on.
 
 Examples:
@@ -167,7 +167,7 @@ pub struct DoctorArgs {
 }
 
 const DOCTOR_NOTES: &str = "\
-Exits with 0 if nothing is wrong, and with 5 otherwise. A note is worth knowing, and not wrong. It
-counts for two seconds: drops and late interrupts that go on are wrong, those that have ended are a
-note. Some things only root can see: who may open a socket, the kernel's log.
+Exits with 0 if nothing is wrong, and with 5 otherwise. A note is worth knowing, and not wrong. It \
+counts for two seconds: drops and late interrupts that go on are wrong, those that have ended are a \
+note. Some things only root can see: who may open a socket, the kernel's log. \
 docs/guide/troubleshooting.md lists the checks.";
