@@ -85,7 +85,7 @@ keys! {
         isolated: Option<bool> => Change<bool> = None, [not_of_copies()];
         /// Whether a multicast router may be in the guest, where its network has multicast snooping.
         #[serde(default)]
-        multicast_router: bool => Option<bool> = false, [not_of_copies()];
+        multicast_router: bool => Option<bool> = false, [];
         /// Whether entries of the indirection table move between receive queues by load.
         rss_rebalance: bool => Option<bool> = true, [];
         /// VLANs of the port.
