@@ -1,15 +1,12 @@
 //! Obstacles to a guest's service: its socket, its VM, its driver, its agent.
 
 use weir_config::SocketRole;
-use weir_switch::control::{VifOrigin, VifStatus};
+use weir_switch::control::VifStatus;
 use weir_switch::explain::{AgentState, Explanation};
 use weir_switch::stats::{PortState, PortStats, Silence};
 
 use crate::facts::{Facts, Finding, Permissions, Qemu, finding, note};
 use crate::reasons::explained;
-
-/// Seconds for which an event that is over is worth a note.
-const RECENT_S: u64 = 600;
 
 /// Interfaces that wait for a VM.
 fn waiting_vifs(facts: &Facts) -> impl Iterator<Item = &VifStatus> {
@@ -46,7 +43,12 @@ pub(super) fn socket_mode(facts: &Facts, found: &mut Vec<Finding>) {
                     (dir.display().to_string(), *permissions, mend)
                 }
                 None if socket.file.allow(qemu, Permissions::WRITE) => continue,
-                None => (named.clone(), socket.file, opening(vif, socket.file)),
+                None => {
+                    let mend = format!(
+                        "socket_mode = \"0660\" in [vif.{name}] and a group that weir and QEMU share, or \"0666\""
+                    );
+                    (named.clone(), socket.file, mend)
+                }
             };
             let known_by = format!(
                 "{at} has mode {:04o}, user {} and group {}, and QEMU (process {}) runs as user {}",
@@ -60,24 +62,6 @@ pub(super) fn socket_mode(facts: &Facts, found: &mut Vec<Finding>) {
             found.push(finding("waiting-socket-mode", name, what, known_by, mend));
             break;
         }
-    }
-}
-
-/// The way to open a socket to its VM.
-fn opening(vif: &VifStatus, file: Permissions) -> String {
-    let name = &vif.config.name;
-    let group = "start weir with a group of QEMU's user: Group= of its unit, or `sg GROUP -c 'weir run ...'`";
-    let mode = match vif.origin {
-        VifOrigin::File => format!("socket_mode = \"0660\" in [vif.{name}]"),
-        // Settings of sockets do not change in place.
-        VifOrigin::Command | VifOrigin::Xen => {
-            format!("weir vif del {name}, and weir vif add {name} with socket_mode=0660")
-        }
-    };
-    if file.mode >> 3 & Permissions::WRITE != 0 {
-        group.to_owned()
-    } else {
-        format!("{mode}; and {group}")
     }
 }
 
@@ -140,7 +124,7 @@ pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// A VM that was turned away and has given up since is worth a note for a while.
+/// A VM that was turned away and has given up since is worth a note.
 pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(|port| port.sessions.turned_away > 0) {
         let before = facts.before(port, |before| before.sessions.turned_away);
@@ -155,12 +139,7 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
             ),
             "weir vif add NAME, and weir qemu-args NAME for the other VM",
         );
-        let is_recent = port.sessions.turned_away_s.is_some_and(|ago_s| ago_s < RECENT_S);
-        match now {
-            0 if !is_recent => {}
-            0 => found.push(note(of_two)),
-            _ => found.push(of_two),
-        }
+        found.push(if now > 0 { of_two } else { note(of_two) });
     }
 }
 
