@@ -292,23 +292,40 @@ impl<const N: usize> Elements<N> {
 }
 
 impl Elements<2> {
-    /// Reads a little-endian 16-bit element.
+    /// Returns a function that reads the little-endian 16-bit element of a free-running number, in a
+    /// ring whose size is a power of two. It has the place of the elements as its own values, which
+    /// a loop need not load each time.
     #[inline(always)]
-    pub fn load(&self, index: usize) -> u16 {
-        // SAFETY: in bounds (`at`), at a multiple of 2 (`Window::elements`), mapped while self lives. See
-        // `Window::atomic`.
-        let element = unsafe { AtomicU16::from_ptr(self.at(index).as_ptr().cast()) };
-        u16::from_le(element.load(Ordering::Relaxed))
+    pub fn reader(&self) -> impl Fn(u16) -> u16 {
+        let (start, last) = (self.start, self.last);
+        move |number| {
+            // SAFETY: `last + 1` elements from `start` are in the window, and the index is at most `last`.
+            let element = unsafe { start.add((usize::from(number) & last) * 2) };
+            // SAFETY: at a multiple of 2 (`Window::elements`), mapped while self lives. See `Window::atomic`.
+            let element = unsafe { AtomicU16::from_ptr(element.as_ptr().cast()) };
+            u16::from_le(element.load(Ordering::Relaxed))
+        }
     }
 }
 
 impl Elements<16> {
-    /// Reads the two words of an element, each once.
+    /// Returns a function that reads the two words of an element, each once; none beyond the last
+    /// element. See [`reader`](Elements::reader).
     #[inline(always)]
-    pub fn read_words(&self, index: usize) -> [u64; 2] {
-        let words = self.at(index).cast::<u64>();
-        // SAFETY: an element has two words, at a multiple of 8 (`Window::elements`), mapped while self lives.
-        unsafe { [u64::from_le(words.read_volatile()), u64::from_le(words.add(1).read_volatile())] }
+    pub fn word_reader(&self) -> impl Fn(u16) -> Option<[u64; 2]> {
+        let (start, last) = (self.start, self.last);
+        move |index| {
+            let index = usize::from(index);
+            if index > last {
+                return None;
+            }
+            // SAFETY: `last + 1` elements from `start` are in the window.
+            let words = unsafe { start.add(index * 16) }.cast::<u64>();
+            // SAFETY: an element has two words, at a multiple of 8 (`Window::elements`), mapped while
+            // self lives.
+            let words = unsafe { [words.read_volatile(), words.add(1).read_volatile()] };
+            Some(words.map(u64::from_le))
+        }
     }
 }
 

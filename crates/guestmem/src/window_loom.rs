@@ -221,17 +221,20 @@ impl<const N: usize> Elements<N> {
 }
 
 impl Elements<2> {
-    /// Reads a 16-bit element.
-    pub fn load(&self, index: usize) -> u16 {
-        self.window.load(self.at(index))
+    /// Returns a function that reads the 16-bit element of a free-running number.
+    pub fn reader(&self) -> impl Fn(u16) -> u16 {
+        |number| self.window.load(self.at(self.around(number)))
     }
 }
 
 impl Elements<16> {
-    /// Reads the two words of an element.
-    pub fn read_words(&self, index: usize) -> [u64; 2] {
-        let at = self.at(index);
-        [at, at + 8].map(|at| u64::from_le_bytes(self.window.read(at)))
+    /// Returns a function that reads the two words of an element; none beyond the last element.
+    pub fn word_reader(&self) -> impl Fn(u16) -> Option<[u64; 2]> {
+        |index| {
+            let index = Some(usize::from(index)).filter(|index| *index <= self.last)?;
+            let at = self.at(index);
+            Some([at, at + 8].map(|at| u64::from_le_bytes(self.window.read(at))))
+        }
     }
 }
 

@@ -296,10 +296,10 @@ impl<'m> Writer<'_, 'm> {
         }
         let Self { chains, next, copies, device, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
-        let (count, mut bytes, mut heads) = (free.len(), 0, 0);
-        let mut left = &mut *free;
-        for Plain { frame, .. } in list.plain() {
-            let Some(Reserved { chain, front, .. }) = left.first_mut() else { break };
+        let (mut placed, mut bytes, mut heads) = (0, 0, 0);
+        for (Reserved { chain, front, .. }, Plain { frame, .. }) in
+            free.iter_mut().zip(list.plain())
+        {
             let front = *front;
             let need = VnetHdr::LEN + frame.len as usize;
             let head = frame.head.as_slice();
@@ -310,9 +310,8 @@ impl<'m> Writer<'_, 'm> {
             chain.len = need as u32; // a frame is shorter than 2^17
             bytes += u64::from(frame.len);
             heads += head.len();
-            left = &mut std::mem::take(&mut left)[1..];
+            placed += 1;
         }
-        let placed = count - left.len();
         let used = free.get(..placed).unwrap_or_default();
         if bytes > heads as u64 {
             for (Reserved { front, .. }, plain) in used.iter().zip(list.plain()) {
@@ -327,7 +326,8 @@ impl<'m> Writer<'_, 'm> {
         self.next += placed;
         self.completed += placed as u16; // a burst
         self.bytes += bytes;
-        Run { frames: placed as u32, arrived_ns: list.plain_since_ns(placed) }
+        let arrived_ns = if placed > 0 { list.plain_since_ns(placed) } else { u64::MAX };
+        Run { frames: placed as u32, arrived_ns }
     }
 
     /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and

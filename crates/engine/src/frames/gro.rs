@@ -151,14 +151,20 @@ impl<'b> EgressList<'b> {
         PlainFrames { burst, slots, left: left.iter(), is_usual, special, merges }
     }
 
-    /// The earliest time at which one of the first `count` frames of [`plain`](Self::plain) was taken (ns). Frames that
-    /// did not wait are in the order in which they were taken.
+    /// The time (ns) from which the first `count` frames of [`plain`](Self::plain) count. Frames that did not wait were
+    /// taken together, and the first one of their burst first.
     #[inline(always)]
     pub fn plain_since_ns(&self, count: usize) -> u64 {
-        let distinct = if self.burst.waited { count } else { count.min(1) };
-        let frames = self.frames.get(self.next..).unwrap_or_default().iter().take(distinct);
-        let slots = frames.filter_map(|outgoing| self.slots.get(usize::from(outgoing.frame)));
-        slots.map(|frame| frame.arrived_ns).min().unwrap_or(u64::MAX)
+        match self.slots.first() {
+            Some(first) if !self.burst.waited => first.arrived_ns,
+            _ => self.waited_since_ns(count),
+        }
+    }
+
+    #[cold]
+    fn waited_since_ns(&self, count: usize) -> u64 {
+        let times = self.plain().take(count).map(|plain| plain.frame.arrived_ns);
+        times.min().unwrap_or(u64::MAX)
     }
 
     /// Marks the first `count` frames of [`plain`](Self::plain) as done.

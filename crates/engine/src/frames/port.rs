@@ -62,8 +62,9 @@ pub struct Taken {
     pub hold_until: Option<u64>,
 }
 
-/// One frame on its way to one receiver.
+/// One frame on its way to one receiver. One word, so that one store adds it to a list.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(8))]
 pub struct Outgoing {
     /// The frame's index in the burst.
     pub frame: u16,

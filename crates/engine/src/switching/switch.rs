@@ -154,6 +154,12 @@ struct List {
 }
 
 impl List {
+    /// Adds an empty list.
+    #[cold]
+    fn add_to(lists: &mut Vec<Self>, port: PortId, queue: usize) {
+        lists.push(Self { port, queue, frames: Vec::new(), unicast: 0 });
+    }
+
     #[inline]
     fn push(&mut self, outgoing: Outgoing, unicast: bool) {
         self.unicast |= u64::from(unicast) << self.frames.len();
@@ -541,12 +547,13 @@ impl Forwarder {
     }
 
     /// The list of a receive queue in this burst.
+    #[inline(always)]
     fn list_for(&mut self, port: PortId, queue: usize) -> usize {
         let entry = &mut self.list_of[place(port, queue)];
         if *entry == NO_LIST {
             *entry = self.used as u16;
             if self.used == self.lists.len() {
-                self.lists.push(List { port, queue, frames: Vec::new(), unicast: 0 });
+                List::add_to(&mut self.lists, port, queue);
             }
             let list = &mut self.lists[self.used];
             (list.port, list.queue, list.unicast) = (port, queue, 0);

@@ -7,7 +7,7 @@ use weir_guestmem::{Elements, GuestMemory, Slice};
 use weir_limits::CHAIN_LEN_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, Taken, Token};
-use crate::buffers::{add_buffer, indirect_table, plain_buffer, whole};
+use crate::buffers::{add_buffer, indirect_table, whole};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
@@ -38,21 +38,6 @@ impl Table<'_> {
             }
         }
     }
-}
-
-/// The buffer of the chain that begins at `head`, if it is as simple as nearly all are: see [`plain_buffer`].
-#[inline(always)]
-pub(crate) fn plain<'m>(
-    table: &Elements<DESC_BYTES>,
-    direction: Direction,
-    head: u16,
-    memory: &'m GuestMemory,
-) -> Option<Slice<'m>> {
-    let index = table.around(head);
-    if index != usize::from(head) {
-        return None;
-    }
-    plain_buffer(Descriptor::of_words(table.read_words(index)), direction, memory)
 }
 
 /// Appends the buffers of the chain that begins at `head` to `pieces`. After an error `pieces` may have some of them;

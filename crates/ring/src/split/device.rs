@@ -14,11 +14,11 @@ use std::sync::atomic::Ordering;
 use weir_guestmem::{CACHE_LINE_BYTES, Elements, GuestMemory, Slice, Window, append, fence};
 use weir_limits::BURST_MAX;
 
-use crate::buffers::{Direction, Taken, Token};
+use crate::buffers::{Descriptor, Direction, Taken, Token, plain_buffer};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, passed};
 use crate::layout::*;
-use crate::split::chain::{plain, walk};
+use crate::split::chain::walk;
 
 /// A ring that weir serves.
 #[derive(Debug)]
@@ -155,10 +155,12 @@ impl SplitDevice {
         let count = max.min(self.available()).min(BURST_MAX as u16);
         self.fetch(count);
         let Self { heads, descriptors, config, next_avail, .. } = self;
+        let (head_at, words_at) = (heads.reader(), descriptors.word_reader());
         let (from, mut result) = (*next_avail, Ok(()));
         let taken = append(chains, 0..usize::from(count), |nth| {
-            let head = heads.load(heads.around(from.wrapping_add(nth as u16)));
-            match plain(descriptors, direction, head, memory) {
+            let head = head_at(from.wrapping_add(nth as u16));
+            let words = words_at(head).map(Descriptor::of_words);
+            match words.and_then(|only| plain_buffer(only, direction, memory)) {
                 Some(front) => Some(note(Taken::plain(Token::split(head), front))),
                 None => match walk(descriptors, config, direction, head, memory, pieces) {
                     Ok(taken) => Some(note(taken)),
@@ -180,8 +182,9 @@ impl SplitDevice {
     fn fetch(&self, count: u16) {
         // The descriptor of a single chain is read at once.
         let mut nth = if count > 1 { 0 } else { count };
+        let head_at = self.heads.reader();
         while nth < count {
-            let head = self.heads.load(self.heads.around(self.next_avail.wrapping_add(nth)));
+            let head = head_at(self.next_avail.wrapping_add(nth));
             self.descriptors.prefetch(self.descriptors.around(head));
             nth += DESCRIPTORS_PER_LINE;
         }

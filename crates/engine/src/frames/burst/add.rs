@@ -104,30 +104,25 @@ impl<'m> Burst<'m> {
         arrived_ns: u64,
         mut refused: impl FnMut(FrameError) -> Result<(), E>,
     ) -> Result<(), E> {
-        let chains = std::mem::take(&mut self.chains);
-        let mut left = chains.as_slice();
-        let result = loop {
-            left = &left[self.add_plain(left, vnet_len, arrived_ns)..];
-            let Some((chain, behind)) = left.split_first() else { break Ok(()) };
-            left = behind;
-            let added = self.add(*chain, vnet_len, arrived_ns);
-            if let Err(error) = added.or_else(&mut refused) {
-                break Err(error);
-            }
-        };
-        self.chains = chains;
-        result
+        let mut next = 0;
+        loop {
+            next += self.add_plain(next, vnet_len, arrived_ns);
+            let Some(&chain) = self.chains.get(next) else { return Ok(()) };
+            next += 1;
+            self.add(chain, vnet_len, arrived_ns).or_else(&mut refused)?;
+        }
     }
 
-    /// Adds the frames of the first `chains`, up to the first unusual one: nearly all have one piece, and neither an
-    /// offload nor a tag. It does not add or judge the unusual one. Returns how many it has added.
+    /// Adds the frames of the chains from `next` on, up to the first unusual one: nearly all have one piece, and
+    /// neither an offload nor a tag. It does not add or judge the unusual one. Returns how many it has added.
     // A separate function, so that the loop can use all registers.
     #[inline(never)]
-    fn add_plain(&mut self, chains: &[TakenChain<'m>], vnet_len: usize, arrived_ns: u64) -> usize {
+    fn add_plain(&mut self, next: usize, vnet_len: usize, arrived_ns: u64) -> usize {
         if vnet_len != VnetHdr::LEN {
             return 0;
         }
-        let Self { room, pieces, .. } = self;
+        let Self { room, chains, pieces, .. } = self;
+        let chains = chains.get(next..).unwrap_or_default();
         let room = room.slots.get_mut(self.count..).unwrap_or_default();
         let (mut added, mut bytes) = (0, 0);
         for (frame, chain) in room.iter_mut().zip(chains) {
