@@ -491,7 +491,7 @@ fn diagnostic_unknown_uplink_kind() {
      1 │ [uplink.lan]
      2 │ kind = "afxdp"
        ·        ───┬───
-       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`, `stream`
+       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`, `stream`, `bond`
      3 │ name = "eth0"
        ╰────
       help: did you mean `af_xdp`?

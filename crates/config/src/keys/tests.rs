@@ -89,7 +89,18 @@ fn the_guide_is_right(table: &str, rows: Rows) {
 fn the_guide_has_each_key_with_its_default_and_its_bounds() {
     the_guide_is_right("switch", SwitchConfig::default().rows());
     the_guide_is_right("vif.NAME", VifConfig::template().rows());
-    the_guide_is_right("uplink.NAME", UplinkConfig::template().rows());
+    let is_bonds = |key: &Key| matches!(key.name, "uplinks" | "mode");
+    let (bond, uplink) =
+        UplinkConfig::template().rows().into_iter().partition::<Rows, _>(|(key, _)| is_bonds(key));
+    the_guide_is_right("uplink.NAME", uplink);
+    let guide = guide("bond.NAME");
+    for (key, _) in bond {
+        let row = guide.iter().find(|(name, ..)| name == key.name);
+        let (_, values, _) = row.unwrap_or_else(|| panic!("[bond.NAME] lacks {}", key.name));
+        for word in ["\"active-backup\"", "\"balance\""].iter().filter(|_| key.name == "mode") {
+            assert!(values.contains(word), "{values}");
+        }
+    }
 }
 
 /// Keys of the table in `page` that begins behind `place`, each with its default.

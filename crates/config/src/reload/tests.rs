@@ -144,6 +144,12 @@ const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
     ("weight", "kind = \"tap\"\nname = \"w0\"", "weight = 2", true),
 ];
 
+/// The same for the keys that only `[bond.NAME]` has.
+const BOND_KEYS: &[(&str, &str, &str, bool)] = &[
+    ("uplinks", "", "uplinks = [\"eth1\", \"eth0\"]", false),
+    ("mode", "uplinks = [\"eth0\", \"eth1\"]", "mode = \"balance\"", true),
+];
+
 /// The same for each key of `[switch]`.
 const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("execution", "", "execution = \"threads\"", false),
@@ -191,6 +197,9 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
             "path" => {
                 (format!("{needs}\npath = \"/run/weir/old.sock\""), format!("{needs}\n{line}"))
             }
+            "uplinks" => {
+                (format!("{needs}\nuplinks = [\"eth0\", \"eth1\"]"), format!("{needs}\n{line}"))
+            }
             "window" => (format!("{needs}\nwindow = \"1/4\""), format!("{needs}\n{line}")),
             "api_listen" => {
                 (format!("{needs}\napi_listen = \"[::1]:2\""), format!("{needs}\n{line}"))
@@ -205,6 +214,10 @@ fn each_key_is_found(table: &str, cases: &[(&str, &str, &str, bool)]) {
             "window" | "period" => "[switch]\nschedule = \"dwcs\"\n",
             "groups" => "[group.web]\n",
             "template" => "[template.t]\n",
+            _ if table == "bond.lan" => {
+                "[uplink]\neth0 = { kind = \"tap\", name = \"eth0\" }\n\
+                 eth1 = { kind = \"tap\", name = \"eth1\" }\n"
+            }
             _ => "",
         };
         let file = |keys: &str| format!("{schedule}[{table}]\n{keys}\n");
@@ -234,13 +247,14 @@ fn each_key_of_each_table_is_compared() {
     };
     let config = parse("[uplink.lan]\nkind = \"tap\"\nname = \"w0\"\n").unwrap();
     all(config.switch.rows(), SWITCH_KEYS);
-    all(config.uplinks[0].rows(), UPLINK_KEYS);
+    all(config.uplinks[0].rows(), &[UPLINK_KEYS, BOND_KEYS].concat());
     all(vif("web0").rows(), VIF_KEYS);
     let groups = parse("[group.web]\n").unwrap().groups;
     all(groups.all[0].rows(), GROUP_KEYS);
     each_key_is_found("group.web", GROUP_KEYS);
     each_key_is_found("switch", SWITCH_KEYS);
     each_key_is_found("uplink.lan", UPLINK_KEYS);
+    each_key_is_found("bond.lan", BOND_KEYS);
     each_key_is_found("vif.web0", VIF_KEYS);
     each_key_is_found("xen", XEN_KEYS);
 }
@@ -576,11 +590,11 @@ fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
     let bond = "[bond.lan]\nuplinks = [\"eth0\", \"eth1\"]\n";
     let started = Started::with(&format!("{two}{bond}"));
     let (difference, steps) = started.compare(&format!("{two}{bond}mode = \"balance\"\n"));
-    assert_eq!(lines(&difference), ["bond.lan changed", "bond.lan.mode default -> balance"]);
+    assert_eq!(lines(&difference), ["bond.lan Changed", "bond.lan.mode default -> balance"]);
     assert_eq!(steps.uplinks_changed.len(), 1);
     // Without the bond its uplinks would be a loop.
     let (difference, steps) = started.compare(two);
-    assert_eq!(lines(&difference)[0], "bond.lan removed (not alive)");
+    assert_eq!(lines(&difference)[0], "bond.lan Removed (not alive)");
     assert!(steps.uplinks_removed.is_empty());
     let (_, steps) = started.compare("");
     assert!(steps.uplinks_removed.is_empty());
