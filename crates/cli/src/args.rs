@@ -270,7 +270,8 @@ TCP from other guests is then lost. Behind QEMU's `-device virtio-net-pci,...` w
   ,ctrl_guest_offloads=off    for a driver that refuses XDP, or
   ,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ecn=off
   ,guest_ufo=off,ctrl_guest_offloads=off
-                              (both) for one that has no reason to: weir leaves nothing to this guest.";
+                              (both) for one that has no reason to:
+                              weir leaves nothing to this guest.";
 
 /// `weir vif`
 #[derive(Debug, Subcommand)]

@@ -416,7 +416,9 @@ fn root_the_users_of_the_configuration_have_to_be_some() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    for (user, says) in [("no-such-user", "there is no user no-such-user"), ("root", "is root")] {
+    for (user, says) in
+        [("no-such-user", "there is no user no-such-user"), ("root", "as another user than root")]
+    {
         let file = dir.path().join("weir.toml");
         let control = dir.path().join("c.sock");
         fs::write(&file, format!("[switch]\ncontrol = {control:?}\nuser = {user:?}\n")).unwrap();

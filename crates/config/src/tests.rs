@@ -1269,15 +1269,11 @@ fn a_bond_that_cannot_be_is_refused() {
         (format!("[bond.lan]\n{both}[bond.b]\n{both}"), "in bond.lan already"),
         (format!("[bond.eth0]\n{both}"), "eth0"),
         (
-            format!(
-                "[bond.lan]\nuplinks = [\"eth0\", \"eth1\", \"w\"]\n[uplink.w]\nkind = \"tap\"\nname = \"w\"\n"
-            ),
+            "[bond.lan]\nuplinks = [\"eth0\", \"eth1\", \"w\"]\n[uplink.w]\nkind = \"tap\"\nname = \"w\"\n".to_owned(),
             "9 queues in all",
         ),
         (
-            format!(
-                "[bond.lan]\nuplinks = [\"eth0\", \"w\"]\n[uplink.w]\nkind = \"tap\"\nname = \"w\"\nvlan = 3\n"
-            ),
+            "[bond.lan]\nuplinks = [\"eth0\", \"w\"]\n[uplink.w]\nkind = \"tap\"\nname = \"w\"\nvlan = 3\n".to_owned(),
             "w is in bond.lan",
         ),
         ("[uplink.w]\nkind = \"bond\"\nname = \"w\"\n".to_owned(), "is a bond"),
