@@ -9,7 +9,7 @@ use crate::fragments::DatagramKey;
 use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unread, read};
 use crate::plain;
 use crate::refusals::{Ends, Refusal};
-use crate::rules::{Allowed, Direction, GroupId, Policy};
+use crate::rules::{Allowed, Decision, Direction, GroupId, Policy, Why};
 use crate::table::{Known, Place, State, Table, ticks};
 use crate::tcp::{Step, step};
 
@@ -33,59 +33,6 @@ pub struct Peer<'g> {
     pub groups: &'g [GroupId],
     /// The port may give addresses and advertise routes: an uplink, a router, weir itself.
     pub serves: bool,
-}
-
-/// The decision about a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// The frame passes.
-    Passes(Why),
-    /// The frame is dropped.
-    Refused(Why),
-}
-
-/// The reason for a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// The rule at this place allows the connection that the frame opens.
-    Rule(u16),
-    /// The direction is open.
-    Default,
-    /// The frame belongs to a connection.
-    Established,
-    /// The frame is an ICMP error about a packet of a connection.
-    Related,
-    /// The frame needs no rule: ARP, neighbour discovery, DHCP.
-    Needed,
-    /// The frame is a fragment of a datagram that may pass; if it is refused, it has no place in one.
-    Fragment,
-    /// No rule allows the frame.
-    NoRule,
-    /// No host sends such a packet in this state of the connection, or at all.
-    Invalid,
-    /// The table has no place for the connection.
-    Full,
-}
-
-impl Why {
-    /// The reasons for a refusal.
-    pub(crate) const REFUSES: [Self; 4] = [Self::NoRule, Self::Invalid, Self::Fragment, Self::Full];
-
-    /// The reason in a word.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Rule(_) => "rule",
-            Self::Default => "default",
-            Self::Established => "established",
-            Self::Related => "related",
-            Self::Needed => "needed",
-            Self::Fragment => "fragment",
-            Self::NoRule => "no_rule",
-            Self::Invalid => "invalid",
-            Self::Full => "full",
-        }
-    }
 }
 
 /// The change that a frame makes if it passes.

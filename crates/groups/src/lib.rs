@@ -26,11 +26,11 @@ mod rules;
 mod table;
 mod tcp;
 
-pub use judge::{Decision, Frame, Peer, Why};
+pub use judge::{Frame, Peer};
 pub use listing::Connection;
 pub use plain::is_like;
 pub use refusals::{Ends, Refusal, Refusals, Refused};
-pub use rules::{Direction, GroupId, Other, Policy, Rule};
+pub use rules::{Decision, Direction, GroupId, Other, Policy, Rule, Why};
 pub use table::Table;
 
 #[cfg(test)]

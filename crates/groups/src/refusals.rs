@@ -4,9 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_limits::GROUP_REFUSALS;
 
-use crate::judge::Why;
 use crate::packet::{Carried, Flow};
-use crate::rules::Direction;
+use crate::rules::{Direction, Why};
 
 /// Refused frames that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

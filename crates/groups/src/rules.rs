@@ -156,3 +156,56 @@ impl Policy {
         }
     }
 }
+
+/// The decision about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// The frame passes.
+    Passes(Why),
+    /// The frame is dropped.
+    Refused(Why),
+}
+
+/// The reason for a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// The rule at this place allows the connection that the frame opens.
+    Rule(u16),
+    /// The direction is open.
+    Default,
+    /// The frame belongs to a connection.
+    Established,
+    /// The frame is an ICMP error about a packet of a connection.
+    Related,
+    /// The frame needs no rule: ARP, neighbour discovery, DHCP.
+    Needed,
+    /// The frame is a fragment of a datagram that may pass; if it is refused, it has no place in one.
+    Fragment,
+    /// No rule allows the frame.
+    NoRule,
+    /// No host sends such a packet in this state of the connection, or at all.
+    Invalid,
+    /// The table has no place for the connection.
+    Full,
+}
+
+impl Why {
+    /// The reasons for a refusal.
+    pub(crate) const REFUSES: [Self; 4] = [Self::NoRule, Self::Invalid, Self::Fragment, Self::Full];
+
+    /// The reason in a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Rule(_) => "rule",
+            Self::Default => "default",
+            Self::Established => "established",
+            Self::Related => "related",
+            Self::Needed => "needed",
+            Self::Fragment => "fragment",
+            Self::NoRule => "no_rule",
+            Self::Invalid => "invalid",
+            Self::Full => "full",
+        }
+    }
+}

@@ -17,7 +17,7 @@ enum Shows {
     Counter(&'static str),
     /// The interface stops, or its session or agent ends, and the reason names the limit.
     Reason,
-    /// `guard` of the interface lists the entries.
+    /// `guard` of the interface lists the entries, or `multicast` of the switch the ports that have more.
     Listed,
     /// The limit is shown elsewhere: by the API's server (`the_connections_of_the_api_are_shown_as_a_limit` of
     /// `weir-api`), or by the port of an overlay or of a network's gateway, in `answers` or `limits` (tests of
@@ -84,6 +84,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("CONTROL_HEAD_BYTES_MAX", Reason),
     ("CONTROL_HEADERS_MAX", Reason),
     ("SNOOPED_LEASES_MAX", Listed),
+    ("MULTICAST_GROUPS_PER_VIF_MAX", Listed),
     ("DHCP_QUESTIONS_MAX", Listed),
     ("DNS_WAITING_MAX", Elsewhere),
     ("DNS_ASKED_PER_VIF_MAX", Elsewhere),
@@ -149,6 +150,7 @@ const NOBODYS: &[&str] = &[
     "ANNOUNCED_VLANS_MAX",
     "SOURCE_ADDRESSES_MAX",
     "LOOP_",
+    "MULTICAST_RESPONSE_",
     "OWN_ADDRESSES_MAX",
     "DHCP_DNS_MAX",
     "WAYS_OUT_MAX",
