@@ -109,11 +109,6 @@ fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
     });
     tally += selection.step("attack", || attack::survived(workspace, selection));
     tally += selection.step("soak", || life::soak_short(workspace, selection));
-    tally += selection.step("lab-soak", || {
-        let weir = Programs::build(workspace)?.weir();
-        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
-        Ok(checked("lab-soak", passed))
-    });
     tally
 }
 
@@ -122,6 +117,11 @@ fn beside_unit_tests(workspace: &Workspace, selection: &Selection) -> Tally {
     let mut tally =
         selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
     tally += selection.step("instructions", || count_instructions(workspace));
+    tally += selection.step("lab-soak", || {
+        let weir = Programs::build(workspace)?.weir();
+        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
+        Ok(checked("lab-soak", passed))
+    });
     tally
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -446,13 +446,23 @@ fn root_operations_by_chance_leave_no_interface_behind() {
             host.restart_libvirtd();
         }
         let said = text(&host.virsh(what));
-        let running = host.does(&["list", "--name"]);
-        let running = running.split_whitespace();
-        let mut running: Vec<_> =
-            running.flat_map(|name| ["late", "web"].map(|kind| name.replace('d', kind))).collect();
-        running.sort();
+        let look = || {
+            let running = host.does(&["list", "--name"]);
+            let running = running.split_whitespace();
+            let mut running: Vec<_> = running
+                .flat_map(|name| ["late", "web"].map(|kind| name.replace('d', kind)))
+                .collect();
+            running.sort();
+            (host.names(), running)
+        };
+        // A domain that ends by itself may do so between the two looks.
+        let end = Instant::now() + Duration::from_secs(10);
+        let (mut names, mut running) = look();
+        while names != running && Instant::now() < end {
+            (names, running) = look();
+        }
         assert_eq!(
-            host.names(),
+            names,
             running,
             "seed {seed}, operation {done}: {what:?}: {said}\n{}",
             host.log()

@@ -141,6 +141,13 @@ impl Rig {
         frames
     }
 
+    /// Takes the next frames: on a busy machine, loopback takes a moment.
+    fn take_next(&mut self) -> Vec<(u16, Vec<u8>)> {
+        weir_testing::eventually("frames come", || {
+            Some(self.take_all(Take::New)).filter(|frames| !frames.is_empty())
+        })
+    }
+
     /// Takes the frames that have come, with the switch, which learns.
     fn take_and_learn(&mut self) {
         let (id, view, now_secs) = (self.id, self.fabric.view(), clock::secs(clock::now_ns()));
