@@ -8,6 +8,7 @@ use crate::rules::Direction;
 
 /// Numbers of protocols that `weir_wire` does not name.
 pub(crate) const ICMP: u8 = 1;
+pub(crate) const IGMP: u8 = 2;
 pub(crate) const SCTP: u8 = 132;
 
 /// The ends of a packet.

@@ -177,7 +177,7 @@ pub enum Why {
     Established,
     /// The frame is an ICMP error about a packet of a connection.
     Related,
-    /// The frame needs no rule: ARP, neighbour discovery, DHCP.
+    /// The frame needs no rule: ARP, neighbour discovery, DHCP, messages about multicast groups.
     Needed,
     /// The frame is a fragment of a datagram that may pass; if it is refused, it has no place in one.
     Fragment,

@@ -5,7 +5,7 @@ mod model;
 
 use std::net::IpAddr;
 
-use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ping, tcp, udp};
+use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ip, ping, tcp, udp};
 use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
 
 use crate::{
@@ -250,6 +250,9 @@ fn what_nobody_can_do_without_needs_no_rule_and_forged_answers_do_not_pass() {
     let mut arp = vec![0; 42];
     arp[12..14].copy_from_slice(&[8, 6]);
     assert!(bed.comes(&arp) && bed.goes(&arp));
+    let igmp = |to: &str, hops| ip(PEER, to, 2, hops, &[0x11, 100, 0, 0, 0, 0, 0, 0]);
+    assert!(bed.comes(&igmp("224.0.0.1", 1)) && bed.goes(&igmp("239.1.2.3", 1)));
+    assert!(!bed.goes(&igmp(PEER, 1)) && !bed.goes(&igmp("239.1.2.3", 2)), "not beyond the link");
     assert!(bed.goes(&udp("0.0.0.0", "255.255.255.255", 68, 67)));
     assert!(!bed.goes(&udp(GUEST, PEER, 68, 67)), "no way out for whatever a guest puts in");
     let answer = udp(PEER, GUEST, 67, 68);

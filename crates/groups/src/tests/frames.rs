@@ -7,7 +7,7 @@ pub(crate) const SYN: u8 = 2;
 pub(crate) const RST: u8 = 4;
 pub(crate) const ACK: u8 = 16;
 
-fn ip(src: &str, dst: &str, protocol: u8, hops: u8, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ip(src: &str, dst: &str, protocol: u8, hops: u8, payload: &[u8]) -> Vec<u8> {
     let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
     let mut frame = vec![2; 12];
     match (src, dst) {

@@ -201,7 +201,9 @@ impl Switch {
             Why::Default => format!("groups {groups} leave open what goes {direction}"),
             Why::Established => "the frame belongs to a connection that is known".into(),
             Why::Related => "the ICMP error is about a packet of a connection that is known".into(),
-            Why::Needed => "ARP, neighbour discovery and DHCP of the guest need no rule".into(),
+            Why::Needed => {
+                "ARP, neighbour discovery, IGMP, MLD and DHCP of the guest need no rule".into()
+            }
             Why::Fragment if matches!(decision, Decision::Passes(_)) => {
                 "the first fragment of the datagram has passed".into()
             }
