@@ -1,10 +1,17 @@
 //! Huge pages. DPDK programs need them; weir and its guests do not.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, thread, time::Duration};
 
 use crate::error::{Error, Result};
 
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+
+/// A write has the kernel move pages, so that free memory is in one piece.
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+
+/// Attempts: memory that is full of cached files may not be free in large pieces at once.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Need of OVS-DPDK and testpmd together, in pages of 2 MiB.
 const NEEDED: u64 = 512;
@@ -20,12 +27,22 @@ impl HugePages {
     pub fn reserve() -> Result<Self> {
         let before = reserved()?;
         let pages = Self { before };
-        if before < NEEDED {
+        let mut now = before;
+        for attempt in 0..ATTEMPTS {
+            if now >= NEEDED {
+                break;
+            }
+            if attempt > 0 {
+                // Without the right to do this, the next attempt may still succeed.
+                let _ = fs::write(COMPACT, "1");
+                thread::sleep(PAUSE);
+            }
             set(NEEDED)?;
+            now = reserved()?;
         }
-        let now = reserved()?;
         if now < NEEDED {
-            return Err(Error::parse("512 huge pages of 2 MiB", format!("the kernel gave {now}")));
+            let what = format!("{NEEDED} huge pages of 2 MiB: the kernel gave {now}");
+            return Err(Error::Check(what));
         }
         Ok(pages)
     }
