@@ -77,16 +77,16 @@ impl RuleProtocol {
         ("any", None),
         ("tcp", Some(protocol::TCP)),
         ("udp", Some(protocol::UDP)),
-        ("sctp", Some(132)),
-        ("icmp", Some(1)),
+        ("sctp", Some(protocol::SCTP)),
+        ("icmp", Some(protocol::ICMP)),
         ("icmpv6", Some(protocol::ICMPV6)),
     ];
 
     /// The key of the rule's values for this protocol, if the protocol has one.
     pub fn values_key(self) -> Option<&'static str> {
         match self.0? {
-            1 | protocol::ICMPV6 => Some("types"),
-            protocol::TCP | protocol::UDP | 132 => Some("ports"),
+            protocol::ICMP | protocol::ICMPV6 => Some("types"),
+            protocol::TCP | protocol::UDP | protocol::SCTP => Some("ports"),
             _ => None,
         }
     }

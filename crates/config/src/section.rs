@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::ops::Range;
 use std::rc::Rc;
+use std::str::FromStr;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -527,27 +528,28 @@ impl FromToml for OverlayDscp {
 
 impl FromToml for MirroredPorts {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        match value.get_ref() {
-            DeValue::String(names) => names.parse().map_err(|error| Fault::new(value, error)),
-            DeValue::Array(items) => {
-                let ports = each(items.iter().map(PortName::from_toml))?;
-                ports.try_into().map_err(|error| Fault::new(value, error))
-            }
-            _ => Err(Fault::wrong_type(value, "ports in brackets, such as [\"web0\", \"lan\"]")),
-        }
+        port_names(value, "ports in brackets, such as [\"web0\", \"lan\"]")
     }
 }
 
 impl FromToml for BondUplinks {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        match value.get_ref() {
-            DeValue::String(names) => names.parse().map_err(|error| Fault::new(value, error)),
-            DeValue::Array(items) => {
-                let uplinks = each(items.iter().map(PortName::from_toml))?;
-                uplinks.try_into().map_err(|error| Fault::new(value, error))
-            }
-            _ => Err(Fault::wrong_type(value, "uplinks in brackets, such as [\"eth0\", \"eth1\"]")),
+        port_names(value, "uplinks in brackets, such as [\"eth0\", \"eth1\"]")
+    }
+}
+
+/// Names of ports: a list, or a text with commas between them.
+fn port_names<T>(value: &Spanned<DeValue<'_>>, expected: &'static str) -> Result<T, Fault>
+where
+    T: FromStr<Err = ValueError> + TryFrom<Vec<PortName>, Error = ValueError>,
+{
+    match value.get_ref() {
+        DeValue::String(names) => names.parse().map_err(|error| Fault::new(value, error)),
+        DeValue::Array(items) => {
+            let names = each(items.iter().map(PortName::from_toml))?;
+            names.try_into().map_err(|error| Fault::new(value, error))
         }
+        _ => Err(Fault::wrong_type(value, expected)),
     }
 }
 

@@ -6,7 +6,7 @@ use weir_limits::GROUP_TAKE_UP_NS;
 use weir_wire::layers::protocol;
 
 use crate::fragments::DatagramKey;
-use crate::packet::{Carried, Flags, Flow, IGMP, Key, Kind, Packet, Part, Quoted, Unread, read};
+use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unread, read};
 use crate::plain;
 use crate::refusals::{Ends, Refusal};
 use crate::rules::{Allowed, Decision, Direction, GroupId, Policy, Why};
@@ -227,7 +227,7 @@ impl Judge<'_> {
             Kind::Link(130) => !out,
             Kind::Link(131 | 132 | 143) => out,
             // Without queries and reports no multicast group stays a guest's.
-            Kind::Other if flow.protocol == IGMP => {
+            Kind::Other if flow.protocol == protocol::IGMP => {
                 !flow.v6 && flow.dst >> 28 == 0xe && *hop_limit == 1
             }
             Kind::Ports if flow.protocol == protocol::UDP => {

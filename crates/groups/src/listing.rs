@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
 use weir_wire::layers::protocol;
 
-use crate::packet::{ICMP, Key, SCTP};
+use crate::packet::Key;
 use crate::rules::Direction;
 use crate::table::{State, Table, ticks};
 
@@ -77,7 +77,7 @@ impl Table {
             }
             let (protocol, last) = (key.protocol(), key.0[4]);
             let ports = ((last >> 48) as u16, (last >> 32) as u16);
-            let has_ports = matches!(protocol, protocol::TCP | protocol::UDP | SCTP);
+            let has_ports = matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
             let identifier = match known.opener {
                 Direction::Out => ports.0,
                 Direction::In => ports.1,
@@ -89,7 +89,8 @@ impl Table {
                 own,
                 peer,
                 ports: has_ports.then_some(ports),
-                identifier: matches!(protocol, ICMP | protocol::ICMPV6).then_some(identifier),
+                identifier: matches!(protocol, protocol::ICMP | protocol::ICMPV6)
+                    .then_some(identifier),
                 opener: known.opener,
                 state: known.state.word(),
                 idle_ns: u64::from(now.wrapping_sub(known.seen)) << GROUP_TIME_SHIFT,

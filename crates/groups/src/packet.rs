@@ -6,11 +6,6 @@ use weir_wire::layers::protocol;
 
 use crate::rules::Direction;
 
-/// Numbers of protocols that `weir_wire` does not name.
-pub(crate) const ICMP: u8 = 1;
-pub(crate) const IGMP: u8 = 2;
-pub(crate) const SCTP: u8 = 132;
-
 /// The ends of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flow {
@@ -301,7 +296,7 @@ fn carried(view: View<'_>, inside: Inside) -> Result<Packet, Unread> {
         return Ok(packet(flow, Kind::Fragment));
     }
     let kind = match flow.protocol {
-        protocol::TCP | protocol::UDP | SCTP => {
+        protocol::TCP | protocol::UDP | protocol::SCTP => {
             let [s0, s1, d0, d1] = view.array(at)?;
             (flow.sport, flow.dport) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
             flow.value = Some(flow.dport);
@@ -320,7 +315,7 @@ fn carried(view: View<'_>, inside: Inside) -> Result<Packet, Unread> {
                 }
             }
         }
-        ICMP if !flow.v6 => icmp(view, at, &mut flow, quoted, (8, 0), &[3, 4, 11, 12])?,
+        protocol::ICMP if !flow.v6 => icmp(view, at, &mut flow, quoted, (8, 0), &[3, 4, 11, 12])?,
         protocol::ICMPV6 if flow.v6 => {
             icmp(view, at, &mut flow, quoted, (128, 129), &[1, 2, 3, 4])?
         }

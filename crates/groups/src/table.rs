@@ -82,7 +82,7 @@ impl State {
             (TakenUp, _) => 300,
             (Unanswered, protocol::UDP) => 30,
             (Answered, protocol::UDP) => 180,
-            (Unanswered | Answered, crate::packet::ICMP | protocol::ICMPV6) => 30,
+            (Unanswered | Answered, protocol::ICMP | protocol::ICMPV6) => 30,
             (Unanswered, _) => 60,
             (Answered, _) => 600,
         }

@@ -23,7 +23,7 @@ const ON_LINK: u8 = 1 << 7;
 const AUTONOMOUS: u8 = 1 << 6;
 /// The only prefix length for autoconfigured addresses (RFC 4862 §5.5.3).
 const AUTONOMOUS_LEN: u8 = 64;
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 /// The contents of the advertisements.
 #[derive(Clone, Debug, PartialEq, Eq)]

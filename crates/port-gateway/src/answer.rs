@@ -15,7 +15,6 @@ use crate::frame;
 pub(crate) const DHCP_PORTS: Ports = Ports { src: 68, dst: 67 };
 /// The port of DNS (RFC 1035 §4.2.1).
 pub(crate) const DNS_PORT: u16 = 53;
-const ICMP: u8 = 1;
 /// The offsets of the target address in an ARP request and in a neighbour solicitation.
 const ARP_TARGET_AT: usize = HEADER_LEN + 24;
 const ND_TARGET_AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize + 8;
@@ -104,7 +103,7 @@ impl Station {
                 let asks = asks && self.asks(&ethernet, ip.dst, ports);
                 asks.then_some(Wanted::Names(offset))
             }
-            (Network::Ipv4(ip), _) if ip.protocol == ICMP && !ip.fragment => {
+            (Network::Ipv4(ip), _) if ip.protocol == protocol::ICMP && !ip.fragment => {
                 // IPv4 options could request another route for the answer.
                 let is_plain = ip.header_len == IPV4_HEADER_LEN_MIN;
                 let for_weir = ethernet.dst == self.mac && self.has(ip.dst) && is_plain;

@@ -1,19 +1,17 @@
 //! Queries for multicast groups: IGMPv3 (RFC 3376 §4.1) and MLDv2 (RFC 3810 §5.1).
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use weir_limits::{MULTICAST_QUERY_SECS, MULTICAST_RESPONSE_SECS};
 use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::protocol;
 use weir_wire::{Mac, Sum, ethertype};
 
-use crate::advert::link_local;
+use crate::advert::{ALL_NODES, link_local};
 
-const IGMP: u8 = 2;
 const IGMP_QUERY: u8 = 0x11;
 const MLD_QUERY: u8 = 130;
 const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
-const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// The option that makes routers look at the packet (RFC 2113), and the hop-by-hop header with it (RFC 2711).
 const ROUTER_ALERT: [u8; 4] = [0x94, 4, 0, 0];
 const ROUTER_ALERT_HEADER: [u8; 8] = [protocol::ICMPV6, 0, 5, 2, 0, 0, 1, 0];
@@ -46,7 +44,7 @@ pub(crate) fn query(own: Mac, to: Mac, from: IpAddr) -> Vec<u8> {
             let mut header = [0; 24];
             header[..2].copy_from_slice(&[0x46, 0xc0]);
             header[3] = (header.len() + message.len()) as u8;
-            header[8..10].copy_from_slice(&[1, IGMP]);
+            header[8..10].copy_from_slice(&[1, protocol::IGMP]);
             header[12..16].copy_from_slice(&from.octets());
             header[16..20].copy_from_slice(&ALL_HOSTS.octets());
             header[20..].copy_from_slice(&ROUTER_ALERT);

@@ -5,6 +5,7 @@
 use std::net::Ipv4Addr;
 
 use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::layers::protocol;
 
 /// gvproxy's own address (`gatewayIP` in its `cmd/gvproxy/main.go`).
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 127, 1);
@@ -12,9 +13,6 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 168, 127, 1);
 const HOST: Ipv4Addr = Ipv4Addr::new(192, 168, 127, 254);
 
 const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const DNS: u16 = 53;
 const DHCP_SERVER: u16 = 67;
 
@@ -59,7 +57,7 @@ impl Guard {
     /// True if the peer may get a frame with this front, which reaches to the end of any headers of IPv4.
     pub(crate) fn lets_pass(self, front: &[u8]) -> bool {
         let Some(Packet { protocol, to, port }) = Packet::of(front) else { return true };
-        if !self.asks_dhcp && protocol == UDP && port == Some(DHCP_SERVER) {
+        if !self.asks_dhcp && protocol == protocol::UDP && port == Some(DHCP_SERVER) {
             return false;
         }
         if self.host_access {
@@ -71,9 +69,9 @@ impl Guard {
         }
         to != GATEWAY
             || match protocol {
-                ICMP => true,
-                UDP => matches!(port, Some(DNS | DHCP_SERVER)),
-                TCP => port == Some(DNS),
+                protocol::ICMP => true,
+                protocol::UDP => matches!(port, Some(DNS | DHCP_SERVER)),
+                protocol::TCP => port == Some(DNS),
                 _ => false,
             }
     }

@@ -186,8 +186,8 @@ impl Manager {
         self.stop(Command::Leave)
     }
 
-    /// Stops accepting, and ends all sessions. Front ends that come meanwhile delay this by nothing. Returns the
-    /// number of sessions that did not end in time.
+    /// Stops accepting, and ends all sessions. Front ends that come meanwhile do not delay this. Returns the number of
+    /// sessions that did not end in time.
     pub fn end(&self) -> usize {
         self.stop(Command::Stop)
     }

@@ -11,6 +11,10 @@ use crate::ethernet::{Ethernet, ParseError, ethertype};
 pub mod protocol {
     /// IPv6 hop-by-hop options.
     pub const HOP_BY_HOP: u8 = 0;
+    /// ICMP.
+    pub const ICMP: u8 = 1;
+    /// IGMP.
+    pub const IGMP: u8 = 2;
     /// TCP.
     pub const TCP: u8 = 6;
     /// UDP.
@@ -25,6 +29,8 @@ pub mod protocol {
     pub const ICMPV6: u8 = 58;
     /// IPv6 destination options.
     pub const DESTINATION_OPTIONS: u8 = 60;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
     /// IPv6 mobility header.
     pub const MOBILITY: u8 = 135;
     /// Host identity protocol.

@@ -13,7 +13,6 @@ use crate::mac::Mac;
 use crate::neighbour::is_station;
 use crate::own::Own;
 
-const ICMP: u8 = 1;
 /// Echo and its reply, about which an error may be sent (RFC 1122 §3.2.2 forbids errors about errors).
 const ECHOES: [u8; 2] = [0, 8];
 /// Lower ICMPv6 types are errors (RFC 4443 §2.1).
@@ -44,7 +43,8 @@ impl TooBig {
             Network::Ipv4(ip) => {
                 let end = HEADER_LEN + usize::from(ip.header_len);
                 let is_later = be16_at(head, HEADER_LEN + 6)? & 0x1fff != 0;
-                let is_error = ip.protocol == ICMP && !ECHOES.contains(&u8_at(head, end)?);
+                let is_error =
+                    ip.protocol == protocol::ICMP && !ECHOES.contains(&u8_at(head, end)?);
                 let parties = [ip.src, ip.dst].map(IpAddr::from);
                 if is_later || is_error || !parties.iter().all(is_station) {
                     return None;
@@ -79,7 +79,7 @@ fn four(answer: &mut Own<HEAD_LEN>, packet: &[u8], (from, to): ([u8; 4], [u8; 4]
     let len = usize::from(IPV4_HEADER_LEN_MIN) + ICMP_LEN + packet.len();
     answer.push(&[0x45, 0]);
     answer.push(&(len as u16).to_be_bytes()); // below 128
-    answer.push(&[0, 0, 0, 0, 64, ICMP, 0, 0]);
+    answer.push(&[0, 0, 0, 0, 64, protocol::ICMP, 0, 0]);
     answer.push(&from);
     answer.push(&to);
     answer.fill_sum(at, at + 10, Sum::new());
@@ -155,11 +155,11 @@ mod tests {
     #[test]
     fn nothing_is_said_of_errors_of_fragments_and_to_many() {
         let said = |frame: &[u8]| TooBig::to(frame, 1450, B).is_some();
-        assert!(said(&four(ICMP, 0, &[8, 0])) && said(&six(protocol::ICMPV6, &[128, 0])));
+        assert!(said(&four(protocol::ICMP, 0, &[8, 0])) && said(&six(protocol::ICMPV6, &[128, 0])));
         assert!(said(&four(protocol::UDP, 0x2000, &[0; 8])), "the first fragment");
         assert!(!said(&four(protocol::UDP, 0x2001, &[0; 8])));
         for kind in [3, 4, 5, 11, 12] {
-            assert!(!said(&four(ICMP, 0, &[kind, 0])), "{kind}");
+            assert!(!said(&four(protocol::ICMP, 0, &[kind, 0])), "{kind}");
         }
         assert!(!said(&six(protocol::ICMPV6, &[2, 0])));
         assert!(!said(&six(protocol::FRAGMENT, &[17, 0, 0, 8, 0, 0, 0, 0])));

@@ -6,8 +6,6 @@ use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::protocol;
 use weir_wire::{Sum, ethertype};
 
-/// The IP protocol number of IGMP.
-const IGMP: u8 = 2;
 /// Types of IGMP messages.
 const IGMP_QUERY: u8 = 0x11;
 const IGMP_V1_REPORT: u8 = 0x12;
@@ -161,7 +159,7 @@ fn group_of(head: &[u8]) -> Option<IpAddr> {
 /// header (RFC 3810 §5).
 pub(super) fn may_be_message(head: &[u8]) -> bool {
     match be16(head, HEADER_LEN - 2) {
-        Some(ethertype::IPV4) => head.get(HEADER_LEN + 9) == Some(&IGMP),
+        Some(ethertype::IPV4) => head.get(HEADER_LEN + 9) == Some(&protocol::IGMP),
         Some(ethertype::IPV6) => head.get(HEADER_LEN + 6) == Some(&protocol::HOP_BY_HOP),
         _ => false,
     }

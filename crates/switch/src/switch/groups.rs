@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 
 use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, VifConfig, VifGroups};
 use weir_engine::clock;
@@ -138,8 +138,13 @@ impl Switch {
     /// Logs the frames that were refused since the last call because a group with `log` closes their direction.
     pub fn log_refusals(&self) {
         let groups = self.groups();
+        // Whoever changes the ports may wait for a guest, and the watchdog must not. The next call logs what is left.
+        let ports = match self.ports.try_lock() {
+            Ok(ports) => ports,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         // A log that stands still may hold up this thread, but no change of ports.
-        let ports = self.ports();
         let in_groups = ports.vifs.iter().filter_map(|vif| {
             let port = self.engine.groups(vif.port.id())?;
             Some((vif.config.name.clone(), vif.config.groups.clone(), port))
