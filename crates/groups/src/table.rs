@@ -2,7 +2,8 @@
 //!
 //! A connection is in one of two buckets that a keyed hash names: guests choose ports, but not buckets. A new connection
 //! goes into the bucket with more room. If both are full, it takes the place of a connection that has ended, or of the
-//! half-open one that was seen longest ago. Connections that both ends have confirmed stay.
+//! half-open one that was seen longest ago. Connections that both ends have confirmed stay: one of them moves to the
+//! other bucket that its own hash names, if there is room.
 
 use weir_limits::{GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
 use weir_wire::layers::protocol;
@@ -403,7 +404,11 @@ impl Table {
         if place.at.is_none() {
             self.sweep_one(known.seen);
         }
-        let Some(at) = place.at.or_else(|| self.make_room(place.spots, known.seen)) else {
+        let at = place
+            .at
+            .or_else(|| self.make_room(place.spots, known.seen))
+            .or_else(|| self.move_one(place.spots));
+        let Some(at) = at else {
             self.full += 1;
             return false;
         };
@@ -447,6 +452,27 @@ impl Table {
             }
         }
         best.map(|(_, at)| at)
+    }
+
+    /// Moves a connection from one of two full buckets to its other bucket. Returns the place that is free then.
+    fn move_one(&mut self, spots: Spots) -> Option<usize> {
+        for from in spots.buckets {
+            for at in from * WAYS..(from + 1) * WAYS {
+                let entry = self.entries[at];
+                let [a, b, c, d, e, _] = entry;
+                let own = self.spots(&Key([a, b, c, d, e]));
+                let free = own.buckets.into_iter().find_map(|bucket| {
+                    let way = (0..WAYS).find(|way| tag_at(&self.tags[bucket], *way) == 0)?;
+                    Some((bucket, way))
+                });
+                let Some((bucket, way)) = free else { continue };
+                self.entries[bucket * WAYS + way] = entry;
+                set_tag(&mut self.tags[bucket], way, own.tag);
+                set_tag(&mut self.tags[from], at % WAYS, 0);
+                return Some(at);
+            }
+        }
+        None
     }
 
     /// Clears ended connections from one bucket. Each new connection pays for one.

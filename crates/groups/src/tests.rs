@@ -450,8 +450,15 @@ fn a_table_that_is_full_of_established_connections_refuses_and_counts() {
         }
         assert!(bed.goes(&udp(GUEST, &peer, 2, 1)));
     }
-    // Two buckets of eight places each are both full for the first time at about 0.73 of all.
-    assert!(n as usize > GROUP_CONNECTIONS_MAX * 2 / 3, "full after {n}");
+    // Connections begin to move to their other buckets at about 0.73 of all places.
+    assert!(n as usize > GROUP_CONNECTIONS_MAX * 9 / 10, "full after {n}");
+    assert_eq!(bed.table.connections(), n - 1);
+    let in_table = bed.table.page(0, GROUP_CONNECTIONS_MAX, bed.now_ns).0;
+    assert_eq!(in_table.len() as u32, n - 1);
+    for peer in 1..n {
+        let peer = IpAddr::from((0x0b00_0000 + peer).to_be_bytes()).to_string();
+        assert!(bed.comes(&udp(&peer, GUEST, 1, 2)), "{peer}");
+    }
     bed.now_ns += 200 * SECOND;
     assert!(bed.comes(&udp(PEER, GUEST, 1, 2)), "places of those that are over are free");
 }
