@@ -7,6 +7,7 @@
 
 mod evpn;
 mod fdb;
+mod groups;
 mod host_traffic;
 mod idle;
 pub mod instructions;
@@ -144,6 +145,9 @@ const ROWS: &[Row] = &[
     Row { name: "pps1500_vs_ovs_dpdk", measure: packet_rate::large_vs_ovs_dpdk },
     Row { name: "imix_vs_testpmd", measure: packet_rate::mix_vs_testpmd },
     Row { name: "imix_vs_ovs_dpdk", measure: packet_rate::mix_vs_ovs_dpdk },
+    Row { name: "group_pps64_vs_ovs_dpdk_ct", measure: groups::established },
+    Row { name: "group_setup_vs_ovs_dpdk_ct", measure: groups::set_up },
+    Row { name: "group_cost", measure: groups::cost },
     Row { name: "rr_p99_vs_ovs", measure: request_response::measure },
     Row { name: "gbps_tso_per_core", measure: load_cost::large_segments },
     Row { name: "cpu_at_1gbps_1500B", measure: load_cost::paced },
@@ -210,10 +214,14 @@ fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()>
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Contender {
     Weir,
+    /// weir whose guests are in a security group.
+    WeirWithGroups,
     /// weir with two workers, not pinned.
     WeirOnTwoCores,
     TapBridge,
     OvsDpdk,
+    /// The same with flows of connection tracking.
+    OvsDpdkConntrack,
     /// A guest's connection to the host, without a switch.
     Passt,
     /// Two weirs, on two hosts.
@@ -231,9 +239,11 @@ impl Contender {
     fn name(self) -> &'static str {
         match self {
             Self::Weir => "weir",
+            Self::WeirWithGroups => "weir, groups",
             Self::WeirOnTwoCores => "weir, 2 workers",
             Self::TapBridge => "tap+bridge",
             Self::OvsDpdk => "ovs-dpdk",
+            Self::OvsDpdkConntrack => "ovs-dpdk, ct",
             Self::Passt => "passt",
             Self::WeirOverlay => "weir overlay",
             Self::KernelOverlay => "kernel vxlan",
@@ -244,7 +254,8 @@ impl Contender {
     /// Starts the contender with two ports. `cpu` is weir's CPU if it is pinned.
     fn start(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         let started = self.start_anew(lab, cpu);
-        if matches!(self, Self::Weir | Self::WeirOnTwoCores | Self::WeirOverlay) {
+        let own = [Self::Weir, Self::WeirWithGroups, Self::WeirOnTwoCores, Self::WeirOverlay];
+        if own.contains(&self) {
             return started;
         }
         started.map_err(Error::absent(self.name()))
@@ -253,12 +264,21 @@ impl Contender {
     fn start_anew(self, lab: &Lab, cpu: Option<usize>) -> Result<Box<dyn Switch>> {
         Ok(match self {
             Self::Weir => Box::new(Weir::start(lab, &Setup { cpu, ..Setup::vifs(2) })?),
+            Self::WeirWithGroups => {
+                let setup = Setup { cpu, group: Some(groups::RULES), ..Setup::vifs(2) };
+                Box::new(Weir::start(lab, &setup)?)
+            }
             Self::WeirOnTwoCores => {
                 Box::new(Weir::start(lab, &Setup { workers: Some(2), ..Setup::vifs(2) })?)
             }
             Self::WeirOverlay => Box::new(WeirPair::start(lab)?),
             Self::TapBridge => Box::new(TapBridge::start(2)?),
             Self::OvsDpdk => Box::new(OvsDpdk::start(&lab.workspace, lab.qemu, 2)?),
+            Self::OvsDpdkConntrack => {
+                let switch = OvsDpdk::start(&lab.workspace, lab.qemu, 2)?;
+                switch.set_flows(&groups::FLOWS)?;
+                Box::new(switch)
+            }
             Self::Passt => Box::new(Passt::start(&lab.workspace)?),
             Self::KernelOverlay => Box::new(KernelPair::start()?),
             Self::TestpmdVhost { burst, cores } => {

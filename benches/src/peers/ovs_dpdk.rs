@@ -87,6 +87,16 @@ impl OvsDpdk {
         }
     }
 
+    /// Gives the bridge these flows in place of those that it began with.
+    pub fn set_flows(&self, flows: &[&str]) -> Result<()> {
+        let bridge = format!("unix:{}", self.dir.join("br0.mgmt").display());
+        run_in(&["ovs-ofctl", "del-flows", &bridge], &self.dir, &[])?;
+        for flow in flows {
+            run_in(&["ovs-ofctl", "add-flow", &bridge, flow], &self.dir, &[])?;
+        }
+        Ok(())
+    }
+
     fn start_at(home: Home, workspace: &Workspace, qemu: Qemu, ports: u8) -> Result<Self> {
         let pages = HugePages::reserve()?;
         let dir = workspace.run_dir("ovs")?;

@@ -82,6 +82,8 @@ pub struct Setup {
     pub workers: Option<u8>,
     /// True if workers poll all the time.
     pub dedicated: bool,
+    /// The rules of a security group that all interfaces are in, if there is one.
+    pub group: Option<&'static str>,
     /// The API's TCP address, if it listens for TCP. The token is in `api.token`.
     pub api: Option<SocketAddrV4>,
 }
@@ -123,6 +125,9 @@ impl Setup {
                 );
             }
         }
+        if let Some(rules) = self.group {
+            let _ = write!(toml, "\n[group.all]\nrules = {rules}\n");
+        }
         if let Some(uplink) = self.uplink {
             let (kind, name) = (uplink.kind(), uplink.interface());
             let _ =
@@ -150,6 +155,9 @@ impl Setup {
                 if let Some(value) = value {
                     let _ = writeln!(toml, "{key} = \"{value}\"");
                 }
+            }
+            if self.group.is_some() {
+                toml.push_str("groups = [\"all\"]\n");
             }
             if vif.client {
                 toml.push_str("mode = \"client\"\n");
