@@ -174,7 +174,7 @@ fn through(bench: &Bench<'_>, contender: Contender, load: Load) -> Result<Rate> 
     Ok(Rate { per_second, per_busy_second: busy.map(|busy| per_second / busy), limit })
 }
 
-/// Runs `work` in a thread on the client's CPU. Programs that the calling thread starts later stay free to run anywhere.
+/// Runs `work` in a thread on the client's CPU. Programs that the calling thread starts later may run anywhere.
 fn on_client_cpu<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let worker = scope.spawn(|| {
