@@ -77,7 +77,7 @@ lab-soak: libpcap ## Hosts in virtual time on which things go wrong, until Ctrl-
 fuzz: ## Every fuzz target for its share of MINUTES (10)
 	$(XTASK) fuzz --minutes $(or $(MINUTES),10)
 
-attack: ## Attack a running weir in more than 200 ways; what its other guests notice (15 minutes)
+attack: ## Attack a running weir in more than 350 ways; what its other guests notice (an hour and more)
 	$(XTASK) attack
 
 instructions: ## Where the instructions of a packet go, by stage (needs valgrind)

@@ -175,6 +175,10 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
         ("attack_victim_pps_worst", pps(false)),
         ("attack_victim_pps_own_share_worst", pps(true)),
         ("attack_victim_p99_worst", compared().filter_map(|(_, row)| row.p99).reduce(f64::max)),
+        (
+            "attack_victim_p99_limit_worst",
+            compared().filter_map(|(_, row)| row.p99_limit).reduce(f64::max),
+        ),
         ("attack_new_frontend_ms_worst", most(|row| row.newcomer_ms)),
         ("attack_control_ms_worst", rows().filter_map(|(_, row)| row.control_ms).reduce(f64::max)),
         ("attack_sigterm_s_worst", rows().filter_map(|(_, row)| row.sigterm_s).reduce(f64::max)),
