@@ -20,7 +20,10 @@ use weir_bed::{
 };
 use weir_testing::document::{Block, blocks};
 
-use crate::steps::{Selection, checked};
+use crate::{
+    clients,
+    steps::{Selection, checked},
+};
 
 /// The comment of the blocks that run here.
 const HERE: &str = "xtask/src/guides.rs";
@@ -63,6 +66,9 @@ pub fn check(workspace: &Workspace, selection: &Selection, long: bool) -> Result
     let path = format!("{}:{path}", beside.display());
     let dir = workspace.target("guides")?;
     let (mut tally, mut known) = (Tally::default(), Vec::new());
+    if long {
+        tally += clients::check(workspace, &weir)?;
+    }
     for document in documents(workspace)? {
         let here = |block: &Block<'_>| block.run_by == Some(HERE);
         let blocks: Vec<_> = blocks(&document).into_iter().filter(here).collect();

@@ -12,6 +12,7 @@ mod check;
 mod circles;
 #[cfg(test)]
 mod claims;
+mod clients;
 mod corpus;
 mod demo_fabric;
 mod demo_vm;
