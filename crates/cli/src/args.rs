@@ -540,7 +540,7 @@ fn explained<T: FromStr<Err = ValueError>>(text: &str) -> Result<T, String> {
 /// Makes a relative path absolute. It is relative to the user's working directory, which may not be the switch's.
 fn absolute_socket(text: &str) -> Result<SocketPath, ValueError> {
     match std::path::absolute(text) {
-        Ok(path) => SocketPath::try_from(path.as_path()),
+        Ok(path) => SocketPath::to_listen(&path),
         Err(_) => text.parse(),
     }
 }

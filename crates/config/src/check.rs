@@ -10,7 +10,7 @@ use super::mirror::check_mirrors;
 use super::overlay::{NetworkError, Networks};
 use super::sharing::Sharing;
 use super::template::{NoSuchTemplate, Templates};
-use super::values::{LatencyBudget, Schedule, SocketPath, UplinkKind};
+use super::values::{LatencyBudget, Schedule, SocketPath, SocketRole, UplinkKind};
 use super::{Config, UplinkConfig, VifConfig, XenConfig};
 
 /// The place of a table's header.
@@ -216,6 +216,7 @@ impl Whole<'_> {
         let owners: BTreeMap<_, _> =
             self.vifs.iter().map(|vif| (vif.socket.as_path(), &vif.name)).collect();
         let control = self.control;
+        self.long_paths(faults);
         for vif in &self.vifs {
             let table = table_of(vif);
             if vif.socket == *control {
@@ -248,6 +249,26 @@ impl Whole<'_> {
             faults.push(TableFault::shown(&table, "agent", reason, help, message, labels));
         }
         self.keeper_socket(faults);
+    }
+
+    /// Paths of sockets that weir, its keeper or a guest's monitor listens on, and that the kernel does not take.
+    fn long_paths(&self, faults: &mut Vec<TableFault>) {
+        let of_switch = [("control", Some(self.control)), ("keeper", self.keeper)];
+        let of_switch = of_switch.into_iter().map(|(key, path)| ("switch".to_owned(), key, path));
+        let of_vifs = self.vifs.iter().flat_map(|vif| {
+            let socket = (vif.mode == SocketRole::Server).then_some(&vif.socket);
+            [("socket", socket), ("agent", vif.agent.as_ref())]
+                .map(|(key, path)| (table_of(vif), key, path))
+        });
+        for (table, key, path) in of_switch.chain(of_vifs) {
+            let Some(Err(error)) = path.map(SocketPath::check_to_listen) else { continue };
+            let fault = Fault {
+                keys: [key, HEADER],
+                reason: error.to_string(),
+                help: error.help().unwrap_or_default(),
+            };
+            faults.push(TableFault::of(&table, fault));
+        }
     }
 
     /// A MAC address is one station's in each VLAN and network.

@@ -174,7 +174,7 @@ impl Defaults {
             Some(dir) if !root && !dir.is_empty() => Path::new(dir).join("weir"),
             _ => PathBuf::from(Self::SYSTEM_DIR),
         };
-        let control = SocketPath::try_from(dir.join(Self::CONTROL_NAME).as_path())?;
+        let control = SocketPath::to_listen(&dir.join(Self::CONTROL_NAME))?;
         Ok(Self { control, control_named: false, keeper: None })
     }
 
@@ -185,7 +185,7 @@ impl Defaults {
     /// If that path is too long.
     pub fn vif_socket(control: &SocketPath, name: &PortName) -> Result<SocketPath, ValueError> {
         let socket = control.as_path().with_file_name(format!("{name}.sock"));
-        SocketPath::try_from(socket.as_path())
+        SocketPath::to_listen(&socket)
     }
 }
 

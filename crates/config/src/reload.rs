@@ -13,8 +13,8 @@ use super::check::{TableFault, Whole};
 use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
     Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
-    OverlayConfig, PlacementConfig, PortName, SocketPath, SwitchConfig, TemplateConfig, Templates,
-    UplinkConfig, VifConfig, XenConfig,
+    OverlayConfig, PlacementConfig, PortName, SocketPath, SocketRole, SwitchConfig, TemplateConfig,
+    Templates, UplinkConfig, VifConfig, XenConfig,
 };
 
 mod save;
@@ -111,7 +111,7 @@ pub struct RunningVif<'a> {
 #[derive(Clone, Copy)]
 pub struct Able<'a> {
     /// True if weir can make, or connect to, a socket at this path.
-    pub sockets: &'a dyn Fn(&SocketPath) -> bool,
+    pub sockets: &'a dyn Fn(&SocketPath, SocketRole) -> bool,
     /// True if weir can open devices of uplinks.
     pub uplinks: bool,
     /// True if weir can place guests' virtual processors.
@@ -344,8 +344,9 @@ impl Running<'_> {
 
     /// The reason why weir cannot make or reach an interface's sockets, if there is one.
     fn unreachable(&self, vif: &VifConfig) -> Option<String> {
-        let mut paths = [Some(&vif.socket), vif.agent.as_ref()].into_iter().flatten();
-        let path = paths.find(|path| !(self.able.sockets)(path))?;
+        let agent = vif.agent.as_ref().map(|path| (path, SocketRole::Client));
+        let mut paths = [Some((&vif.socket, vif.mode)), agent].into_iter().flatten();
+        let (path, _) = paths.find(|(path, role)| !(self.able.sockets)(path, *role))?;
         Some(format!(
             "a confined weir gets no socket at {path}, only beside the control socket; needs a restart"
         ))

@@ -34,6 +34,8 @@ keys! {
         keeper: Option<SocketPath> = None, [fixed(NEEDS_A_RESTART)];
         /// Whether the way to a front end that listens may lead by links that somebody else can make.
         allow_symlinks: bool = false, [fixed(NEEDS_A_RESTART)];
+        /// The directory below which interfaces that are made while weir runs may have sockets that weir connects to.
+        client_dir: Option<SocketPath> = None, [fixed(NEEDS_A_RESTART)];
         /// Who may use the API, and over what.
         api: ApiConfig = ApiConfig::default(), [];
     }

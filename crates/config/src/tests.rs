@@ -336,8 +336,8 @@ fn diagnostic_unknown_key_without_suggestion() {
        ·    ╰── unknown key
        ╰────
       help: `switch` can have: execution, realization, workers, latency_budget, schedule, fdb_entries,
-            control, placement, pin_vcpus, user, keeper, allow_symlinks, group, admin, api_listen,
-            api_token_file
+            control, placement, pin_vcpus, user, keeper, allow_symlinks, client_dir, group, admin,
+            api_listen, api_token_file
     "#);
 }
 
@@ -778,10 +778,23 @@ fn a_mirror_has_no_key_that_holds_for_no_copy() {
 }
 
 #[test]
-fn socket_path_fits_sockaddr_un_exactly() {
-    let path = |len: usize| format!("socket = \"/{}\"", "x".repeat(len - 1));
-    assert!(vif_with(&path(limits::SOCKET_PATH_LEN_MAX)).is_ok());
-    assert!(vif_with(&path(limits::SOCKET_PATH_LEN_MAX + 1)).is_err());
+fn a_socket_that_is_listened_on_fits_sockaddr_un_exactly() {
+    let path = |len: usize| format!("\"/{}\"", "x".repeat(len - 1));
+    let max = limits::SOCKET_PATH_LEN_MAX;
+    assert!(vif_with(&format!("socket = {}", path(max))).is_ok());
+    for key in ["socket", "agent"] {
+        let text = format!("[vif.web0]\n{key} = {}\n", path(max + 1));
+        let [message] = &messages(&text)[..] else { panic!("{:?}", messages(&text)) };
+        assert!(message.contains("`vif.web0`"), "{message}");
+    }
+    for key in ["control", "keeper"] {
+        let text = format!("[switch]\n{key} = {}\n", path(max + 1));
+        assert_eq!(messages(&text).len(), 1, "{text}");
+    }
+    // weir connects to this one by a descriptor.
+    let dialed = |len| vif_with(&format!("mode = \"client\"\nsocket = {}", path(len)));
+    assert!(dialed(limits::DIALED_PATH_LEN_MAX).is_ok());
+    assert!(dialed(limits::DIALED_PATH_LEN_MAX + 1).is_err());
 }
 
 #[test]

@@ -770,8 +770,11 @@ pub const PROC_STAT_BYTES_MAX: u64 = 4096;
 pub const PORT_NAME_LEN_MAX: usize = 32;
 /// Longest name of a network interface (Linux: `IFNAMSIZ` - 1).
 pub const IFNAME_LEN_MAX: usize = 15;
-/// Longest path of a Unix socket (`sun_path` of `sockaddr_un` less its NUL).
+/// Longest path of a Unix socket that is listened on (`sun_path` of `sockaddr_un` less its NUL).
 pub const SOCKET_PATH_LEN_MAX: usize = 107;
+/// Longest path of one that weir connects to: it finds the file first, and connects by its descriptor. Volumes of pods
+/// have longer paths than the kernel's calls take.
+pub const DIALED_PATH_LEN_MAX: usize = 255;
 /// Longest name of a user (bytes; useradd(8)).
 pub const USER_NAME_LEN_MAX: usize = 32;
 /// Largest VLAN id a port may use (IEEE 802.1Q: 4095 is reserved).

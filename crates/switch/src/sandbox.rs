@@ -108,6 +108,7 @@ impl Needs {
                 group: None,
                 beside: false,
                 allow_links: config.switch.allow_symlinks,
+                client_dir: config.switch.client_dir.clone(),
                 vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
                 nat: nat_tasks(&config.networks),
                 resolver: resolver_task(&config.networks),

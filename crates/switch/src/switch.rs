@@ -432,6 +432,7 @@ impl Switch {
             }
             (Meeting::Connected(stream), _) => (Endpoint::Connected(stream), None),
             (Meeting::Configured, SocketRole::Client) => {
+                self.hands.check_connect(&config.socket)?;
                 let (path, dial) = (config.socket.as_path().into(), self.hands.dial());
                 (Endpoint::Connect { path, dial }, None)
             }

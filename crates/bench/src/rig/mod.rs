@@ -319,7 +319,7 @@ fn port_name(role: Role) -> PortName {
 /// Returns the socket of that name in `dir`.
 pub fn socket(dir: &Path, name: &str) -> Result<SocketPath, RigError> {
     let path = dir.join(name).with_extension("sock");
-    SocketPath::try_from(path.as_path()).map_err(|source| RigError::SocketPath { path, source })
+    SocketPath::to_listen(&path).map_err(|source| RigError::SocketPath { path, source })
 }
 
 /// Waits until a guest's interface is `ready`. Earlier frames are lost, as with every booting machine.

@@ -34,6 +34,11 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "guest_moves_to_another_weir_and_back does it",
     ),
     (
+        "docs/guide/kubevirt.md",
+        "",
+        "it takes a kubelet; cli/tests/pods.rs plays its volumes and monitors",
+    ),
+    (
         "docs/guide/libvirt.md",
         "",
         "it takes a libvirtd; cli/tests/libvirt.rs installs this hook and does as the page says",

@@ -18,7 +18,7 @@ impl Started {
     }
 
     fn running<T>(&self, look: impl FnOnce(&Running<'_>) -> T) -> T {
-        let beside = |path: &SocketPath| {
+        let beside = |path: &SocketPath, _| {
             !self.confined || path.as_path().parent() == Some("/run/weir".as_ref())
         };
         let of_file = |config| RunningVif { config, from_file: true, xen: false };
@@ -164,6 +164,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("user", "", "user = \"weir\"", false),
     ("keeper", "", "keeper = \"/run/weir/keeper.sock\"", false),
     ("allow_symlinks", "", "allow_symlinks = true", false),
+    ("client_dir", "", "client_dir = \"/var/lib/kubelet/pods\"", false),
     ("group", "", "group = \"kvm\"", false),
     ("admin", "group = \"kvm\"", "admin = [\"alice\", \"7\"]", false),
     ("api_listen", "api_token_file = \"/t\"", "api_listen = \"[::1]:1\"", false),

@@ -127,14 +127,13 @@ pub enum ValueError {
         /// The path.
         value: String,
     },
-    /// A socket path that does not fit into `sockaddr_un`.
-    #[error(
-        "the path has {len} bytes; a socket's path has at most {}",
-        limits::SOCKET_PATH_LEN_MAX
-    )]
+    /// A socket path that is longer than such paths may be.
+    #[error("the path has {len} bytes; this socket's path has at most {max}")]
     SocketPathTooLong {
         /// The path's length in bytes.
         len: usize,
+        /// The most bytes.
+        max: usize,
     },
     /// A socket path with characters that a VM monitor's options cannot have.
     #[error("a socket's path must be UTF-8 text without quotes and control characters")]

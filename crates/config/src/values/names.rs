@@ -212,8 +212,8 @@ impl FromStr for InterfaceName {
 }
 
 text! {
-    /// The absolute path of a Unix socket, at most 107 bytes. It is text without quotes and control
-    /// characters, since it is passed on in a VM monitor's options.
+    /// The absolute path of a Unix socket, at most 107 bytes if somebody listens on it by this path, else 255. It is text
+    /// without quotes and control characters, since it is passed on in a VM monitor's options.
     SocketPath
 }
 
@@ -221,6 +221,22 @@ impl SocketPath {
     /// The path.
     pub fn as_path(&self) -> &Path {
         Path::new(&self.0)
+    }
+
+    /// A path to listen on.
+    ///
+    /// # Errors
+    /// As of a path to connect to, or it is longer than the kernel takes.
+    pub fn to_listen(path: &Path) -> Result<Self, ValueError> {
+        let path = Self::try_from(path)?;
+        path.check_to_listen()?;
+        Ok(path)
+    }
+
+    /// # Errors
+    /// The path is longer than the kernel takes to listen on.
+    pub fn check_to_listen(&self) -> Result<(), ValueError> {
+        check_length(&self.0, limits::SOCKET_PATH_LEN_MAX)
     }
 }
 
@@ -230,9 +246,7 @@ impl FromStr for SocketPath {
         if !text.starts_with('/') {
             return Err(ValueError::SocketPathRelative { value: text.into() });
         }
-        if text.len() > limits::SOCKET_PATH_LEN_MAX {
-            return Err(ValueError::SocketPathTooLong { len: text.len() });
-        }
+        check_length(text, limits::DIALED_PATH_LEN_MAX)?;
         if text.chars().any(|c| is_unprintable(c) || c == '"' || c == '\'') {
             return Err(ValueError::SocketPathText);
         }
@@ -245,6 +259,13 @@ impl TryFrom<&Path> for SocketPath {
     fn try_from(path: &Path) -> Result<Self, ValueError> {
         path.to_str().ok_or(ValueError::SocketPathText)?.parse()
     }
+}
+
+fn check_length(text: &str, max: usize) -> Result<(), ValueError> {
+    if text.len() > max {
+        return Err(ValueError::SocketPathTooLong { len: text.len(), max });
+    }
+    Ok(())
 }
 
 impl From<&SocketPath> for PathBuf {

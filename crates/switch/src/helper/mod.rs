@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex, Once};
 
@@ -84,6 +84,19 @@ fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &So
     let beside = control.and_then(|path| path.as_path().parent());
     let is_file = path.as_path().file_name().is_some();
     named.contains(path) || (beside.is_some() && path.as_path().parent() == beside && is_file)
+}
+
+/// True if `path` is below `dir`, whatever the names on the way mean: links are followed as everywhere.
+fn is_below(dir: Option<&SocketPath>, path: &SocketPath) -> bool {
+    let climbs = || path.as_path().components().any(|part| part == Component::ParentDir);
+    dir.is_some_and(|dir| path != dir && path.as_path().starts_with(dir.as_path()) && !climbs())
+}
+
+const HELP_CONNECT: &str = "put the socket beside the control socket, below `client_dir` of [switch], or into the \
+                            configuration that weir is started with; or start weir with --no-sandbox";
+
+fn no_connection(path: &SocketPath) -> String {
+    format!("a confined weir may not connect to {path}")
 }
 
 /// The process that tells FRR which addresses are on this host.
@@ -240,6 +253,21 @@ impl Hands {
         }
     }
 
+    /// # Errors
+    /// weir cannot connect to a front end that listens at `path`, even if one comes.
+    pub(crate) fn check_connect(&self, path: &SocketPath) -> Result<(), ListenError> {
+        match self {
+            Self::Helper(helper) if !self.may_use(path) => {
+                let below = is_below(helper.client_dir.as_ref(), path);
+                let help = || Some(HELP_CONNECT.into());
+                let refused =
+                    || ListenError::Refused { message: no_connection(path), help: help() };
+                below.then_some(()).ok_or_else(refused)
+            }
+            Self::Own | Self::Helper(_) => Ok(()),
+        }
+    }
+
     /// Opens the configuration file at `path`.
     ///
     /// # Errors
@@ -365,9 +393,11 @@ pub struct Helper {
     /// A duplicate of the socket, for a last message without an answer.
     last_word: OwnedFd,
     process: Child,
-    /// Sockets are allowed beside the control socket, and at the paths in `sockets`.
+    /// Sockets are allowed beside the control socket, and at the paths in `sockets`; those of front ends that listen
+    /// also below `client_dir`.
     control: Option<SocketPath>,
     sockets: BTreeSet<SocketPath>,
+    client_dir: Option<SocketPath>,
     /// The helper's absence is logged once.
     gone: Once,
 }
@@ -430,7 +460,8 @@ impl Helper {
         let (control, sockets) = (tasks.control.clone(), sockets.into_iter().collect());
         let last_word = ours.try_clone()?;
         let socket = Mutex::new(Some(ours));
-        let helper = Self { socket, last_word, process, control, sockets, gone: Once::new() };
+        let (client_dir, gone) = (tasks.client_dir.clone(), Once::new());
+        let helper = Self { socket, last_word, process, control, sockets, client_dir, gone };
         helper.ask(&Request::Begin(tasks))?;
         for path in &helper.sockets {
             helper.ask(&Request::Allow { path: path.clone() })?;

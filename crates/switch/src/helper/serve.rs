@@ -14,7 +14,9 @@ use weir_port_vhost::Records;
 
 use super::fabric::Fabric;
 use super::wire::{self, Answer, Request, Tasks};
-use super::{connect_keeper, may_use, records_path, take_place};
+use super::{
+    HELP_CONNECT, connect_keeper, is_below, may_use, no_connection, records_path, take_place,
+};
 use crate::manager::{self, Gathering, UplinkInterface};
 use crate::nat::Nat;
 use crate::resolver;
@@ -159,10 +161,11 @@ impl Serving {
             Request::OpenRecords { path } => self.open_records(&path),
             Request::RemoveRecords { path } => (self.remove_records(&path), None),
             Request::Connect { path } => {
-                self.connect(&path, || unix_socket::dial(path.as_path()).map(Into::into))
+                let below = is_below(self.tasks.client_dir.as_ref(), &path);
+                self.connect(&path, below, || unix_socket::dial(path.as_path()).map(Into::into))
             }
             Request::ConnectKeeper { path } => {
-                self.connect(&path, || connect_keeper(&path, self.tasks.control.as_ref()))
+                self.connect(&path, false, || connect_keeper(&path, self.tasks.control.as_ref()))
             }
             Request::ConnectResolver { turn } => match &self.tasks.resolver {
                 Some(own) => made(resolver::connect(turn, own)),
@@ -259,11 +262,11 @@ impl Serving {
     fn connect(
         &self,
         path: &SocketPath,
+        below: bool,
         connect: impl FnOnce() -> std::io::Result<Given>,
     ) -> (Answer, Option<Given>) {
-        if !self.may_use(path) {
-            let message = format!("a confined weir may not connect to {path}");
-            return (refused(message, Some(HELP_SOCKET.into())), None);
+        if !below && !self.may_use(path) {
+            return (refused(no_connection(path), Some(HELP_CONNECT.into())), None);
         }
         made(connect())
     }

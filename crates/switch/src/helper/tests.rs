@@ -28,6 +28,7 @@ fn helper(dir: &Path) -> Serving {
         group: None,
         beside: false,
         allow_links: false,
+        client_dir: None,
         vnis,
         nat: Vec::new(),
         resolver: None,

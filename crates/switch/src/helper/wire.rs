@@ -40,6 +40,8 @@ pub(crate) struct Tasks {
     pub(crate) beside: bool,
     /// True if links made by other users are followed in paths to front ends.
     pub(crate) allow_links: bool,
+    /// The directory below which weir may connect to front ends.
+    pub(crate) client_dir: Option<SocketPath>,
     /// The VNIs of networks whose addresses may be announced to FRR.
     pub(crate) vnis: BTreeSet<u32>,
     /// Ways out of networks through the host. The helper makes their rules before it gives up its rights, and holds

@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
 use weir_config::{
     Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
-    SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
+    SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
 };
 use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
@@ -287,7 +287,10 @@ impl Switch {
                 .collect(),
             xen: xen.as_ref(),
             able: Able {
-                sockets: &|path| self.hands.may_use(path),
+                sockets: &|path, role| match role {
+                    SocketRole::Server => self.hands.may_use(path),
+                    SocketRole::Client => self.hands.check_connect(path).is_ok(),
+                },
                 uplinks: matches!(self.hands, Hands::Own),
                 pin_vcpus: may_pin,
             },

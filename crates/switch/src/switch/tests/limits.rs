@@ -145,6 +145,7 @@ const NOBODYS: &[&str] = &[
     "OWNER_LEN_MAX",
     "IFNAME_LEN_MAX",
     "SOCKET_PATH_LEN_MAX",
+    "DIALED_PATH_LEN_MAX",
     "VLAN_ID_MAX",
     "DSCP_MAX",
     "ANNOUNCED_VLANS_MAX",

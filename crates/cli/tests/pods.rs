@@ -1,0 +1,129 @@
+//! A monitor in a pod, as the guide's page on KubeVirt has it: it listens on a socket in a volume of the pod, and weir
+//! connects. The volume appears late, the monitor comes and goes, and the way leads through a link of the operator's.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+use weir_testing::{eventually, is_root};
+
+/// The path of a volume below the kubelet's directory.
+const VOLUME: &str =
+    "pods/45483214-7a48-4ccd-984e-90eeeb27086e/volumes/kubernetes.io~empty-dir/shared-dir";
+
+struct Host {
+    weir: Child,
+    dir: TempDir,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.weir.kill();
+        let _ = self.weir.wait();
+    }
+}
+
+impl Host {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let (config, control) = (dir.path().join("weir.toml"), dir.path().join("control.sock"));
+        let text = format!(
+            "[switch]\nworkers = 1\ncontrol = {control:?}\nallow_symlinks = true\nclient_dir = {:?}\n",
+            dir.path().join("node")
+        );
+        fs::write(&config, text).unwrap();
+        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let weir = weir.arg("run").arg(&config).stderr(Stdio::null()).spawn().unwrap();
+        let host = Self { weir, dir };
+        eventually("weir answers", || host.weir(&["vif", "list"]).0.then_some(()));
+        host
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn weir(&self, arguments: &[&str]) -> (bool, String) {
+        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output =
+            weir.arg("--control").arg(self.path("control.sock")).args(arguments).output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(said).unwrap())
+    }
+
+    fn add(&self, socket: &Path) -> (bool, String) {
+        let socket = format!("socket={}", socket.display());
+        self.weir(&["vif", "add", "pod", "mode=client", &socket, "by=pod", "--may-exist"])
+    }
+}
+
+/// A monitor that listens as one in the pod does, where the path is short.
+fn listen(volume: &Path) -> UnixListener {
+    let dir = fs::File::open(volume).unwrap();
+    UnixListener::bind(format!("/proc/self/fd/{}/pod.sock", dir.as_raw_fd())).unwrap()
+}
+
+/// Waits for weir to connect, and asks for its features (vhost-user's `GET_FEATURES`).
+fn served(monitor: &UnixListener) -> UnixStream {
+    monitor.set_nonblocking(true).unwrap();
+    let mut session = eventually("weir connects", || monitor.accept().ok()).0;
+    session.set_nonblocking(false).unwrap();
+    let request = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
+    session.write_all(&request).unwrap();
+    let mut answer = [0; 20];
+    session.read_exact(&mut answer).unwrap();
+    assert_eq!(answer[..4], 1_u32.to_ne_bytes());
+    assert_ne!(answer[12..], [0; 8], "weir offers features");
+    session
+}
+
+#[test]
+fn a_monitor_in_a_pod_comes_late_goes_and_comes_again() {
+    let host = Host::start();
+    let (kubelet, shown) = (host.path("node/kubelet"), host.path("node/sockets"));
+    fs::create_dir_all(&kubelet).unwrap();
+    symlink(kubelet.join(VOLUME), &shown).unwrap();
+
+    let socket = kubelet.join(VOLUME).join("pod.sock");
+    assert!(socket.as_os_str().len() > 107, "a listener's path could not be so long");
+    // Asked twice, as a controller does after its own restart.
+    for _ in 0..2 {
+        let (good, said) = host.add(&socket);
+        assert!(good, "{said}");
+    }
+    fs::create_dir_all(kubelet.join(VOLUME)).unwrap();
+    for _ in 0..3 {
+        let monitor = listen(&kubelet.join(VOLUME));
+        let session = served(&monitor);
+        drop((session, monitor));
+        fs::remove_file(&socket).unwrap();
+    }
+
+    // The pod has gone, and another comes: its controller names a path through the operator's link.
+    assert!(host.weir(&["vif", "del", "pod", "--if-exists"]).0);
+    let (good, said) = host.add(&shown.join("pod.sock"));
+    assert!(good, "{said}");
+    let monitor = listen(&kubelet.join(VOLUME));
+    served(&monitor);
+    assert!(host.weir(&["vif", "del", "pod"]).0);
+    assert!(host.weir(&["vif", "del", "pod", "--if-exists"]).0);
+    assert!(!host.weir(&["vif", "list"]).1.contains("pod"));
+}
+
+#[test]
+fn a_confined_weir_says_at_once_that_it_may_not_connect() {
+    if !is_root("only a weir with privileges gives them up") {
+        return;
+    }
+    let host = Host::start();
+    for elsewhere in ["elsewhere/pod.sock", "node/../elsewhere/pod.sock", "nodes/pod.sock"] {
+        let (good, said) = host.add(&host.path(elsewhere));
+        assert!(!good && said.contains("may not connect") && said.contains("client_dir"), "{said}");
+    }
+    assert!(!host.weir(&["vif", "list"]).1.contains("pod"));
+}
