@@ -426,7 +426,7 @@ fn address_table(mut addresses: Vec<AddressEntry>) -> Table {
 
 fn multicast_table(multicast: &[MulticastStats]) -> Table {
     let mut table = Table::new(&["VLAN", "<GROUP", "<PORT", "LEFT", "<QUERIER"]);
-    for MulticastStats { vlan, ip, querier, querier_port, members, over } in multicast {
+    for MulticastStats { vlan, ip, querier, querier_port, members, over, unshown } in multicast {
         let querier = match (querier, querier_port) {
             (Some(querier), Some(port)) => format!("{querier} at {port}"),
             (Some(querier), None) => querier.to_string(),
@@ -440,7 +440,9 @@ fn multicast_table(multicast: &[MulticastStats]) -> Table {
             row(group.to_string(), port.to_string(), left);
         }
         over.iter().for_each(|port| row(format!("all of IPv{ip}"), port.to_string(), "-".into()));
-        if members.is_empty() && over.is_empty() {
+        if *unshown > 0 {
+            row(format!("{unshown} more of IPv{ip}"), "-".into(), "-".into());
+        } else if members.is_empty() && over.is_empty() {
             row(format!("none of IPv{ip}"), "-".into(), "-".into());
         }
     }

@@ -264,6 +264,10 @@ pub const MULTICAST_MEMBER_SECS: u32 = 2 * MULTICAST_QUERY_SECS + MULTICAST_RESP
 pub const MULTICAST_QUERIER_SECS: u32 = 2 * MULTICAST_QUERY_SECS + MULTICAST_RESPONSE_SECS / 2;
 /// Shortest time between two searches for memberships that have ended (s).
 pub const MULTICAST_SWEEP_SECS: u32 = 10;
+/// Memberships that one answer shows, and ports that get all groups: each VLAN and IP version has its share.
+pub const MULTICAST_SHOWN: usize = 4096;
+/// Entries that an answer reads under a lock that frames wait for, before it lets them by.
+pub const READ_AT_ONCE: usize = 128;
 /// Interval at which moves of addresses are checked (ns), while a loop is possible and there is traffic.
 pub const LOOP_LOOK_NS: u64 = 100_000_000;
 /// Number of moves of addresses between two ports, in each direction, from one check to the next, that makes a loop

@@ -100,7 +100,7 @@ mod tests {
             let frame = query(own, Mac(all), from);
             let (view, of) = (fabric.view(), (uplink, Vid::DEFAULT));
             assert_eq!(snooping.judge(&view, of, &frame, || &frame, 5), Ok(None));
-            assert_eq!(snooping.standings(5)[usize::from(v6)].querier, Some((from, uplink)));
+            assert_eq!(snooping.standings(5, 1)[usize::from(v6)].querier, Some((from, uplink)));
             if !v6 {
                 assert_eq!(
                     weir_wire::checksum::ipv4_header_checksum(&frame[14..38]).to_be_bytes(),

@@ -192,8 +192,9 @@ impl Desk {
 
     /// The guests' stations, each with its port and its guest.
     pub(crate) fn stations(&self, now_secs: u32) -> Vec<(PortId, Mac, Arc<Served>)> {
-        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
+        // The whole table is read before the lock is taken, which frames of guests wait for.
         let all = self.fdb.entries(now_secs).into_iter().filter(|entry| entry.vid == self.vid);
+        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
         let of_guests = |entry: FdbEntry| {
             let served = Arc::clone(guests.get(&entry.port)?);
             Some((entry.port, entry.mac, served))

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::ops::Bound;
 
-use weir_limits::LEASES_MAX;
+use weir_limits::{LEASES_MAX, READ_AT_ONCE};
 use weir_wire::Mac;
 
 /// A client behind an interface. A client identifier is valid behind its own interface only.
@@ -69,6 +70,13 @@ impl Leases {
     /// All leases by address, past ones included.
     pub fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
         self.all.iter().map(|(address, lease)| (*address, lease))
+    }
+
+    /// The leases of at most [`READ_AT_ONCE`] addresses after this one, past ones included.
+    pub fn after(&self, last: Option<Ipv4Addr>) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
+        let after = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.all.range((after, Bound::Unbounded)).take(READ_AT_ONCE);
+        next.map(|(address, lease)| (*address, lease))
     }
 
     /// The lease of an address, past ones included.

@@ -21,7 +21,7 @@ use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
 use crate::forward::{Dial, Forwarder, Question};
 use crate::frame::Way;
-use crate::leases::{Hold, Lease, Leases};
+use crate::leases::{Hold, Leases};
 use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
@@ -99,13 +99,26 @@ impl Service {
         Ok(Self { desk, leases: shown, thread: Some(thread) })
     }
 
-    /// The addresses that are bound now, each with its lease and the seconds that are left.
-    pub fn leases(&self) -> Vec<(Ipv4Addr, Lease, u32)> {
-        let now_secs = clock::secs(clock::now_ns());
-        let leases = lock(&self.leases);
-        let bound = leases.iter().filter(|(_, lease)| lease.hold == Hold::Bound);
-        let held = bound.filter(|(_, lease)| lease.holds(now_secs));
-        held.map(|(address, it)| (address, it.clone(), it.until_secs - now_secs)).collect()
+    /// The addresses that are bound now, each with its client's MAC address.
+    pub fn bound(&self) -> Vec<(Ipv4Addr, Mac)> {
+        bound(&self.leases, clock::secs(clock::now_ns()))
+    }
+}
+
+/// Guests' answers wait for [`READ_AT_ONCE`](weir_limits::READ_AT_ONCE) leases at most.
+fn bound(leases: &Mutex<Leases>, now_secs: u32) -> Vec<(Ipv4Addr, Mac)> {
+    let (mut bound, mut last) = (Vec::new(), None);
+    loop {
+        let before = last;
+        for (address, lease) in lock(leases).after(last) {
+            last = Some(address);
+            if lease.hold == Hold::Bound && lease.holds(now_secs) {
+                bound.push((address, lease.client.mac));
+            }
+        }
+        if last == before {
+            return bound;
+        }
     }
 }
 
@@ -338,5 +351,34 @@ impl Directory for Here<'_> {
         };
         let configured = || self.desk.guest(|guest| guest.ips.contains(&address));
         given.map(str::to_owned).or_else(|| configured().map(|guest| guest.vif))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_limits::READ_AT_ONCE;
+
+    use super::*;
+    use crate::leases::{Client, Lease};
+
+    #[test]
+    fn all_bound_addresses_are_listed_a_page_at_a_time() {
+        let mut leases = Leases::default();
+        let many = 5 * READ_AT_ONCE as u32 / 2;
+        let address = |number: u32| Ipv4Addr::from_bits(0x0a00_0000 + number);
+        for number in 0..many {
+            let client = Client { vif: format!("vif{number}"), mac: Mac([2; 6]), id: None };
+            // A page whose leases have all ended is not the last one.
+            let until_secs = if (5..2 * READ_AT_ONCE as u32).contains(&number) { 50 } else { 200 };
+            let hold = if number == 2 { Hold::Offered } else { Hold::Bound };
+            leases.put(address(number), Lease { client, hold, until_secs }, 10);
+        }
+        assert_eq!(leases.after(None).count(), READ_AT_ONCE);
+        assert_eq!(leases.after(Some(address(9))).next().unwrap().0, address(10));
+        assert_eq!(leases.after(Some(address(many - 1))).count(), 0);
+        let listed = |leases: Leases| bound(&Mutex::new(leases), 100).into_iter().map(|it| it.0);
+        let expected = [0, 1, 3, 4].into_iter().chain(2 * READ_AT_ONCE as u32..many).map(address);
+        assert!(listed(leases).eq(expected));
+        assert_eq!(listed(Leases::default()).count(), 0);
     }
 }

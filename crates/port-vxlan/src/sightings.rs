@@ -1,6 +1,6 @@
 //! Owners of addresses behind other hosts, and stations' claims of addresses until they are taken.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
@@ -27,7 +27,8 @@ pub struct Sighting {
 /// The owners of addresses behind other hosts, and the bell for claims.
 #[derive(Default)]
 pub(crate) struct Suppress {
-    pub(crate) owners: RwLock<HashMap<Owned, Owner>>,
+    /// In order, so that whoever lists them can let frames by and go on from there.
+    pub(crate) owners: RwLock<BTreeMap<Owned, Owner>>,
     pub(crate) bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 

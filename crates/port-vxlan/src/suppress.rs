@@ -2,12 +2,14 @@
 //! the guest's question is answered here, and no other host gets it. Guests' claims of their own addresses are noted,
 //! to be announced to other hosts.
 
+use std::ops::Bound;
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
 
 use weir_engine::burst::{Burst, Frame};
 use weir_engine::{DropReason, clock};
 use weir_fabric::Vid;
+use weir_limits::READ_AT_ONCE;
 use weir_wire::{Answer, Mac, Neighbour, Offload, Owner};
 
 use crate::networks::Network;
@@ -21,21 +23,40 @@ const HERE: usize = 0;
 const AWAY: usize = 1;
 
 impl VxlanPort {
-    /// Sets the owners of these addresses behind other hosts, or removes them.
+    /// Sets the owners of these addresses behind other hosts, or removes them. Guests' questions wait for
+    /// [`READ_AT_ONCE`] of them at most.
     pub fn set_owners(&self, owners: impl IntoIterator<Item = (Owned, Option<Owner>)>) {
-        let mut all = self.suppress.owners.write().unwrap_or_else(PoisonError::into_inner);
-        for (of, owner) in owners {
-            match owner {
-                Some(owner) => all.insert(of, owner),
-                None => all.remove(&of),
-            };
+        let mut owners = owners.into_iter().peekable();
+        while owners.peek().is_some() {
+            let mut all = self.suppress.owners.write().unwrap_or_else(PoisonError::into_inner);
+            for (of, owner) in owners.by_ref().take(READ_AT_ONCE) {
+                match owner {
+                    Some(owner) => all.insert(of, owner),
+                    None => all.remove(&of),
+                };
+            }
         }
     }
 
-    /// IP addresses of stations behind other hosts, and the owner of each, in no order.
+    /// IP addresses of stations behind other hosts in order, and the owner of each. Guests' questions wait for
+    /// [`READ_AT_ONCE`] of them at most.
     pub fn owners(&self) -> Vec<(Owned, Mac)> {
+        let (mut found, mut after) = (Vec::new(), Bound::Unbounded);
+        loop {
+            let page = self.owners_after(after);
+            let Some((last, _)) = page.last() else { return found };
+            after = Bound::Excluded(*last);
+            found.extend(page);
+        }
+    }
+
+    /// At most [`READ_AT_ONCE`] owners.
+    pub(crate) fn owners_after(&self, after: Bound<Owned>) -> Vec<(Owned, Mac)> {
+        let mut page = Vec::with_capacity(READ_AT_ONCE);
         let all = self.suppress.owners.read().unwrap_or_else(PoisonError::into_inner);
-        all.iter().map(|(of, owner)| (*of, owner.mac)).collect()
+        let next = all.range((after, Bound::Unbounded)).take(READ_AT_ONCE);
+        page.extend(next.map(|(of, owner)| (*of, owner.mac)));
+        page
     }
 
     /// Has `bell` called, on any thread, when a station has claimed an address. Only the first bell counts.

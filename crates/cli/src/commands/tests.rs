@@ -47,3 +47,27 @@ fn no_qemu_is_told_of_a_xen_guests_interface() {
     assert!(format!("{:?}", miette::Report::new(refused)).contains("docs/guide/xen.md"));
     print("web0").unwrap();
 }
+
+#[test]
+fn memberships_that_an_answer_leaves_out_are_counted_in_the_table() {
+    let member = |last: u8| MemberStats {
+        group: [239, 0, 0, last].into(),
+        port: "web0".parse().unwrap(),
+        left_s: 60,
+    };
+    let standing = |members, unshown| MulticastStats {
+        vlan: 20,
+        ip: 4,
+        querier: None,
+        querier_port: None,
+        members,
+        over: Vec::new(),
+        unshown,
+    };
+    let text = |standing| multicast_table(&[standing]).to_string();
+    let some = text(standing(vec![member(1), member(2)], 98));
+    assert!(some.contains("239.0.0.2") && some.contains("98 more of IPv4"), "{some}");
+    let all = text(standing(vec![member(1)], 0));
+    assert!(!all.contains("more of") && !all.contains("none of"), "{all}");
+    assert!(text(standing(Vec::new(), 0)).contains("none of IPv4"));
+}

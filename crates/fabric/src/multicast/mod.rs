@@ -52,8 +52,6 @@ impl PortSet {
 /// A port that is a member of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// The VLAN.
-    pub vid: Vid,
     /// The group.
     pub group: IpAddr,
     /// The port.
@@ -63,7 +61,7 @@ pub struct Membership {
 }
 
 /// The state of snooping in a VLAN, for one IP version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Standing {
     /// The VLAN.
     pub vid: Vid,
@@ -72,6 +70,13 @@ pub struct Standing {
     /// The address of the querier, and the port behind which it is; `None` if no querier is heard, and all groups are
     /// flooded.
     pub querier: Option<(IpAddr, PortId)>,
+    /// Memberships, in order.
+    pub members: Vec<Membership>,
+    /// Ports that get all groups although they have been asked: they have more groups than they may have, or report
+    /// more often than they may.
+    pub over: Vec<PortId>,
+    /// The number of memberships and such ports beyond those.
+    pub unshown: u64,
 }
 
 /// Snooping in the VLANs that have it.
@@ -145,6 +150,41 @@ impl Family {
         let all_until = &self.all_until[port.index()];
         // Otherwise the port was asked before.
         let _ = all_until.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Lists at most `share` memberships, and as many ports that get all groups. Frames wait meanwhile, so memory is
+    /// taken before.
+    fn standing(&self, (vid, v6): (Vid, bool), share: usize, now_secs: u32) -> Standing {
+        let (mut members, mut over) = (Vec::with_capacity(share), Vec::with_capacity(share));
+        let (mut seen, mut noted, mut all_over) = (0, 0, 0);
+        let querier = {
+            let state = self.state();
+            for (port, reporter) in &state.reporters {
+                noted += u64::from(reporter.groups);
+                let is_asked = self.all_until[port.index()].load(Ordering::Relaxed) != NOT_ASKED;
+                if is_asked && self.gets_all(*port, now_secs) {
+                    all_over += 1;
+                    if over.len() < share {
+                        over.push(*port);
+                    }
+                }
+            }
+            let each = state.groups.iter();
+            let each = each.flat_map(|(group, it)| it.iter().map(move |member| (*group, member)));
+            for (group, Member { port, until_secs }) in each.take(share) {
+                seen += 1;
+                let left_secs = until_secs.saturating_sub(now_secs);
+                if left_secs > 0 {
+                    members.push(Membership { group, port: *port, left_secs });
+                }
+            }
+            state.querier(now_secs)
+        };
+        members.sort_unstable_by_key(|it| (it.group, it.port));
+        over.sort_unstable();
+        let unshown = noted.saturating_sub(seen) + (all_over - over.len() as u64);
+        let querier = querier.map(|it| (it.from, it.port));
+        Standing { vid, v6, querier, members, over, unshown }
     }
 
     fn forget(&self, port: PortId) {
@@ -403,46 +443,14 @@ impl Snooping {
         querier.is_some_and(|querier| querier.port != own)
     }
 
-    /// The state in each VLAN.
-    pub fn standings(&self, now_secs: u32) -> Vec<Standing> {
+    /// The state in each VLAN. Of `most` memberships and ports that get all groups, each VLAN and IP version lists its
+    /// share. Which ones is no matter of the addresses that guests choose, so nobody hides others' on purpose.
+    pub fn standings(&self, now_secs: u32, most: usize) -> Vec<Standing> {
+        let share = (most / self.0.len() / 4).max(1);
         let both = |(vid, families): (&Vid, &[Family; 2])| {
-            [false, true].map(|v6| {
-                let querier = families[usize::from(v6)].state().querier(now_secs);
-                Standing { vid: *vid, v6, querier: querier.map(|it| (it.from, it.port)) }
-            })
+            [false, true].map(|v6| families[usize::from(v6)].standing((*vid, v6), share, now_secs))
         };
         self.0.iter().flat_map(both).collect()
-    }
-
-    /// All memberships, in order.
-    pub fn memberships(&self, now_secs: u32) -> Vec<Membership> {
-        let mut all = Vec::new();
-        for (vid, family) in
-            self.0.iter().flat_map(|(vid, both)| both.iter().map(move |it| (vid, it)))
-        {
-            let state = family.state();
-            for (group, member) in
-                state.groups.iter().flat_map(|(group, it)| it.iter().map(move |it| (group, it)))
-            {
-                let left_secs = member.until_secs.saturating_sub(now_secs);
-                if left_secs > 0 {
-                    let (vid, group, port) = (*vid, *group, member.port);
-                    all.push(Membership { vid, group, port, left_secs });
-                }
-            }
-        }
-        all.sort_unstable_by_key(|it| (it.vid, it.group, it.port));
-        all
-    }
-
-    /// True if the port gets all groups of the VLAN although it has been asked: it has more groups than it may have, or
-    /// reports more often than it may.
-    pub fn is_over(&self, (vid, v6): (Vid, bool), port: PortId, now_secs: u32) -> bool {
-        self.family(vid, v6).is_some_and(|family| {
-            let is_asked = family.all_until[port.index()].load(Ordering::Relaxed) != NOT_ASKED;
-            let reports = family.state().reporters.contains_key(&port);
-            is_asked && reports && family.gets_all(port, now_secs)
-        })
     }
 
     /// Forgets a port: its station may be another one from now on.

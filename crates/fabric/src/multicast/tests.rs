@@ -125,6 +125,8 @@ struct Bench {
     now: u32,
 }
 
+/// Room to list everything that there is.
+const ENOUGH: usize = 100_000;
 const UPLINK: usize = 0;
 const A: usize = 1;
 const B: usize = 2;
@@ -176,10 +178,15 @@ impl Bench {
         Ok(set.map(|set| (0..4).filter(|&i| set.contains(self.ports[i])).collect()))
     }
 
+    /// The ports that get all groups of IPv4 although they have been asked.
+    fn over(&self) -> Vec<PortId> {
+        self.snooping().standings(self.now, ENOUGH)[0].over.clone()
+    }
+
     fn members(&self, group: impl Into<IpAddr>) -> Vec<usize> {
         let group = group.into();
-        let all = self.snooping().memberships(self.now);
-        let of = all.iter().filter(|it| it.group == group);
+        let standings = self.snooping().standings(self.now, ENOUGH);
+        let of = standings.iter().flat_map(|it| &it.members).filter(|it| it.group == group);
         of.map(|it| self.ports.iter().position(|id| *id == it.port).unwrap()).collect()
     }
 }
@@ -318,7 +325,7 @@ fn a_guests_query_is_dropped_and_a_routers_counts() {
     }
     let forged = mld_query(Ipv6Addr::UNSPECIFIED);
     assert_eq!(bench.send(BRIDGE, &forged), Err(DropReason::MulticastQuery));
-    let querier = |bench: &Bench| bench.snooping().standings(bench.now)[0].querier;
+    let querier = |bench: &Bench| bench.snooping().standings(bench.now, ENOUGH)[0].querier;
     assert_eq!(querier(&bench), Some((QUERIER.into(), bench.ports[UPLINK])));
     // A guest that may be a router gets reports and all groups.
     let config =
@@ -345,12 +352,11 @@ fn who_has_too_many_groups_gets_all_and_changes_nothing_for_others() {
         // Each second has its share of the records.
         bench.now += u32::from(number % 1000 == 999 && number < 10_000);
     }
-    let memberships = bench.snooping().memberships(bench.now);
-    let of_a = memberships.iter().filter(|it| it.port == bench.ports[A]).count();
+    let standings = bench.snooping().standings(bench.now, ENOUGH);
+    let of_a = standings[0].members.iter().filter(|it| it.port == bench.ports[A]).count();
     assert_eq!(of_a, MULTICAST_GROUPS_PER_VIF_MAX as usize);
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])), "A gets all");
-    assert!(bench.snooping().is_over((Vid::DEFAULT, false), bench.ports[A], bench.now));
-    assert!(!bench.snooping().is_over((Vid::DEFAULT, false), bench.ports[B], bench.now));
+    assert_eq!(bench.over(), [bench.ports[A]]);
     bench.now += MULTICAST_MEMBER_SECS - 1;
     bench.send(UPLINK, &query(QUERIER, [0; 4])).unwrap();
     bench.send(B, &v2_report(GROUP)).unwrap();
@@ -358,6 +364,40 @@ fn who_has_too_many_groups_gets_all_and_changes_nothing_for_others() {
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![B])), "until it reports fewer");
     bench.send(A, &v2_report(GROUP)).unwrap();
     assert_eq!(bench.members(GROUP), [A, B], "places are free again");
+}
+
+#[test]
+fn an_answer_lists_its_share_and_counts_what_it_leaves_out() {
+    let mut bench = Bench::asked();
+    for number in 0..50 {
+        for port in [A, B] {
+            bench.send(port, &v2_report([239, 1, 1, number])).unwrap();
+        }
+    }
+    bench.send(B, &mld_report("ff05::77".parse().unwrap())).unwrap();
+    let listed = |bench: &Bench, most| bench.snooping().standings(bench.now, most);
+    let all = listed(&bench, ENOUGH);
+    assert_eq!((all[0].members.len(), all[0].unshown), (100, 0));
+    let some = listed(&bench, 80);
+    assert_eq!((some[0].members.len(), some[0].over.len(), some[0].unshown), (20, 0, 80));
+    assert!(some[0].members.iter().all(|it| all[0].members.contains(it)));
+    assert!(some[0].members.is_sorted_by_key(|it| (it.group, it.port)));
+    assert_eq!((some[1].members.len(), some[1].unshown), (1, 0), "IPv6 has a share of its own");
+
+    // Both get all groups, and one of them is listed.
+    for port in [A, B] {
+        (0..=MULTICAST_RECORDS_PER_S).for_each(|_| {
+            bench.send(port, &v2_report(GROUP)).unwrap();
+        });
+    }
+    let one = listed(&bench, 1);
+    assert_eq!((one[0].members.len(), one[0].over.len(), one[0].unshown), (1, 1, 102));
+    // A membership that has ended is not listed, and takes up room no longer than until the next query.
+    bench.now += MULTICAST_MEMBER_SECS;
+    assert_eq!(listed(&bench, ENOUGH)[0].members, []);
+    bench.send(UPLINK, &query(QUERIER, [0; 4])).unwrap();
+    let ended = listed(&bench, 4);
+    assert_eq!((ended[0].members.len(), ended[0].over.len(), ended[0].unshown), (0, 0, 0));
 }
 
 #[test]
@@ -447,7 +487,8 @@ proptest! {
             true => mld("ff05::77".parse().unwrap(), kind, 0, &bytes),
         };
         let _ = bench.send(A, &frame);
-        prop_assert!(bench.snooping().memberships(bench.now).len() <= 64);
+        let standings = bench.snooping().standings(bench.now, ENOUGH);
+        prop_assert!(standings.iter().all(|it| it.members.len() <= 64 && it.unshown == 0));
         let cut = bytes.len().min(frame.len());
         let _ = bench.send(B, &frame[..frame.len() - cut]);
     }

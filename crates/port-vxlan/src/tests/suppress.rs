@@ -1,8 +1,9 @@
 //! Neighbour questions that are answered here, and guests' claims of addresses.
 
 use std::net::Ipv4Addr;
+use std::ops::Bound;
 
-use weir_limits::{EVPN_SIGHTINGS_MAX, OVERLAY_ANSWERS_MAX};
+use weir_limits::{EVPN_SIGHTINGS_MAX, OVERLAY_ANSWERS_MAX, READ_AT_ONCE};
 use weir_wire::{Neighbour, Owner};
 
 use super::*;
@@ -43,6 +44,26 @@ impl Rig {
     fn count(&self, name: &str) -> u64 {
         self.port.counters.all().into_iter().find(|(it, _)| *it == name).unwrap().1
     }
+}
+
+#[test]
+fn owners_are_listed_whole_and_a_page_at_a_time() {
+    let rig = Rig::new();
+    let of = |number: u32| (BLUE, Ipv4Addr::from_bits(0x0a00_0000 + number).into());
+    let owner = Owner { mac: FAR, is_router: false };
+    let many = 5 * READ_AT_ONCE as u32 / 2;
+    let set = |numbers: std::ops::Range<u32>, owner| {
+        rig.port.set_owners(numbers.map(|number| (of(number), owner)));
+    };
+    let listed = |numbers: std::ops::Range<u32>| numbers.map(|n| (of(n), FAR)).collect::<Vec<_>>();
+    set(0..many, Some(owner));
+    assert_eq!(rig.port.owners(), listed(0..many));
+    let page = rig.port.owners_after(Bound::Excluded(of(9)));
+    assert_eq!(page, listed(10..10 + READ_AT_ONCE as u32));
+    set(7..many, None);
+    assert_eq!(rig.port.owners(), listed(0..7));
+    set(0..7, None);
+    assert_eq!(rig.port.owners(), []);
 }
 
 #[test]

@@ -20,12 +20,15 @@ pub struct MulticastStats {
     /// The port behind which the querier is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub querier_port: Option<PortName>,
-    /// Memberships, in the order of groups.
+    /// Memberships, in the order of groups: as many as an answer has room for.
     #[serde(default)]
     pub members: Vec<MemberStats>,
     /// Ports that get all groups, because they report more than they may.
     #[serde(default)]
     pub over: Vec<PortName>,
+    /// The number of memberships and of such ports beyond those that the answer shows.
+    #[serde(default)]
+    pub unshown: u64,
 }
 
 /// A port that is a member of a multicast group.

@@ -141,8 +141,8 @@ impl Gateway {
     /// Leased addresses, by the station's VLAN and MAC address.
     pub(super) fn given(&self) -> BTreeMap<(Vid, Mac), Vec<IpAddr>> {
         let mut all = BTreeMap::<_, Vec<_>>::new();
-        for (address, lease, _) in self.service.leases() {
-            all.entry((self.vid, lease.client.mac)).or_default().push(address.into());
+        for (address, mac) in self.service.bound() {
+            all.entry((self.vid, mac)).or_default().push(address.into());
         }
         all
     }

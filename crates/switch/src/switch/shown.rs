@@ -13,7 +13,7 @@ use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
 use weir_limits::{
     GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX,
-    PORTS_MAX,
+    MULTICAST_SHOWN, PORTS_MAX,
 };
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
@@ -279,23 +279,19 @@ impl Switch {
         let names: BTreeMap<_, _> = ports.named().collect();
         let own: BTreeMap<_, _> = ports.gateways.iter().map(|it| (it.id, &it.name)).collect();
         let name = |port| names.get(&port).or_else(|| own.get(&port)).map(|name| (*name).clone());
-        let memberships = snooping.memberships(now_secs);
-        let stats = snooping.standings(now_secs).into_iter().map(|standing| {
-            let is_here =
-                |it: &&Membership| it.vid == standing.vid && it.group.is_ipv6() == standing.v6;
-            let member = |it: &Membership| {
-                let (group, left_s) = (it.group, it.left_secs);
-                Some(MemberStats { group, port: name(it.port)?, left_s })
+        let standings = snooping.standings(now_secs, MULTICAST_SHOWN);
+        let stats = standings.into_iter().map(|standing| {
+            let member = |Membership { group, port, left_secs }| {
+                Some(MemberStats { group, port: name(port)?, left_s: left_secs })
             };
-            let is_over =
-                |port: &PortId| snooping.is_over((standing.vid, standing.v6), *port, now_secs);
             MulticastStats {
                 vlan: standing.vid.get(),
                 ip: if standing.v6 { 6 } else { 4 },
                 querier: standing.querier.map(|(from, _)| from),
                 querier_port: standing.querier.and_then(|(_, port)| name(port)),
-                members: memberships.iter().filter(is_here).filter_map(member).collect(),
-                over: names.keys().copied().filter(is_over).filter_map(name).collect(),
+                members: standing.members.into_iter().filter_map(member).collect(),
+                over: standing.over.into_iter().filter_map(name).collect(),
+                unshown: standing.unshown,
             }
         });
         stats.collect()
