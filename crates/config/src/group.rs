@@ -404,6 +404,9 @@ impl Groups {
             allow_out: open(|group| group.default_out),
             rules: rules.collect(),
             groups: groups.0.iter().map(|name| GroupId::of(name.as_str())).collect(),
+            log: [Direction::In, Direction::Out]
+                .into_iter()
+                .any(|direction| self.closing(groups, direction).any(|group| group.log)),
             generation: 0,
         })
     }

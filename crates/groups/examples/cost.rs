@@ -38,6 +38,7 @@ fn main() {
         allow_out: true,
         rules: vec![rule; rules].into(),
         groups: Box::default(),
+        log: false,
         generation: 0,
     };
     let mut table = Table::new(1, 0);

@@ -118,6 +118,8 @@ pub struct Policy {
     pub rules: Box<[Rule]>,
     /// The groups.
     pub groups: Box<[GroupId]>,
+    /// Refusals are taken, to be logged.
+    pub log: bool,
     /// Changes with every change of the rules: connections are held to the new ones when they are next seen.
     pub generation: u16,
 }

@@ -35,6 +35,7 @@ fn closed_in(rules: &[Rule]) -> Policy {
         allow_out: true,
         rules: rules.into(),
         groups: [].into(),
+        log: false,
         generation: 1,
     }
 }
@@ -244,6 +245,7 @@ fn what_nobody_can_do_without_needs_no_rule_and_forged_answers_do_not_pass() {
         allow_out: false,
         rules: [].into(),
         groups: [].into(),
+        log: false,
         generation: 1,
     };
     let mut bed = Bed::new(nothing);

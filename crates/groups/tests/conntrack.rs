@@ -69,6 +69,7 @@ impl Rules {
             allow_out: matches!(self, Self::OpenOut),
             rules: rules.into(),
             groups: Box::default(),
+            log: false,
             generation: 1,
         }
     }

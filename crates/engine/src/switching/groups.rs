@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_fabric::EgressTag;
 use weir_groups::{Decision, Direction, Frame, Peer, Policy, Refusal, Refusals, Table, is_like};
+use weir_limits::{GROUP_REFUSALS, READ_AT_ONCE};
 
 use crate::frames::burst::Burst;
 use crate::frames::port::Outgoing;
@@ -33,6 +34,10 @@ impl PortGroups {
         let table = table.unwrap_or_else(|| Arc::new(Mutex::new(Table::new(seed(), now_ns))));
         let generation = before.map_or(0, |before| before.policy.generation.wrapping_add(1));
         let logs = before.map_or_else(Arc::default, |before| Arc::clone(&before.logs));
+        if policy.log && before.is_some_and(|before| !before.policy.log) {
+            // The log begins with what is refused from now on.
+            lock(&table).refusals_mut().take(|_, _| {});
+        }
         Self { policy: Policy { generation, ..policy }, table, logs }
     }
 
@@ -52,9 +57,14 @@ impl PortGroups {
         lock(&self.table).refusals().clone()
     }
 
-    /// Refusals of the frames since the last call, with their number, and the frames of refusals that others displaced.
+    /// Refusals of the frames since the last call, with their number, and the frames of refusals that others displaced;
+    /// nothing if no group has them logged.
     pub fn take_refusals(&self) -> (Vec<(Refusal, u64)>, u64) {
         let mut taken = Vec::new();
+        if !self.policy.log {
+            return (taken, 0);
+        }
+        taken.reserve(GROUP_REFUSALS);
         let missed =
             lock(&self.table).refusals_mut().take(|refusal, times| taken.push((refusal, times)));
         (taken, missed)
@@ -65,14 +75,23 @@ impl PortGroups {
         &self.logs
     }
 
-    /// A [page](Table::page) of the connections.
+    /// At most `max` connections from place `from` of the table on, and the place to go on at if there may be more.
+    /// Frames wait for one [page](Table::page) of [`READ_AT_ONCE`] connections at most.
     pub fn page(
         &self,
         from: usize,
         max: usize,
         now_ns: u64,
     ) -> (Vec<weir_groups::Connection>, Option<usize>) {
-        lock(&self.table).page(from, max, now_ns)
+        let (mut found, mut at) = (Vec::with_capacity(max), Some(from));
+        // Most of a table may be empty, and an answer comes in bounded time.
+        for _ in 0..max.div_ceil(READ_AT_ONCE) {
+            let (Some(from), room) = (at, max - found.len()) else { break };
+            let (page, next) = lock(&self.table).page(from, room.min(READ_AT_ONCE), now_ns);
+            found.extend(page);
+            at = next;
+        }
+        (found, at)
     }
 
     /// Forgets all connections, and returns their number.
@@ -143,4 +162,44 @@ fn vid(direction: Direction, outgoing: &Outgoing, burst: &Burst<'_>) -> u16 {
         (Direction::In, EgressTag::Untagged) => None,
     };
     tag.map_or(0, |tag| tag.vid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_come_whole_in_pages_of_bounded_steps() {
+        const MAX: usize = 1000;
+        let open = Policy {
+            allow_in: true,
+            allow_out: true,
+            rules: [].into(),
+            groups: [].into(),
+            log: false,
+            generation: 0,
+        };
+        let groups = PortGroups::new(open, None, 1);
+        for port in 1..=3000_u16 {
+            let ip = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+            let udp = [&port.to_be_bytes()[..], &[0, 80, 0, 8, 0, 0]].concat();
+            let frame = [&[2; 12][..], &[8, 0], &ip, &udp].concat();
+            let frame = Frame { bytes: &frame, len: 42, vid: 0, again: false };
+            let (policy, peer) = (&groups.policy, Peer::default());
+            let judged = lock(&groups.table).judge(policy, Direction::Out, frame, peer, 1);
+            assert!(matches!(judged, Some(Decision::Passes(_))));
+        }
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(at) = from {
+            let (page, next) = groups.page(at, MAX, 1);
+            let most = MAX.next_multiple_of(READ_AT_ONCE);
+            assert!(
+                page.len() <= MAX && next.is_none_or(|next| next > at && next <= at + 8 * most)
+            );
+            all.extend(page.into_iter().map(|it| it.ports.unwrap().0));
+            from = next;
+        }
+        all.sort_unstable();
+        assert!(all.into_iter().eq(1..=3000));
+    }
 }

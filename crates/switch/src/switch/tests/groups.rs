@@ -278,6 +278,30 @@ fn refusals_are_explained_and_logged_if_the_group_says_so() {
 }
 
 #[test]
+fn refusals_that_nobody_logs_are_not_gathered_and_the_log_begins_with_the_next_ones() {
+    let vifs = "[vif.a]\ngroups = [\"web\"]\n[vif.b]\n[vif.c]\n";
+    let bench = Bench::with(&format!("[group.web]\n{vifs}"));
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let ([_], [b]) = (&mut a[..], &mut b[..]) else { panic!("a queue pair each") };
+    let id =
+        bench.switch.ports().vifs.iter().find(|it| it.config.name == name("a")).unwrap().port.id();
+    let taken = || bench.switch.engine.groups(id).unwrap().take_refusals();
+    let displacing = GROUP_REFUSALS as u16 + 5;
+    for port in 0..displacing {
+        bench.in_vain(b, &tcp(2, 1, [4000, port], SYN), "a", "group_in");
+    }
+    assert_eq!(taken(), (vec![], 0), "no group logs");
+    bench.reload(&format!("[group.web]\nlog = true\n{vifs}"));
+    assert_eq!(taken(), (vec![], 0), "these came before");
+    bench.in_vain(b, &tcp(2, 1, [4000, 22], SYN), "a", "group_in");
+    let (refusals, displaced) = taken();
+    let [(refusal, 1)] = &refusals[..] else { panic!("{refusals:?}") };
+    assert_eq!((refusal.ends.unwrap().value, displaced), (Some(22), 0));
+    assert_eq!(bench.explain("a").groups.unwrap().refused_in["no_rule"], u64::from(displacing) + 1);
+}
+
+#[test]
 fn both_guests_rules_hold_and_name_the_other_ones_groups() {
     let rules =
         "rules = [{ direction = \"in\", protocol = \"tcp\", ports = 22, from = \"group:lb\" }]";
