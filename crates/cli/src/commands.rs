@@ -1,6 +1,8 @@
 //! The commands that need no switch in this process.
 
+use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -11,7 +13,8 @@ use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
 use weir_config::reload::ShownSetting;
 use weir_config::{
-    Config, Defaults, PortName, Setting, SocketPath, VifChanges, VifConfig, Workers, mirror_note,
+    Config, Defaults, PortName, Setting, SocketPath, SocketRole, VifChanges, VifConfig, Workers,
+    mirror_note,
 };
 use weir_libvirt::LibvirtError;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
@@ -166,6 +169,13 @@ pub fn check(
     for note in config.networks.notes(&config.vifs) {
         writeln!(out, "note: {note}")?;
     }
+    for directory in missing_directories(&config) {
+        let directory = directory.display();
+        writeln!(
+            out,
+            "note: {directory} is not there: weir makes it, for the sockets of interfaces"
+        )?;
+    }
     let ports = config.vifs.iter().map(|vif| (&vif.name, &vif.vlan));
     let ports = ports.chain(config.uplinks.iter().map(|uplink| (&uplink.name, &uplink.vlan)));
     let is_own = |name: &PortName| config.networks.owner_of(name).is_some();
@@ -185,6 +195,14 @@ pub fn check(
         return Err(CommandError::Unwell);
     }
     Ok(())
+}
+
+/// Directories of sockets that weir would make, other than that of its own control socket.
+fn missing_directories(config: &Config) -> BTreeSet<&Path> {
+    let own = config.switch.control.as_path().parent();
+    let servers = config.vifs.iter().filter(|vif| vif.mode == SocketRole::Server);
+    let named = servers.filter_map(|vif| vif.socket.as_path().parent());
+    named.filter(|directory| Some(*directory) != own && !directory.exists()).collect()
 }
 
 /// `weir qemu-args`: prints arguments, or XML.
@@ -231,7 +249,7 @@ fn known_vifs(
     args: &QemuArgs,
     defaults: &Defaults,
 ) -> Result<(String, Vec<VifConfig>), CommandError> {
-    let from_file = |path: &std::path::Path| -> Result<_, CommandError> {
+    let from_file = |path: &Path| -> Result<_, CommandError> {
         Ok((path.display().to_string(), Config::load(path, defaults)?.vifs))
     };
     if let Some(file) = &args.config {
@@ -248,7 +266,7 @@ fn known_vifs(
             Ok(("the running weir".into(), vifs))
         }
         Err(not_running @ ClientError::NotRunning { .. }) => {
-            let system_file = std::path::Path::new(Config::DEFAULT_PATH);
+            let system_file = Path::new(Config::DEFAULT_PATH);
             if system_file.exists() { from_file(system_file) } else { Err(not_running.into()) }
         }
         Err(error) => Err(error.into()),

@@ -301,6 +301,8 @@ fn root_a_domain_that_cannot_have_its_interface_does_not_start_and_says_why() {
         // The first is made, the second refused.
         ("<weir:vif/><weir:vif network='nowhere'/>", format!("{first}{second}"), "nowhere"),
         ("<weir:vif socket='/etc/passwd'/>", String::new(), "/etc/passwd"),
+        // QEMU would wait for the socket for ever.
+        ("<weir:vif socket_mode='0600'/>", first.clone(), "QEMU cannot connect to web1"),
         ("<weir:vif socket='{DIR}/control.sock'/>", String::new(), "control"),
     ] {
         let file = host.domain(1, elements, &interfaces);
@@ -353,6 +355,9 @@ fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
         says(&["define", "d1", "web1", "vlan=9"], "from the domain's next start on");
         says(&["check", "d1"], "VLAN 9: comes when the domain starts");
     }
+    says(&["define", "d1", "web1", "vlan=9", "socket_mode=0600"], "next start on");
+    says(&["check", "d1"], "QEMU cannot connect to web1: ");
+    says(&["define", "d1", "web1", "vlan=9"], "from the domain's next start on");
     let xml = host.does(&["dumpxml", "--inactive", "d1"]);
     assert_eq!(xml.matches("<interface type='vhostuser'>").count(), 1, "{xml}");
     host.does(&["start", "d1"]);

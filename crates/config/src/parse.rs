@@ -155,9 +155,48 @@ pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Pro
     };
     let problem = |error: &toml::de::Error| {
         let words = error.message().lines().next().unwrap_or_default().to_owned();
-        Problem::new("not valid TOML").label(error.span().unwrap_or(0..0), words)
+        let place = error.span().unwrap_or(0..0);
+        let first = if words == DUPLICATE { first_place(text, place.start) } else { None };
+        let problem = Problem::new("not valid TOML").label(place, words);
+        match first {
+            Some(first) => problem.label(first, "stands here already").help("join the two"),
+            None => problem,
+        }
     };
     Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
+}
+
+/// What the parser says of a header or a key that stands twice.
+const DUPLICATE: &str = "duplicate key";
+
+/// The first place of the header or key that stands once more in the line at `second`.
+fn first_place(text: &str, second: usize) -> Option<Range<usize>> {
+    let mut end = 0;
+    let lines: Vec<_> = text
+        .split_inclusive('\n')
+        .map(|line| {
+            let start = end;
+            end += line.len();
+            (start, line.trim())
+        })
+        .take_while(|(start, _)| *start <= second)
+        .collect();
+    let ((_, again), before) = lines.split_last()?;
+    let is_header = |line: &str| line.starts_with('[');
+    let own = |line: &str| {
+        let part =
+            if is_header(line) { line.split_inclusive(']') } else { line.split_inclusive('=') }
+                .next();
+        part.unwrap_or_default().replace([' ', '\t'], "")
+    };
+    let table = match is_header(again) {
+        true => 0,
+        false => before.iter().rposition(|(_, line)| is_header(line)).map_or(0, |nth| nth + 1),
+    };
+    let (start, line) = before[table..].iter().find(|(_, line)| own(line) == own(again))?;
+    let indent = text[*start..].len() - text[*start..].trim_start().len();
+    let start = start + indent;
+    Some(start..start + line.len())
 }
 
 fn switch_table(

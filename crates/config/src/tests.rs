@@ -627,6 +627,21 @@ fn diagnostic_syntax_error() {
 }
 
 #[test]
+fn a_table_or_key_that_stands_twice_is_shown_in_both_places() {
+    for (text, first) in [
+        ("[vif.web0]\n[vif.web1]\nmtu = 1400\n[vif.web0]\n", "1 │ [vif.web0]"),
+        (
+            "[vif.web1]\nmtu = 1400\n[vif.web0]\n mtu = 1400\nqueues = 2\nmtu=1300\n",
+            "4 │  mtu = 1400",
+        ),
+    ] {
+        let said = refused(text);
+        assert!(said.contains(first) && said.contains("stands here already"), "{said}");
+        assert!(said.contains("duplicate key") && said.contains("help: join the two"), "{said}");
+    }
+}
+
+#[test]
 fn diagnostic_interface_without_name() {
     insta::assert_snapshot!(refused("[vif]\nqueues = 2\n"), @r#"
       × weir.toml: 1 problem

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use weir_config::PortName;
@@ -117,19 +118,67 @@ pub struct Permissions {
 
 impl Permissions {
     /// Permission to write, which connecting to a socket needs.
-    pub(super) const WRITE: u32 = 2;
+    const WRITE: u32 = 2;
     /// Permission to pass through a directory.
-    pub(super) const PASS: u32 = 1;
+    const PASS: u32 = 1;
 
-    /// True if `qemu` has this permission.
-    pub(super) fn allow(self, qemu: &Qemu, what: u32) -> bool {
+    /// True if a user with these groups has this permission.
+    fn allow(self, user: u32, groups: &[u32], what: u32) -> bool {
         let bits = match () {
-            () if qemu.user == 0 => return true,
-            () if qemu.user == self.user => self.mode >> 6,
-            () if qemu.groups.contains(&self.group) => self.mode >> 3,
+            () if user == 0 => return true,
+            () if user == self.user => self.mode >> 6,
+            () if groups.contains(&self.group) => self.mode >> 3,
             () => self.mode,
         };
         bits & what != 0
+    }
+}
+
+/// What keeps a user from opening a socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// The socket, or a directory above it.
+    at: PathBuf,
+    permissions: Permissions,
+    is_directory: bool,
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, permissions: Permissions { mode, user, group }, .. } = self;
+        let mode = mode & 0o7777;
+        write!(f, "{} has mode {mode:04o}, user {user} and group {group}", at.display())
+    }
+}
+
+impl Closed {
+    /// The way to open the socket. `mode` sets the socket's mode.
+    pub fn mend(&self, mode: &str) -> String {
+        let group = "start weir with a group of QEMU's user: Group= of its unit, or `sg GROUP -c 'weir run ...'`";
+        if self.is_directory {
+            let at = self.at.display();
+            format!("a directory that QEMU may enter: chmod o+x {at}, or chgrp")
+        } else if self.permissions.mode >> 3 & Permissions::WRITE != 0 {
+            group.to_owned()
+        } else {
+            format!("{mode}; and {group}")
+        }
+    }
+}
+
+impl SocketFile {
+    /// What keeps a user with these groups from opening the socket at `path`.
+    pub fn closed_to(&self, path: &Path, user: u32, groups: &[u32]) -> Option<Closed> {
+        let closed = |(_, dir): &&(_, Permissions)| !dir.allow(user, groups, Permissions::PASS);
+        match self.above.iter().find(closed) {
+            Some((dir, permissions)) => {
+                Some(Closed { at: dir.clone(), permissions: *permissions, is_directory: true })
+            }
+            None if self.file.allow(user, groups, Permissions::WRITE) => None,
+            None => {
+                Some(Closed { at: path.to_owned(), permissions: self.file, is_directory: false })
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, DirEntry};
+use std::fs::{self, DirEntry, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,7 +38,10 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
         now_s: SystemTime::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs()),
         kernel: rustix::system::uname().release().to_str().ok().and_then(version),
         qemu_version: qemu::installed_version(),
-        sockets: sockets.iter().filter_map(|path| socket(path)).collect(),
+        sockets: sockets
+            .iter()
+            .filter_map(|path| Some(((*path).into(), look_at_socket(path, None)?)))
+            .collect(),
         seccomp: lines(&log, |line| line.contains(SECCOMP) && is_of(line, &own)),
         denied: lines(&log, |line| is_denied(line, &own, &sockets)),
         ..below(Path::new("/"), weir, &peers)
@@ -295,21 +298,18 @@ fn output(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-pub(super) fn socket(path: &Path) -> Option<(PathBuf, SocketFile)> {
-    let permissions = |path: &Path| {
-        let file = fs::metadata(path).ok()?;
-        Some(Permissions { mode: file.mode(), user: file.uid(), group: file.gid() })
-    };
-    fs::metadata(path).ok().filter(|file| file.file_type().is_socket())?;
+/// The socket at `path`. `unmade` is what its file will have if there is none yet.
+pub fn look_at_socket(path: &Path, unmade: Option<Permissions>) -> Option<SocketFile> {
+    let permissions =
+        |file: Metadata| Permissions { mode: file.mode(), user: file.uid(), group: file.gid() };
+    let file = fs::metadata(path).ok().filter(|file| file.file_type().is_socket());
+    let file = file.map(permissions).or(unmade)?;
+    let above = path.ancestors().skip(1);
+    let above =
+        above.filter_map(|dir| Some((dir.to_owned(), permissions(fs::metadata(dir).ok()?))));
     let mut records = path.as_os_str().to_owned();
     records.push(".rings");
-    let above = path.ancestors().skip(1);
-    let file = SocketFile {
-        file: permissions(path)?,
-        above: above.filter_map(|dir| Some((dir.to_owned(), permissions(dir)?))).collect(),
-        has_records: Path::new(&records).exists(),
-    };
-    Some((path.into(), file))
+    Some(SocketFile { file, above: above.collect(), has_records: Path::new(&records).exists() })
 }
 
 fn lines(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {

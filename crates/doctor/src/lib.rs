@@ -18,8 +18,8 @@ mod reasons;
 mod tests;
 
 pub use checks::{CHECKS, Check};
-pub use facts::{Facts, Finding, Host, Link, Permissions, Qemu, SocketFile};
-pub use host::{Joined, joined_by_a_bridge, look_at_host};
+pub use facts::{Closed, Facts, Finding, Host, Link, Permissions, Qemu, SocketFile};
+pub use host::{Joined, joined_by_a_bridge, look_at_host, look_at_socket};
 
 /// The findings of all checks, faults first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {

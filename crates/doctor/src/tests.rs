@@ -6,15 +6,15 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use weir_config::{Config, Defaults, PlacementMode, PortName, SocketPath};
-use weir_switch::control::VifStatus;
+use weir_switch::control::{VifOrigin, VifStatus};
 use weir_switch::explain::{
     AgentExplanation, AgentState, Explanation, HostHeard, MachineSummary, OverlayExplanation,
     OverlayNetworkExplanation, PlacementExplanation, VifExplanation,
 };
 use weir_switch::host::Lack;
 use weir_switch::stats::{
-    BlockStats, CallSettings, Limit, PortKind, PortState, PortStats, QueuePairNumbers, RuleStats,
-    Silence, SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
+    BlockStats, CallSettings, KeeperState, Limit, PortKind, PortState, PortStats, QueuePairNumbers,
+    RuleStats, Silence, SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
 };
 
 use super::host::Process;
@@ -103,7 +103,7 @@ fn healthy() -> Facts {
         stopped_reason: None,
         front_end: Some(VM),
         xen: false,
-        origin: weir_switch::control::VifOrigin::File,
+        origin: VifOrigin::File,
         unsaved: Vec::new(),
     };
     let mut vif = PortStats::new(name(VIF), PortKind::Vif);
@@ -297,6 +297,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
             it.explained.insert(name(VIF), explained(Some(AgentState::Silent)));
         }),
         ("no-records", |it| socket(it).has_records = false),
+        ("keeper-gone", |it| it.switch.as_mut().unwrap().keeper = KeeperState::Gone),
         ("thread-still", |it| {
             let still = StillThread { name: "weir-worker-0".into(), ..StillThread::default() };
             it.switch.as_mut().unwrap().still = vec![still];
@@ -535,6 +536,23 @@ fn what_mends_is_a_command_that_weir_takes() {
 }
 
 #[test]
+fn a_closed_socket_is_opened_by_its_mode_or_by_the_group_whichever_is_wrong() {
+    let mends = |mode: u32, origin| {
+        let mut facts = healthy();
+        (facts.vifs[0].state, facts.vifs[0].origin) = (PortState::Waiting, origin);
+        facts.host.qemus[0].groups = vec![];
+        socket(&mut facts).file.mode = 0o140_000 | mode;
+        socket(&mut facts).above[0].1.mode = 0o40_755;
+        examine(&facts).remove(0).mend
+    };
+    let (by_mode, by_group) = (mends(0o600, VifOrigin::File), mends(0o660, VifOrigin::File));
+    assert!(by_mode.contains("in [vif.") && by_mode.contains("Group="), "{by_mode}");
+    assert!(!by_group.contains("socket_mode") && by_group.contains("Group="), "{by_group}");
+    let of_command = mends(0o600, VifOrigin::Command);
+    assert!(of_command.contains("socket_mode=0660") && !of_command.contains('['), "{of_command}");
+}
+
+#[test]
 fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
     let before = |it: &mut Facts, ports: fn(&mut PortStats)| {
         ports(&mut it.before.as_mut().unwrap().ports[0]);
@@ -545,6 +563,7 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
     before(&mut facts, |it| _ = it.drops.insert("src_mac_spoofed".into(), 50_000));
     vif(&mut facts).sessions.turned_away = 2;
     before(&mut facts, |it| it.sessions.turned_away = 2);
+    vif(&mut facts).sessions.turned_away_s = Some(180);
     vif(&mut facts).budget_breaches.insert("asked_late".into(), 5000);
     before(&mut facts, |it| _ = it.budget_breaches.insert("asked_late".into(), 5000));
     let found = examine(&facts);
@@ -553,6 +572,8 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
         [("second-vm", false), ("src-mac", false), ("budget-late", false),]
     );
     assert!(found[1].known_by.contains("0 just now") && found[1].known_by.contains("50000"));
+    vif(&mut facts).sessions.turned_away_s = Some(700);
+    assert!(examine(&facts).iter().all(|it| it.check != "second-vm"), "a note ages");
 
     // Long ago most frames arrived; now none does.
     let mut facts = healthy();
@@ -762,13 +783,13 @@ fn a_socket_is_seen_with_what_is_above_it() {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o750)).unwrap();
     let path = dir.path().join("a.sock");
-    assert_eq!(host::socket(&path), None);
+    assert_eq!(look_at_socket(&path, None), None);
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let (at, file) = host::socket(&path).unwrap();
-    assert!(at == path && !file.has_records && file.file.mode & 0o170_000 == 0o140_000);
+    let file = look_at_socket(&path, None).unwrap();
+    assert!(!file.has_records && file.file.mode & 0o170_000 == 0o140_000);
     assert_eq!((file.above[0].0.as_path(), file.above[0].1.mode), (dir.path(), 0o40_750));
     fs::write(dir.path().join("a.sock.rings"), "").unwrap();
-    assert!(host::socket(&path).unwrap().1.has_records);
+    assert!(look_at_socket(&path, None).unwrap().has_records);
 }
 
 #[test]

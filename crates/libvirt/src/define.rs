@@ -12,6 +12,7 @@ use weir_api::{Client, ClientError};
 use weir_config::{Defaults, PortName, Setting, VifConfig};
 use weir_text::plain::plain_short;
 
+use crate::access::{self, Account, refuse_closed};
 use crate::args::{DefineArgs, UndefineArgs, Virsh};
 use crate::domain::{self, Domain, NAMESPACE, child};
 use crate::xml::{self, escaped};
@@ -86,8 +87,12 @@ pub(super) fn check(
     if !fs::metadata(HOOK).is_ok_and(is_executable) {
         return Err(LibvirtError::NoHook);
     }
-    let running = Client::connect(defaults.control.as_path())?.vifs()?;
+    let mut client = Client::connect(defaults.control.as_path())?;
+    let running = client.vifs()?;
     refuse_taken(&vifs, &running, &domain.owner)?;
+    if let Some(account) = Account::of(&domain) {
+        refuse_closed(&vifs, &account, access::owner_of_sockets(&client))?;
+    }
     for vif in vifs {
         let own = running.iter().find(|it| it.config.name == vif.name);
         let state = own

@@ -9,6 +9,7 @@ use miette::Diagnostic;
 use roxmltree::{Document, Node, ParsingOptions};
 use thiserror::Error;
 use weir_config::{FilterRule, Owner, PortName, Setting, SocketPath, ValueError, VifConfig};
+use weir_doctor::Closed;
 use weir_limits as limits;
 use weir_text::plain::plain_short;
 
@@ -97,6 +98,19 @@ pub enum DomainError {
         /// The origin of the interface that exists.
         whose: String,
     },
+    /// The user of libvirt's QEMU may not open an interface's socket.
+    #[error("libvirt's QEMU cannot connect to {name}: {closed}, and QEMU runs as user {user}")]
+    #[diagnostic(help("{mend}"))]
+    Closed {
+        /// The interface.
+        name: String,
+        /// The obstacle.
+        closed: Closed,
+        /// QEMU's user.
+        user: u32,
+        /// The remedy.
+        mend: String,
+    },
     /// The domain has no element for an interface of this name.
     #[error("the domain has no <vif> {0}")]
     #[diagnostic(help("`weir libvirt check DOMAIN` shows those that it has"))]
@@ -125,6 +139,8 @@ pub enum DomainError {
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) owner: Owner,
+    /// True if the domain's QEMU may have another user than libvirt's others.
+    pub(super) has_own_account: bool,
     elements: Vec<Element>,
     interfaces: Vec<Interface>,
 }
@@ -205,7 +221,9 @@ impl Domain {
         if elements.len().max(interfaces.len()) > limits::DOMAIN_VIFS_MAX {
             return Err(DomainError::Many);
         }
-        Ok(Self { owner, elements, interfaces })
+        let labels = domain.children().filter(|it| it.has_tag_name("seclabel"));
+        let has_own_account = labels.filter_map(|it| it.attribute("model")).any(|it| it == "dac");
+        Ok(Self { owner, has_own_account, elements, interfaces })
     }
 
     /// True if one of the domain's interfaces is on this socket.

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod args;
 mod define;
 mod domain;
@@ -20,6 +21,7 @@ use weir_limits as limits;
 use weir_switch::control::{VifOrigin, VifStatus};
 use weir_text::plain::plain_short;
 
+use crate::access::{Account, refuse_closed};
 use crate::args::{HookArgs, LibvirtCommand};
 use crate::domain::Domain;
 pub use crate::domain::{DomainError, NAMESPACE};
@@ -158,6 +160,12 @@ fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     refuse_taken(&wanted, &client.vifs()?, &domain.owner)?;
     for vif in &wanted {
         client.put_vif(vif)?;
+    }
+    if let Some(account) = Account::of(domain)
+        && let Err(closed) = refuse_closed(&wanted, &account, None)
+    {
+        remove_all(&mut client, &domain.owner)?;
+        return Err(closed.into());
     }
     Ok(())
 }

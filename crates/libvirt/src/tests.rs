@@ -1,5 +1,8 @@
 //! Domains as libvirt 9, 11 and 12 give them to their hooks.
 
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
 use weir_config::{VifConfig, VlanMode};
 
 use super::domain::{self, Domain};
@@ -211,4 +214,49 @@ fn operations_that_are_no_business_of_weirs_read_nothing_and_ask_nobody() {
         assert_eq!(Operation::of(&hook(operation)), None, "{operation}");
     }
     assert_eq!(Operation::of(&hook("prepare")), Some(Operation::Prepare));
+}
+
+#[test]
+fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let mode = |mode: u32| PermissionsExt::from_mode(mode);
+    fs::set_permissions(dir.path(), mode(0o755)).unwrap();
+    let path = dir.path().join("web0.sock");
+    let vif = added("web0", &[&format!("socket={}", path.display()), "socket_mode=0660"]);
+    let said = |user, groups: &[u32], owner| {
+        let account = access::Account { user, groups: groups.to_vec() };
+        refuse_closed(std::slice::from_ref(&vif), &account, owner).map_err(|it| sentence(&it))
+    };
+    // Nobody has made the socket yet: it will have the group of weir.
+    let closed = said(64_055, &[64_055, 108], Some((0, 0))).unwrap_err();
+    assert!(closed.contains("has mode 0660, user 0 and group 0"), "{closed}");
+    assert!(closed.contains("Group=") && !closed.contains("socket_mode"), "{closed}");
+    assert_eq!(said(64_055, &[64_055, 108], Some((0, 108))), Ok(()));
+    assert_eq!(said(0, &[], Some((900, 900))), Ok(()));
+    assert_eq!(said(64_055, &[], None), Ok(()), "nobody knows");
+
+    // The socket is there: its own mode counts, and that of the directory.
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    fs::set_permissions(&path, mode(0o600)).unwrap();
+    let own = fs::metadata(&path).unwrap();
+    let (other, own_group) = (own.uid() + 1, [own.gid()]);
+    let closed = said(other, &own_group, None).unwrap_err();
+    assert!(closed.contains("mode 0600") && closed.contains("leave `socket_mode`"), "{closed}");
+    fs::set_permissions(&path, mode(0o660)).unwrap();
+    assert_eq!(said(other, &own_group, None), Ok(()));
+    fs::set_permissions(dir.path(), mode(0o700)).unwrap();
+    let closed = said(other, &own_group, None).unwrap_err();
+    assert!(closed.contains("a directory that QEMU may enter"), "{closed}");
+    fs::set_permissions(dir.path(), mode(0o755)).unwrap();
+}
+
+#[test]
+fn a_domain_with_an_account_of_its_own_is_not_judged_by_libvirts() {
+    let plain = domain("<w:vif/>", 1);
+    let with = |label: &str| {
+        let xml = plain.replace("</domain>", &format!("{label}</domain>"));
+        Domain::read(&xml).unwrap().has_own_account
+    };
+    assert!(!with("") && !with("<seclabel type='dynamic' model='apparmor'/>"));
+    assert!(with("<seclabel type='static' model='dac'><label>+1000:+1000</label></seclabel>"));
 }

@@ -11,6 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::net::RecvFlags;
 use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, beat, lock, supervise};
 use weir_fabric::PortId;
@@ -577,9 +578,19 @@ fn turn_away(entry: &Entry) {
             return;
         }
         let Ok((stream, _)) = listener.accept() else { return };
+        let wanted_a_session = !has_hung_up(&stream);
         drop(Foreign::new(stream, &entry.party));
-        say_turned_away(&entry.port);
+        if wanted_a_session {
+            say_turned_away(&entry.port);
+        }
     }
+}
+
+/// True if the other end has closed the connection and said nothing. So does a program that looks whether somebody
+/// serves the socket.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    rustix::net::recv(stream, &mut [0; 1], flags).is_ok_and(|(_, bytes)| bytes == 0)
 }
 
 fn say_turned_away(port: &VhostPort) {

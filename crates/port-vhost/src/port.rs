@@ -88,6 +88,8 @@ pub struct VhostPort {
     /// The number of times that a session, or a front end that wanted one, had to pause.
     throttled: AtomicU64,
     turned_away: AtomicU64,
+    /// The time at which the last front end was turned away; 0 if none was.
+    turned_away_ns: AtomicU64,
 }
 
 impl VhostPort {
@@ -108,6 +110,7 @@ impl VhostPort {
             logs: Logs::default(),
             throttled: AtomicU64::new(0),
             turned_away: AtomicU64::new(0),
+            turned_away_ns: AtomicU64::new(0),
         }
     }
 
@@ -283,6 +286,7 @@ impl VhostPort {
     }
 
     pub(crate) fn note_turned_away(&self) {
+        self.turned_away_ns.store(clock::now_ns(), Ordering::Relaxed);
         self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -337,6 +341,7 @@ impl GuestPort for VhostPort {
             closed: shown.closed,
             failed: shown.failed,
             turned_away: self.turned_away.load(Ordering::Relaxed),
+            turned_away_ns: self.turned_away_ns.load(Ordering::Relaxed),
             throttled: self.throttled.load(Ordering::Relaxed),
             log_lines_unsaid: self.logs.unsaid(),
             features: shown.features,

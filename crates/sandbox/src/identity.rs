@@ -1,5 +1,6 @@
 //! The user of a process, and its privileges beyond that user's.
 
+use std::ffi::CString;
 use std::io;
 
 use nix::unistd::{Gid, Group, Uid, User};
@@ -108,6 +109,17 @@ pub fn user(name: &str) -> Result<u32, IdentityError> {
     let look = |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
     let user = found(User::from_name(name)).map_err(look)?;
     user.map(|it| it.uid.as_raw()).ok_or_else(|| IdentityError::Unknown(name.into()))
+}
+
+/// The groups of a process that is started for this user and group: those of the user, and `gid`.
+pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
+    let user = found(User::from_uid(Uid::from_raw(uid))).ok().flatten();
+    let of_user = user.and_then(|user| {
+        let name = CString::new(user.name).ok()?;
+        nix::unistd::getgrouplist(&name, user.gid).ok()
+    });
+    let of_user = of_user.into_iter().flatten().map(Gid::as_raw);
+    of_user.chain([gid]).collect()
 }
 
 /// The entry; `None` if there is no list to look in, as in a small root (getpwnam(3) names these errors).

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 pub use calls::{Enforcement, Profile, Thread};
 pub use files::Landlocked;
-pub use identity::{Identity, IdentityError, group, may_administer_networks, user};
+pub use identity::{Identity, IdentityError, group, groups, may_administer_networks, user};
 
 /// The rights that a process keeps.
 #[derive(Debug)]

@@ -354,6 +354,9 @@ pub struct SessionStats {
     /// Connections that were refused because a session was open.
     #[serde(default)]
     pub turned_away: u64,
+    /// Seconds since the last of them; none if there was none.
+    #[serde(default)]
+    pub turned_away_s: Option<u64>,
     /// Pauses of sessions that took too much time or came too often.
     #[serde(default)]
     pub throttled: u64,

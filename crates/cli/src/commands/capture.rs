@@ -74,7 +74,11 @@ impl Write for Later {
         };
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(place::create(&self.path).map_err(named)?),
+            none => none.insert(place::create(&self.path).map_err(|error| {
+                let error = named(error);
+                let help = "name a file in a directory that is there and that this user may write";
+                io::Error::new(error.kind(), format!("{error}: {help}"))
+            })?),
         };
         file.write(bytes).map_err(named)
     }

@@ -30,6 +30,16 @@ impl ControlHandler for TwoKinds {
 }
 
 #[test]
+fn a_directory_of_sockets_that_is_not_there_is_noted() {
+    let control = "/run/weir/control.sock".parse().unwrap();
+    let defaults = Defaults { control, control_named: true, keeper: None };
+    let text = "[vif.a]\n[vif.b]\nsocket = \"/nowhere/weir/b.sock\"\n[vif.c]\nsocket = \"/tmp/c.sock\"\n\
+                [vif.d]\nsocket = \"/elsewhere/d.sock\"\nmode = \"client\"\n";
+    let config = Config::from_toml("weir.toml", text, &defaults).unwrap();
+    assert_eq!(missing_directories(&config), [Path::new("/nowhere/weir")].into());
+}
+
+#[test]
 fn no_qemu_is_told_of_a_xen_guests_interface() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control.sock");

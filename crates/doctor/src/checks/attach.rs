@@ -1,12 +1,15 @@
 //! Obstacles to a guest's service: its socket, its VM, its driver, its agent.
 
 use weir_config::SocketRole;
-use weir_switch::control::VifStatus;
+use weir_switch::control::{VifOrigin, VifStatus};
 use weir_switch::explain::{AgentState, Explanation};
 use weir_switch::stats::{PortState, PortStats, Silence};
 
-use crate::facts::{Facts, Finding, Permissions, Qemu, finding, note};
+use crate::facts::{Facts, Finding, Qemu, finding, note};
 use crate::reasons::explained;
+
+/// Seconds for which an event that is over is worth a note.
+const RECENT_S: u64 = 600;
 
 /// Interfaces that wait for a VM.
 fn waiting_vifs(facts: &Facts) -> impl Iterator<Item = &VifStatus> {
@@ -33,34 +36,25 @@ pub(super) fn socket_mode(facts: &Facts, found: &mut Vec<Finding>) {
         let named = path.display().to_string();
         let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&named));
         for qemu in facts.host.qemus.iter().filter(names_it) {
-            let closed = |(_, dir): &&(_, Permissions)| !dir.allow(qemu, Permissions::PASS);
-            let (at, permissions, mend) = match socket.above.iter().find(closed) {
-                Some((dir, permissions)) => {
-                    let mend = format!(
-                        "a directory that QEMU may enter: chmod o+x {0}, or chgrp",
-                        dir.display()
-                    );
-                    (dir.display().to_string(), *permissions, mend)
-                }
-                None if socket.file.allow(qemu, Permissions::WRITE) => continue,
-                None => {
-                    let mend = format!(
-                        "socket_mode = \"0660\" in [vif.{name}] and a group that weir and QEMU share, or \"0666\""
-                    );
-                    (named.clone(), socket.file, mend)
-                }
-            };
-            let known_by = format!(
-                "{at} has mode {:04o}, user {} and group {}, and QEMU (process {}) runs as user {}",
-                permissions.mode & 0o7777,
-                permissions.user,
-                permissions.group,
-                qemu.pid,
-                qemu.user
-            );
+            let Some(closed) = socket.closed_to(path, qemu.user, &qemu.groups) else { continue };
+            let Qemu { pid, user, .. } = qemu;
+            let known_by = format!("{closed}, and QEMU (process {pid}) runs as user {user}");
+            let mend = closed.mend(&mode_of(vif));
             let what = "its VM may not open the socket";
             found.push(finding("waiting-socket-mode", name, what, known_by, mend));
             break;
+        }
+    }
+}
+
+/// The setting that opens a socket to its group.
+fn mode_of(vif: &VifStatus) -> String {
+    let name = &vif.config.name;
+    match vif.origin {
+        VifOrigin::File => format!("socket_mode = \"0660\" in [vif.{name}]"),
+        // Settings of sockets do not change in place.
+        VifOrigin::Command | VifOrigin::Xen => {
+            format!("weir vif del {name}, and weir vif add {name} with socket_mode=0660")
         }
     }
 }
@@ -124,7 +118,7 @@ pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// A VM that was turned away and has given up since is worth a note.
+/// A VM that was turned away and has given up since is worth a note for a while.
 pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(|port| port.sessions.turned_away > 0) {
         let before = facts.before(port, |before| before.sessions.turned_away);
@@ -139,7 +133,12 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
             ),
             "weir vif add NAME, and weir qemu-args NAME for the other VM",
         );
-        found.push(if now > 0 { of_two } else { note(of_two) });
+        let is_recent = port.sessions.turned_away_s.is_some_and(|ago_s| ago_s < RECENT_S);
+        match now {
+            0 if !is_recent => {}
+            0 => found.push(note(of_two)),
+            _ => found.push(of_two),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
-use weir_switch::stats::{Limits, PortKind, PortState, Unclosed};
+use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, Unclosed};
 
 use crate::facts::{Facts, Finding, Qemu, finding, note};
 use crate::host::audited_s;
@@ -32,6 +32,18 @@ pub(super) fn uplinks(facts: &Facts) -> impl Iterator<Item = (&weir_config::Port
 /// The age of a line of the kernel's audit log (s).
 fn age_s(facts: &Facts, line: &str) -> Option<u64> {
     facts.host.now_s?.checked_sub(audited_s(line)?)
+}
+
+pub(super) fn keeper_gone(facts: &Facts, found: &mut Vec<Finding>) {
+    if facts.switch.as_ref().is_some_and(|switch| switch.keeper == KeeperState::Gone) {
+        found.push(finding(
+            "keeper-gone",
+            "switch",
+            "the keeper has ended or does not answer: guests would be disconnected by a restart of weir",
+            "`keeper` of `weir status`",
+            "systemctl start weir-keeper, or weir-keeper SOCKET, with the `keeper` of [switch]",
+        ));
+    }
 }
 
 pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {

@@ -51,6 +51,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "budget-late", find: traffic::budget_late },
     Check { name: "agent-absent", find: attach::agent_absent },
     Check { name: "no-records", find: attach::no_records },
+    Check { name: "keeper-gone", find: machine::keeper_gone },
     Check { name: "thread-still", find: machine::thread_still },
     Check { name: "unclosed", find: machine::unclosed },
     Check { name: "helper-ended", find: machine::helper_ended },

@@ -19,6 +19,8 @@ pub struct PortInfo {
     pub failed: u64,
     /// Front ends that connected while another one was connected, and were turned away.
     pub turned_away: u64,
+    /// The time at which the last one was turned away; 0 if none was.
+    pub turned_away_ns: u64,
     /// Times at which a front end had to pause: it used too much time, or connected too often.
     pub throttled: u64,
     /// Messages about the interface that were not logged, because there were too many.

@@ -446,6 +446,10 @@ impl Switch {
             closed: info.closed,
             failed: info.failed,
             turned_away: info.turned_away,
+            turned_away_s: (info.turned_away > 0).then(|| {
+                let ago = clock::now_ns().saturating_sub(info.turned_away_ns);
+                Duration::from_nanos(ago).as_secs()
+            }),
             throttled: info.throttled,
             log_lines_unsaid: info.log_lines_unsaid,
             memory_mapped_bytes: info.memory_mapped.bytes,
