@@ -295,7 +295,7 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
         );
     }
     let mut port = UplinkConfig::template();
-    port.read_keys(&mut section, |key| !matches!(key.name, "uplinks" | "mode"), problems);
+    port.read_keys(&mut section, UplinkConfig::keys_of(UplinkKind::default()), problems);
     let (places, named) = (section.places(), !has_interface || section.has_good("name"));
     section.finish(problems);
     port.name = named.then_some(name)??;
@@ -304,12 +304,9 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
 
 /// Reads a table `[bond.NAME]`. The keys of devices are those of its uplinks.
 fn bond(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Placed<UplinkConfig>> {
-    const OF_A_WHOLE_PORT: fn(&Key) -> bool = |key| {
-        matches!(key.name, "uplinks" | "mode" | "vlan" | "tag_protocol" | "filter" | "weight")
-    };
     let name = port_name(&section, "bond.", problems);
     let mut port = UplinkConfig { kind: UplinkKind::Bond, ..UplinkConfig::template() };
-    port.read_keys(&mut section, OF_A_WHOLE_PORT, problems);
+    port.read_keys(&mut section, UplinkConfig::keys_of(port.kind), problems);
     let places = section.places();
     let named = !section.has("uplinks") || section.has_good("uplinks");
     section.finish(problems);

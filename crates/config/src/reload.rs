@@ -264,7 +264,7 @@ impl Running<'_> {
                 (None, taken) => taken,
             };
             let mut table = whole(uplink.table(), DifferenceKind::Added, None);
-            table.keys = given(uplink.rows(), &Rows::new());
+            table.keys = given(uplink.own_rows(), &UplinkConfig::base());
             (table.alive, table.note) = (obstacle.is_none(), obstacle);
             if table.alive {
                 steps.uplinks_added.push(uplink.clone());

@@ -5,7 +5,7 @@ use weir_limits::STREAM_MTU_MAX;
 
 use super::check::{Fault, HEADER};
 use super::filter::FilterRule;
-use super::keys::keys;
+use super::keys::{Key, Rows, keys};
 use super::values::{
     BondMode, BondUplinks, InterfaceName, Mtu, PortName, QueuePairs, SocketPath, TagProtocol,
     UplinkKind, VlanMode, Weight,
@@ -71,6 +71,30 @@ impl UplinkConfig {
     /// An uplink that is to get a name and an interface yet.
     pub(super) fn template() -> Self {
         Self::defaults("new".parse().expect("a constant that is a valid name"))
+    }
+
+    /// The keys that the table of an uplink of this kind may have.
+    pub(super) fn keys_of(kind: UplinkKind) -> fn(&Key) -> bool {
+        match kind {
+            UplinkKind::Bond => |key| {
+                matches!(
+                    key.name,
+                    "uplinks" | "mode" | "vlan" | "tag_protocol" | "filter" | "weight"
+                )
+            },
+            _ => |key| !matches!(key.name, "uplinks" | "mode"),
+        }
+    }
+
+    /// The values that a table need not write. Each table says its kind.
+    pub(super) fn base() -> Rows {
+        Self::template().rows().into_iter().filter(|(key, _)| key.name != "kind").collect()
+    }
+
+    /// The keys that its table may have.
+    pub(super) fn own_rows(&self) -> Rows {
+        let is_own = Self::keys_of(self.kind);
+        self.rows().into_iter().filter(|(key, _)| is_own(key)).collect()
     }
 
     /// True if it is a bond of other uplinks.

@@ -66,7 +66,7 @@ impl<'a> Port<'a> {
     }
 
     fn uplink(uplink: &'a UplinkConfig) -> Self {
-        Self { keys: uplink.rows(), vlan: &uplink.vlan, filter: &uplink.filter }
+        Self { keys: uplink.own_rows(), vlan: &uplink.vlan, filter: &uplink.filter }
     }
 
     /// Changes `table` from `before` to this port. Keys as in `base`, the template or the defaults, are left out.
@@ -101,26 +101,18 @@ impl Running<'_> {
         let mut document: DocumentMut = text.parse()?;
         self.save_switch(&mut document, &file.switch);
         for uplink in &file.uplinks {
-            if !self.uplinks.iter().any(|it| it.name == uplink.name) {
+            if !self.uplinks.iter().any(|it| it.table() == uplink.table()) {
                 remove(&mut document, uplink.table_kind(), uplink.name.as_str());
             }
         }
         for uplink in &self.uplinks {
             let (now, name) = (Port::uplink(uplink), uplink.name.as_str());
-            let (kind, interface) = (uplink.kind, uplink.interface.clone());
-            let defaults = UplinkConfig::new(uplink.name.clone(), kind, interface);
-            match file.uplinks.iter().find(|it| it.name == uplink.name) {
-                Some(before) if before == *uplink => {}
-                Some(before) => {
-                    let table = table(&mut document, uplink.table_kind(), Some(name));
-                    now.save(table, &Port::uplink(before), &Port::uplink(&defaults));
-                }
-                None => {
-                    let table = table(&mut document, uplink.table_kind(), Some(name));
-                    let nothing: Rows = now.keys.iter().map(|(key, _)| (*key, None)).collect();
-                    let before = Port { keys: nothing, vlan: &VlanMode::Unset, filter: &[] };
-                    now.save(table, &before, &before);
-                }
+            let base = Port { keys: UplinkConfig::base(), vlan: &VlanMode::Unset, filter: &[] };
+            let before = file.uplinks.iter().find(|it| it.table() == uplink.table());
+            if before != Some(uplink) {
+                let table = table(&mut document, uplink.table_kind(), Some(name));
+                let before = before.map(|before| Port::uplink(before));
+                now.save(table, before.as_ref().unwrap_or(&base), &base);
             }
         }
         self.save_groups(&mut document, &file.groups);
@@ -244,8 +236,8 @@ fn save_keys(
 
 /// The value as a setting of the command line has it, so that the parser of the file reads it.
 fn value_of(key: &str, text: &str) -> Value {
-    if matches!(key, "addresses" | "groups") {
-        return texts(text.split(", "));
+    if matches!(key, "addresses" | "groups" | "uplinks") {
+        return texts(text.split(',').map(str::trim));
     }
     let setting = format!("{key}={text}").parse::<Setting>().map(|setting| setting.to_string());
     let line = setting.ok().and_then(|line| line.parse::<DocumentMut>().ok());

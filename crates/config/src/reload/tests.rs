@@ -2,6 +2,7 @@ use weir_limits::PORTS_MAX;
 
 use super::super::tests::parse;
 use super::*;
+use crate::UplinkKind;
 
 /// A running switch with the configuration it was started with, and interfaces that were added while it runs.
 struct Started {
@@ -275,9 +276,6 @@ fn tables_come_and_go_with_the_file() {
             "uplink.wan Added",
             "uplink.wan.kind default -> tap",
             "uplink.wan.name default -> w1",
-            "uplink.wan.queues default -> 1",
-            "uplink.wan.tag_protocol default -> 802.1q",
-            "uplink.wan.rss_rebalance default -> true",
             "vif.a Removed",
             "vif.b Changed",
             "vif.b.queues 2 -> 4",
@@ -603,4 +601,54 @@ fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
     assert!(steps.uplinks_added.is_empty());
     let (_, steps) = Started::with("").compare(two);
     assert_eq!(steps.uplinks_added.len(), 2);
+}
+
+/// A table of each kind of uplink, with keys that it alone has, and what it needs beside it.
+fn uplinks(kind: UplinkKind) -> (&'static str, &'static str) {
+    match kind {
+        UplinkKind::Tap => ("[uplink.u]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\n", ""),
+        UplinkKind::AfPacket => (
+            "[uplink.u]\nkind = \"af_packet\"\nname = \"eth0\"\ntrunk = [10, 20]\nnative = 10\n",
+            "",
+        ),
+        UplinkKind::AfXdp => (
+            "[uplink.u]\nkind = \"af_xdp\"\nname = \"eth0\"\nrss_rebalance = false\nweight = 3\n",
+            "",
+        ),
+        UplinkKind::Stream => (
+            "[uplink.u]\nkind = \"stream\"\npath = \"/run/weir/out.sock\"\nhost_access = true\nmtu = 1400\n",
+            "",
+        ),
+        UplinkKind::Bond => (
+            "[bond.u]\nuplinks = [\"e1\", \"e2\"]\nmode = \"balance\"\nvlan = 7\n",
+            "[uplink.e1]\nkind = \"tap\"\nname = \"e1\"\n[uplink.e2]\nkind = \"tap\"\nname = \"e2\"\n",
+        ),
+    }
+}
+
+#[test]
+fn an_uplink_of_each_kind_is_saved_and_read_back_the_same_whatever_the_file_had() {
+    let kinds: Vec<_> =
+        UplinkKind::WORDS.iter().map(|kind| uplinks(kind.parse().unwrap())).collect();
+    let filter = "filter = [{ direction = \"tx\", match = \"port 25\", action = \"drop\" }]\n";
+    for (table, beside) in &kinds {
+        let started = Started::with(&format!("{beside}{table}{filter}"));
+        let olds = kinds.iter().map(|(table, beside)| format!("{beside}{table}"));
+        for old in [String::new()].into_iter().chain(olds) {
+            let saved = started.running(|it| it.saved(&old, &parse(&old).unwrap())).unwrap();
+            let again = parse(&saved).unwrap_or_else(|error| panic!("{error:?}\n{saved}"));
+            let sorted = |config: &Config| {
+                let mut uplinks = config.uplinks.clone();
+                uplinks.sort_by_key(UplinkConfig::table);
+                uplinks
+            };
+            assert_eq!(sorted(&again), sorted(&started.config), "{saved}");
+            assert!(!saved.contains("none"), "{saved}");
+            let difference = Started::with("").compare(&saved).0;
+            let told: Vec<_> = difference.tables.iter().flat_map(|it| &it.keys).collect();
+            assert!(told.iter().all(|it| it.to.as_deref() != Some("none")), "{told:?}");
+            let default = saved.lines().filter(|line| line.contains("rss_rebalance = true"));
+            assert_eq!(default.count(), 0, "a default is not written: {saved}");
+        }
+    }
 }
