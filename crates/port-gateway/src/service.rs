@@ -26,6 +26,9 @@ use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
 
+#[cfg(test)]
+mod tests;
+
 /// The time between two rounds of unsolicited advertisements.
 const ADVERTISES_EVERY: Duration = Duration::from_secs(RA_INTERVAL_SECS);
 /// The time between two rounds of queries for multicast groups.
