@@ -88,6 +88,24 @@ pub const DNS_TIMEOUT_SECS: u64 = 2;
 pub const DNS_PAYLOAD_MIN: u16 = 512;
 /// See [`DNS_PAYLOAD_MIN`].
 pub const DNS_PAYLOAD_MAX: u16 = 1_232;
+/// Connections (TCP) of one interface for DNS, and of a network. Beyond the network's limit, each interface can still
+/// have one.
+pub const DNS_STREAMS_PER_VIF_MAX: usize = 8;
+/// See [`DNS_STREAMS_PER_VIF_MAX`].
+pub const DNS_STREAMS_MAX: usize = 256;
+/// The time (s) for which such a connection lasts after its last question, and the number of its questions.
+pub const DNS_STREAM_SECS: u64 = 10;
+/// See [`DNS_STREAM_SECS`].
+pub const DNS_STREAM_QUESTIONS_MAX: usize = 32;
+/// Bytes of one question, and of the answers that the guest has not acknowledged. Signed answers of root servers have
+/// 2 KiB.
+pub const DNS_STREAM_QUESTION_BYTES_MAX: usize = 1_024;
+/// See [`DNS_STREAM_QUESTION_BYTES_MAX`].
+pub const DNS_STREAM_ANSWERS_BYTES_MAX: usize = 16 << 10;
+/// Connections to the host's resolvers for long answers, of one interface and of a network.
+pub const DNS_CALLS_PER_VIF_MAX: usize = 2;
+/// See [`DNS_CALLS_PER_VIF_MAX`].
+pub const DNS_CALLS_MAX: usize = 16;
 /// The time (s) for which a guest can cache another guest's address.
 pub const DNS_TTL_SECS: u32 = 30;
 /// Resolvers that the host has (`MAXNS` of resolv.conf(5)), and bytes of the file that are read.

@@ -34,6 +34,8 @@ pub(crate) enum Wanted {
     Dhcp(u16),
     /// A DNS question, with the offset of its UDP header.
     Names(u16),
+    /// A segment of a connection for DNS, with the offset of its TCP header.
+    Stream(u16),
 }
 
 /// weir as a station of a network.
@@ -60,11 +62,19 @@ impl Station {
     pub(crate) fn may_want(&self, head: &[u8]) -> bool {
         const IPV4: [u8; 2] = ethertype::IPV4.to_be_bytes();
         const IPV6: [u8; 2] = ethertype::IPV6.to_be_bytes();
+        const TO_NAMES: [u8; 2] = DNS_PORT.to_be_bytes();
+        let is_to_names = |at: usize| head.get(at + 2..at + 4).is_some_and(|it| it == TO_NAMES);
         match head.get(HEADER_LEN - 2..HEADER_LEN) {
-            Some(it) if it == IPV4 => head.get(HEADER_LEN + 9) == Some(&protocol::UDP),
-            Some(it) if it == IPV6 => {
-                matches!(head.get(HEADER_LEN + 6), Some(&(protocol::ICMPV6 | protocol::UDP)))
-            }
+            Some(it) if it == IPV4 => match head.get(HEADER_LEN + 9) {
+                Some(&protocol::TCP) => {
+                    is_to_names(HEADER_LEN + 4 * usize::from(head[HEADER_LEN] & 0xf))
+                }
+                next => next == Some(&protocol::UDP),
+            },
+            Some(it) if it == IPV6 => match head.get(HEADER_LEN + 6) {
+                Some(&protocol::TCP) => is_to_names(HEADER_LEN + usize::from(IPV6_HEADER_LEN)),
+                next => matches!(next, Some(&(protocol::ICMPV6 | protocol::UDP))),
+            },
             _ => false,
         }
     }
@@ -87,21 +97,18 @@ impl Station {
             (Network::Ipv4(ip), Transport::Udp { offset, ports }) => {
                 let for_weir = ip.dst.is_broadcast() || self.has(ip.dst);
                 let is_dhcp = self.has_dhcp && ports == DHCP_PORTS && for_weir;
-                let asks = || {
-                    let can_be_answered = !ip.src.is_broadcast() && !ip.src.is_multicast();
-                    let from = can_be_answered && !ip.src.is_unspecified() && ports.src != 0;
-                    from && !ip.fragment && self.asks(&ethernet, ip.dst, ports)
-                };
                 match is_dhcp {
                     true => Some(Wanted::Dhcp(offset)),
-                    false => asks().then_some(Wanted::Names(offset)),
+                    false => {
+                        self.asks(&ethernet, layers.network, ports).then_some(Wanted::Names(offset))
+                    }
                 }
             }
-            (Network::Ipv6(ip), Transport::Udp { offset, ports }) => {
-                let can_be_answered = !ip.src.is_multicast() && !ip.src.is_unspecified();
-                let asks = can_be_answered && ports.src != 0 && !ip.fragment;
-                let asks = asks && self.asks(&ethernet, ip.dst, ports);
-                asks.then_some(Wanted::Names(offset))
+            (network @ Network::Ipv6(_), Transport::Udp { offset, ports }) => {
+                self.asks(&ethernet, network, ports).then_some(Wanted::Names(offset))
+            }
+            (network, Transport::Tcp { offset, ports, .. }) => {
+                self.asks(&ethernet, network, ports).then_some(Wanted::Stream(offset))
             }
             (Network::Ipv4(ip), _) if ip.protocol == protocol::ICMP && !ip.fragment => {
                 // IPv4 options could request another route for the answer.
@@ -131,9 +138,21 @@ impl Station {
         }
     }
 
-    /// True if a datagram is a DNS question for weir.
-    fn asks(&self, ethernet: &Ethernet, to: impl Into<IpAddr>, ports: Ports) -> bool {
-        self.has_names && ports.dst == DNS_PORT && ethernet.dst == self.mac && self.has(to)
+    /// True if a packet is for weir's DNS, and has a sender that can be answered.
+    fn asks(&self, ethernet: &Ethernet, network: Network, ports: Ports) -> bool {
+        let (is_from_one, is_for_weir) = match network {
+            Network::Ipv4(ip) => {
+                let is_group = ip.src.is_broadcast() || ip.src.is_multicast();
+                (!is_group && !ip.src.is_unspecified() && !ip.fragment, self.has(ip.dst))
+            }
+            Network::Ipv6(ip) => {
+                let is_one = !ip.src.is_multicast() && !ip.src.is_unspecified();
+                (is_one && !ip.fragment, self.has(ip.dst))
+            }
+            Network::Other => return false,
+        };
+        let is_to_names = self.has_names && ports.dst == DNS_PORT && ethernet.dst == self.mac;
+        is_to_names && is_from_one && is_for_weir && ports.src != 0
     }
 
     /// The answer to a question for a neighbour.

@@ -23,6 +23,7 @@ use weir_wire::{Ethernet, Mac, OffloadCaps, VnetHdr};
 
 use crate::answer::Wanted;
 use crate::port::Guest;
+use crate::stream::StreamId;
 
 /// Counters of weir's answers in a network, and of the frames that it did not answer.
 #[derive(Debug, Default)]
@@ -108,7 +109,9 @@ pub(crate) struct Arrival {
 #[derive(Debug, Default)]
 struct Waiting {
     all: VecDeque<Arrival>,
-    /// The number of frames of each port, with DNS questions (`true`) counted separately.
+    /// The resolver's answers for connections. There are no more of them than questions are pending.
+    told: Vec<(StreamId, Vec<u8>)>,
+    /// The number of frames of each port, with those of DNS (`true`) counted separately.
     of: HashMap<(PortId, bool), usize>,
     /// `rings`: guests were added or removed. `ends`: the thread has to end.
     rings: bool,
@@ -136,8 +139,8 @@ impl Bell {
 /// The reason for which the thread wakes.
 #[derive(Debug)]
 pub(crate) enum Woken {
-    /// Frames to answer, and `true` if guests were added or removed.
-    Work(Vec<Arrival>, bool),
+    /// Frames to answer, the resolver's answers for connections, and `true` if guests were added or removed.
+    Work(Vec<Arrival>, Vec<(StreamId, Vec<u8>)>, bool),
     /// The thread has to end.
     End,
 }
@@ -228,7 +231,7 @@ impl Desk {
         let served = self.guests.read().unwrap_or_else(PoisonError::into_inner).get(&from).cloned();
         // Stations behind an uplink have their own servers.
         let Some(served) = served else { return };
-        let is_name = matches!(wanted, Wanted::Names(_));
+        let is_name = matches!(wanted, Wanted::Names(_) | Wanted::Stream(_));
         let (rate, waiting_max) = match is_name {
             true => (&served.names_rate, DNS_WAITING_MAX),
             false => (&served.rate, OWN_FRAMES_WAITING_MAX),
@@ -256,8 +259,10 @@ impl Desk {
 
     /// Waits for frames or a change of the guests, at most until `end`.
     pub(crate) fn wait(&self, end: Option<Instant>) -> Woken {
-        let idle =
-            |waiting: &mut Waiting| waiting.all.is_empty() && !waiting.rings && !waiting.ends;
+        let idle = |waiting: &mut Waiting| {
+            let is_empty = waiting.all.is_empty() && waiting.told.is_empty();
+            is_empty && !waiting.rings && !waiting.ends
+        };
         let waiting = self.waiting();
         let mut waiting = match end {
             None => self.woken.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner),
@@ -272,7 +277,14 @@ impl Desk {
         }
         waiting.of.clear();
         let changed = std::mem::take(&mut waiting.rings);
-        Woken::Work(waiting.all.drain(..).collect(), changed)
+        let told = std::mem::take(&mut waiting.told);
+        Woken::Work(waiting.all.drain(..).collect(), told, changed)
+    }
+
+    /// Leaves the resolver's answer for a connection to the thread.
+    pub(crate) fn tell(&self, stream: StreamId, answer: Vec<u8>) {
+        self.waiting().told.push((stream, answer));
+        self.woken.notify_one();
     }
 
     /// Ends the thread.

@@ -15,22 +15,34 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
 use weir_engine::{beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{
-    DNS_ASKED_MAX, DNS_ASKED_PER_VIF_MAX, DNS_PAYLOAD_MAX, DNS_SOCKET_SECS, DNS_SOCKETS_MAX,
-    DNS_TIMEOUT_SECS,
+    DNS_ASKED_MAX, DNS_ASKED_PER_VIF_MAX, DNS_CALLS_MAX, DNS_CALLS_PER_VIF_MAX, DNS_PAYLOAD_MAX,
+    DNS_SOCKET_SECS, DNS_SOCKETS_MAX, DNS_STREAM_ANSWERS_BYTES_MAX, DNS_TIMEOUT_SECS,
 };
 
 use crate::desk::Desk;
 use crate::frame::Way;
-use crate::names::Asked;
+use crate::names::{Asked, is_cut};
+use crate::stream::{MESSAGE_LENGTH, StreamId};
 
 #[cfg(test)]
 mod tests;
 
-/// Makes a non-blocking socket that is connected to one of the host's resolvers. Each number selects the next resolver.
-pub type Dial = Box<dyn FnMut(u32) -> io::Result<OwnedFd> + Send>;
+/// Makes a non-blocking socket that is connected, or connects itself, to one of the host's resolvers. Each number selects
+/// the next resolver.
+pub type Dial = Box<dyn FnMut(u32, Means) -> io::Result<OwnedFd> + Send>;
+
+/// What a resolver is asked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Means {
+    /// UDP.
+    Datagrams,
+    /// TCP.
+    Stream,
+}
 
 const PATIENCE: Duration = Duration::from_secs(DNS_TIMEOUT_SECS);
 const SOCKET_LIFE: Duration = Duration::from_secs(DNS_SOCKET_SECS);
@@ -48,8 +60,24 @@ const AT_ONCE: usize = 32;
 pub(crate) struct Question {
     pub(crate) from: PortId,
     pub(crate) asked: Asked,
-    /// The addresses of the answer.
-    pub(crate) way: Way,
+    pub(crate) back: Back,
+}
+
+/// The way of an answer to the guest.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Back {
+    Datagram(Way),
+    Stream(StreamId),
+}
+
+impl Back {
+    /// The length of an answer that there is room for; a datagram's question says it.
+    pub(crate) fn room(&self) -> Option<usize> {
+        match self {
+            Self::Datagram(_) => None,
+            Self::Stream(_) => Some(DNS_STREAM_ANSWERS_BYTES_MAX - MESSAGE_LENGTH),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +123,7 @@ impl Forwarder {
             desk,
             dial,
             lines: Vec::new(),
+            calls: Vec::new(),
             pending: HashMap::new(),
             next_line: 0,
             turn: 0,
@@ -157,6 +186,51 @@ struct Pending {
     tries: u8,
 }
 
+/// A question that goes to a resolver by a connection.
+struct Call {
+    question: Question,
+    /// The resolver's datagram.
+    told: Vec<u8>,
+    number: u16,
+    socket: OwnedFd,
+    /// Bytes that are not sent yet.
+    left: Vec<u8>,
+    /// The bytes of the answer.
+    said: Vec<u8>,
+    until: Instant,
+}
+
+impl Call {
+    /// Sends and receives what the socket takes and has. `None` until the answer is whole.
+    fn go_on(&mut self) -> io::Result<Option<Vec<u8>>> {
+        if !self.left.is_empty() {
+            match send(&self.socket, &self.left, SendFlags::NOSIGNAL) {
+                Ok(sent) => drop(self.left.drain(..sent)),
+                Err(Errno::AGAIN | Errno::NOTCONN) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        while self.left.is_empty() {
+            let mut bytes = [0; 4096];
+            let len = match recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((len, _)) => len,
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            self.said.extend(&bytes[..len]);
+            let Some(length) = self.said.first_chunk().copied() else { continue };
+            let end = MESSAGE_LENGTH + usize::from(u16::from_be_bytes(length));
+            if self.said.len() >= end {
+                let said = self.said.drain(..end).skip(MESSAGE_LENGTH).collect();
+                let told = self.question.asked.answered(self.number, said);
+                return told.map(Some).ok_or_else(|| io::ErrorKind::InvalidData.into());
+            }
+        }
+        Ok(None)
+    }
+}
+
 /// The thread's state.
 struct Asking {
     inbox: Arc<Mutex<Inbox>>,
@@ -164,6 +238,7 @@ struct Asking {
     desk: Arc<Desk>,
     dial: Dial,
     lines: Vec<Line>,
+    calls: Vec<Call>,
     /// Questions without an answer, by line and DNS message number.
     pending: HashMap<(u32, u16), Pending>,
     next_line: u32,
@@ -194,6 +269,7 @@ impl Asking {
             for question in new {
                 self.put(question, 1);
             }
+            self.go_on_with_calls();
             if Instant::now() >= self.expires_at {
                 self.expire();
                 self.expires_at = Instant::now() + PAUSE;
@@ -204,12 +280,18 @@ impl Asking {
     /// Waits for questions, for answers, or until the next timeout. Returns the lines on which there are answers.
     fn wait(&self) -> Vec<u32> {
         let ends = self.lines.iter().map(|line| line.until + LINGERS).min();
-        let end = if self.pending.is_empty() { ends } else { Some(self.expires_at) };
+        let is_idle = self.pending.is_empty() && self.calls.is_empty();
+        let end = if is_idle { ends } else { Some(self.expires_at) };
         let left = end.map(|end| end.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left + Duration::from_millis(1)).ok());
         let all = [self.heard.as_fd()].into_iter();
         let all = all.chain(self.lines.iter().map(|line| line.socket.as_fd()));
-        let mut all: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let all = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let calls = self.calls.iter().map(|call| {
+            let side = if call.left.is_empty() { PollFlags::IN } else { PollFlags::OUT };
+            PollFd::from_borrowed_fd(call.socket.as_fd(), side)
+        });
+        let mut all: Vec<_> = all.chain(calls).collect();
         if poll(&mut all, left.as_ref()).is_err() {
             return Vec::new();
         }
@@ -240,7 +322,7 @@ impl Asking {
         let is_good = |line: &Line| line.turn == turn && now < line.until;
         let good = self.lines.iter().filter(|line| is_good(line)).count();
         if good < DNS_SOCKETS_MAX && now >= self.dials_at {
-            match (self.dial)(turn) {
+            match (self.dial)(turn, Means::Datagrams) {
                 Ok(socket) => {
                     let number = self.next_line;
                     self.next_line = self.next_line.wrapping_add(1);
@@ -281,8 +363,10 @@ impl Asking {
                 self.heard_at = Instant::now();
             }
             if let Some(Pending { question, .. }) = self.pending.remove(&(number, id)) {
-                self.desk.counters.dns_forwarded.add(1);
-                self.tell(&question, &told);
+                match matches!(question.back, Back::Stream(_)) && is_cut(&told) {
+                    true => self.call(question, told),
+                    false => self.forwarded(&question, &told),
+                }
             }
         }
     }
@@ -331,6 +415,41 @@ impl Asking {
         self.lines.retain(|line| now < line.until + LINGERS);
     }
 
+    /// Asks once more, by a connection, since the resolver's datagram lacks records. `told` is told if that fails.
+    fn call(&mut self, question: Question, told: Vec<u8>) {
+        let own = self.calls.iter().filter(|call| call.question.from == question.from).count();
+        let has_room = self.calls.len() < DNS_CALLS_MAX && own < DNS_CALLS_PER_VIF_MAX;
+        let socket = has_room.then(|| (self.dial)(self.turn, Means::Stream)).and_then(Result::ok);
+        let Some(socket) = socket else {
+            self.desk.counters.over_rate.add((!has_room).into());
+            return self.forwarded(&question, &told);
+        };
+        let number = random();
+        let message = question.asked.numbered(number);
+        let Ok(len) = u16::try_from(message.len()) else {
+            return self.forwarded(&question, &told);
+        };
+        let left = [&len.to_be_bytes()[..], &message].concat();
+        let until = Instant::now() + PATIENCE;
+        self.calls.push(Call { question, told, number, socket, left, said: Vec::new(), until });
+    }
+
+    fn go_on_with_calls(&mut self) {
+        let now = Instant::now();
+        for mut call in std::mem::take(&mut self.calls) {
+            match call.go_on() {
+                Ok(None) if now < call.until => self.calls.push(call),
+                Ok(Some(told)) => self.forwarded(&call.question, &told),
+                Ok(None) | Err(_) => self.forwarded(&call.question, &call.told),
+            }
+        }
+    }
+
+    fn forwarded(&self, question: &Question, told: &[u8]) {
+        self.desk.counters.dns_forwarded.add(1);
+        self.tell(question, told);
+    }
+
     fn fail(&self, question: &Question) {
         self.desk.counters.dns_failed.add(1);
         self.tell(question, &question.asked.failed());
@@ -338,7 +457,12 @@ impl Asking {
 
     fn tell(&self, question: &Question, said: &[u8]) {
         lock(&self.inbox).done(question.from);
-        self.desk.send(question.way.datagram(said).map(|frame| (question.from, frame)));
+        match question.back {
+            Back::Datagram(way) => {
+                self.desk.send(way.datagram(said).map(|frame| (question.from, frame)));
+            }
+            Back::Stream(stream) => self.desk.tell(stream, said.to_vec()),
+        }
     }
 }
 

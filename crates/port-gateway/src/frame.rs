@@ -12,11 +12,14 @@ mod tests;
 
 /// The hop limit of weir's packets.
 const HOPS: u8 = 64;
+/// The offsets of checksums in the headers of UDP and TCP.
+const UDP_CHECKSUM_AT: usize = 6;
+const TCP_CHECKSUM_AT: usize = 16;
 /// The types of ICMP and of ICMPv6 (RFC 792, RFC 4443 §4.1).
 const ECHO_REQUEST: [u8; 2] = [8, 128];
 const ECHO_REPLY: [u8; 2] = [0, 129];
 
-/// The addresses of a datagram from weir to a guest.
+/// The addresses of a datagram or a connection from weir to a guest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     /// weir's MAC address, and the guest's.
@@ -30,20 +33,35 @@ impl Way {
     /// The frame of a datagram.
     pub(crate) fn datagram(&self, payload: &[u8]) -> Option<Vec<u8>> {
         let udp_len = u16::try_from(usize::from(UDP_HEADER_LEN) + payload.len()).ok()?;
+        let mut datagram = Vec::with_capacity(udp_len.into());
+        datagram.extend(self.from.port().to_be_bytes());
+        datagram.extend(self.to.port().to_be_bytes());
+        datagram.extend(udp_len.to_be_bytes());
+        datagram.extend([0, 0]);
+        datagram.extend(payload);
+        self.packet(protocol::UDP, &datagram, UDP_CHECKSUM_AT)
+    }
+
+    /// The frame of a segment of TCP, which is whole but for its checksum.
+    pub(crate) fn segment(&self, segment: &[u8]) -> Option<Vec<u8>> {
+        self.packet(protocol::TCP, segment, TCP_CHECKSUM_AT)
+    }
+
+    /// The frame of a packet, whose checksum is filled in.
+    fn packet(&self, protocol: u8, payload: &[u8], checksum_at: usize) -> Option<Vec<u8>> {
+        let len = u16::try_from(payload.len()).ok()?;
         let mut frame =
-            Vec::with_capacity(HEADER_LEN + usize::from(IPV6_HEADER_LEN) + usize::from(udp_len));
+            Vec::with_capacity(HEADER_LEN + usize::from(IPV6_HEADER_LEN) + payload.len());
         frame.extend(self.macs.1.0);
         frame.extend(self.macs.0.0);
-        // With the pseudo header of RFC 768.
-        let mut sum = Sum::new();
         match (self.from.ip(), self.to.ip()) {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
-                let total_len = IPV4_HEADER_LEN_MIN.checked_add(udp_len)?;
+                let total_len = IPV4_HEADER_LEN_MIN.checked_add(len)?;
                 frame.extend(ethertype::IPV4.to_be_bytes());
                 frame.extend([0x45, 0]);
                 frame.extend(total_len.to_be_bytes());
                 // No identification, and not to be fragmented.
-                frame.extend([0, 0, 0x40, 0, HOPS, protocol::UDP, 0, 0]);
+                frame.extend([0, 0, 0x40, 0, HOPS, protocol, 0, 0]);
                 frame.extend(from.octets());
                 frame.extend(to.octets());
                 let mut sum = Sum::new();
@@ -53,25 +71,23 @@ impl Way {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
                 frame.extend(ethertype::IPV6.to_be_bytes());
                 frame.extend([0x60, 0, 0, 0]);
-                frame.extend(udp_len.to_be_bytes());
-                frame.extend([protocol::UDP, HOPS]);
+                frame.extend(len.to_be_bytes());
+                frame.extend([protocol, HOPS]);
                 frame.extend(from.octets());
                 frame.extend(to.octets());
             }
             _ => return None,
         }
-        let udp_at = frame.len();
+        let at = frame.len();
         let addresses = if self.from.is_ipv4() { 2 * 4 } else { 2 * 16 };
-        sum.add(frame.get(udp_at - addresses..)?);
-        sum.add_u32(protocol::UDP.into());
-        sum.add_u32(udp_len.into());
-        frame.extend(self.from.port().to_be_bytes());
-        frame.extend(self.to.port().to_be_bytes());
-        frame.extend(udp_len.to_be_bytes());
-        frame.extend([0, 0]);
+        // With the pseudo header of RFC 768 and of RFC 9293 §3.1.
+        let mut sum = Sum::new();
+        sum.add(frame.get(at - addresses..)?);
+        sum.add_u32(protocol.into());
+        sum.add_u32(len.into());
         frame.extend(payload);
-        sum.add(frame.get(udp_at..)?);
-        put(&mut frame, udp_at + 6, nonzero(sum.finish()));
+        sum.add(frame.get(at..)?);
+        put(&mut frame, at + checksum_at, nonzero(sum.finish()));
         Some(frame)
     }
 }

@@ -9,6 +9,7 @@
 //! | `answer.rs` | classifies frames; answers ARP, neighbour discovery and echo |
 //! | `dhcp.rs` | `Dhcp`: the DHCP server |
 //! | `names.rs` | `Names`: names of guests, and questions for the host's resolver |
+//! | `stream.rs` | `Streams`: connections (TCP) for names |
 //! | `forward.rs` | the thread that asks the resolver |
 //! | `leases.rs` | `Leases`: each address, its client and its end |
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
@@ -36,11 +37,12 @@ mod names;
 mod port;
 mod service;
 mod store;
+mod stream;
 
 pub use advert::RaSettings;
 pub use desk::{Bell, GatewayCounters, HostSide};
 pub use dhcp::DhcpSettings;
-pub use forward::Dial;
+pub use forward::{Dial, Means};
 pub use leases::{Client, Hold, Lease};
 pub use port::{GatewayPort, GatewaySettings, Guest};
 pub use service::{NamesSettings, Service};

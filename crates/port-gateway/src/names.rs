@@ -72,13 +72,18 @@ impl Names {
         Some(Self { domain, subnets, asks })
     }
 
-    /// Takes a guest's message.
-    pub(crate) fn take(&self, bytes: &[u8], directory: &impl Directory) -> Said {
+    /// Takes a guest's message from a datagram, or with `room` from a connection that takes so long an answer.
+    pub(crate) fn take(
+        &self,
+        bytes: &[u8],
+        room: Option<usize>,
+        directory: &impl Directory,
+    ) -> Said {
         let Ok(asked) = Message::from_vec(bytes) else { return Said::Nothing };
         if asked.metadata.message_type != MessageType::Query {
             return Said::Nothing;
         }
-        let turn = Turn { names: self, asked: &asked };
+        let turn = Turn { names: self, asked: &asked, room };
         if asked.metadata.op_code != OpCode::Query {
             return turn.refuse(ResponseCode::NotImp);
         }
@@ -115,6 +120,7 @@ impl Names {
 struct Turn<'t> {
     names: &'t Names,
     asked: &'t Message,
+    room: Option<usize>,
 }
 
 impl Turn<'_> {
@@ -166,6 +172,9 @@ impl Turn<'_> {
 
     /// The longest answer that the guest takes (RFC 6891 §6.2.3).
     fn limit(&self) -> usize {
+        if let Some(room) = self.room {
+            return room;
+        }
         let edns = self.asked.edns.as_ref();
         edns.map_or(DNS_PAYLOAD_MIN, |edns| edns.max_payload())
             .clamp(DNS_PAYLOAD_MIN, DNS_PAYLOAD_MAX)
@@ -207,7 +216,8 @@ impl Turn<'_> {
         let limit = self.limit();
         if let Some(of) = &self.asked.edns {
             let mut edns = Edns::new();
-            edns.set_max_payload(limit as u16).set_dnssec_ok(of.flags().dnssec_ok);
+            let payload = limit.min(DNS_PAYLOAD_MAX.into()) as u16;
+            edns.set_max_payload(payload).set_dnssec_ok(of.flags().dnssec_ok);
             question.edns = Some(edns);
         }
         let bytes = question.to_vec().ok();
@@ -215,6 +225,11 @@ impl Turn<'_> {
             bytes.and_then(|bytes| Some(Asked { end: question_end(&bytes)?, bytes, limit }));
         asked.map_or(Said::Nothing, Said::Ask)
     }
+}
+
+/// True if an answer lacks records that a connection would carry.
+pub(crate) fn is_cut(answer: &[u8]) -> bool {
+    answer.get(FLAGS).is_some_and(|flags| flags & TRUNCATED != 0)
 }
 
 /// The offset after the question of a message.

@@ -12,6 +12,8 @@ use weir_fabric::PortId;
 use weir_limits::{
     LEASES_RETRY_SECS, MULTICAST_QUERY_SECS, MULTICAST_RESPONSE_SECS, RA_INTERVAL_SECS,
 };
+use weir_wire::ethernet::HEADER_LEN;
+use weir_wire::layers::IPV6_HEADER_LEN;
 use weir_wire::{Layers, Mac, Network};
 
 use crate::advert::advertisement;
@@ -19,12 +21,13 @@ use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
 use crate::asking::{query, source};
 use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
-use crate::forward::{Dial, Forwarder, Question};
+use crate::forward::{Back, Dial, Forwarder, Question};
 use crate::frame::Way;
 use crate::leases::{Hold, Leases};
 use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
+use crate::stream::Streams;
 
 #[cfg(test)]
 mod tests;
@@ -89,6 +92,7 @@ impl Service {
             desk: Arc::clone(&desk),
             dhcp,
             names,
+            streams: Streams::default(),
             shown: Arc::clone(&shown),
             retries: None,
             // Advertisements of an earlier weir stay valid for their lifetimes.
@@ -140,6 +144,7 @@ struct Clerk {
     desk: Arc<Desk>,
     dhcp: Option<(Dhcp, Option<Store>)>,
     names: Option<(Names, Option<Forwarder>)>,
+    streams: Streams,
     /// A copy of the leases for other threads.
     shown: Arc<Mutex<Leases>>,
     /// The time of the next attempt to save leases, after one has failed and was logged.
@@ -156,9 +161,10 @@ impl Clerk {
         let mut knows_guests = false;
         loop {
             let woken = beat::wait(|| {
-                self.desk.wait([self.advertises, self.asks].into_iter().flatten().min())
+                let due = [self.advertises, self.asks, self.streams.due()];
+                self.desk.wait(due.into_iter().flatten().min())
             });
-            let Woken::Work(arrivals, changed) = woken else { return };
+            let Woken::Work(arrivals, told, changed) = woken else { return };
             let now_secs = clock::secs(clock::now_ns());
             if let Some((dhcp, _)) = self.dhcp.as_mut().filter(|_| changed || !knows_guests) {
                 knows_guests = true;
@@ -177,8 +183,19 @@ impl Clerk {
                 answers.extend(self.ask_for_groups(now_secs));
             }
             for arrival in &arrivals {
-                answers.extend(self.answer(arrival, now_secs));
+                match arrival.wanted {
+                    Wanted::Stream(at) => {
+                        self.stream(arrival, at.into(), now_secs, &mut answers);
+                    }
+                    _ => answers.extend(self.answer(arrival, now_secs)),
+                }
             }
+            let now = Instant::now();
+            for (stream, answer) in told {
+                self.streams.answer(stream, &answer, now, &mut answers);
+            }
+            self.streams.look(now, &mut answers);
+            self.desk.counters.over_rate.add(std::mem::take(&mut self.streams.refused));
             // Leases are saved before the answers leave: a client relies on its answer (RFC 2131 §3.1).
             self.save(now_secs);
             self.desk.send(answers);
@@ -225,6 +242,7 @@ impl Clerk {
             }
             Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,
             Wanted::Names(at) => self.names(arrival, usize::from(at), now_secs)?,
+            Wanted::Stream(_) => return None,
         };
         Some((arrival.from, frame))
     }
@@ -264,34 +282,73 @@ impl Clerk {
 
     /// Handles the DNS question in the datagram at `at`.
     fn names(&self, arrival: &Arrival, at: usize, now_secs: u32) -> Option<Vec<u8>> {
-        let (names, forwarder) = self.names.as_ref()?;
+        let way = self.way_back(arrival, at)?;
+        let question = payload(&arrival.frame, at)?;
+        way.datagram(&self.name(arrival.from, question, Back::Datagram(way), now_secs)?)
+    }
+
+    /// Handles the segment at `at`, and the questions that end with it.
+    fn stream(
+        &mut self,
+        arrival: &Arrival,
+        at: usize,
+        now_secs: u32,
+        answers: &mut Vec<(PortId, Vec<u8>)>,
+    ) {
+        let now = Instant::now();
+        let segment = segment(&arrival.frame, at);
+        let (Some(way), Some(segment)) = (self.way_back(arrival, at), segment) else {
+            self.desk.counters.ignored.add(1);
+            return;
+        };
+        for (stream, question) in self.streams.take(arrival.from, way, segment, now, answers) {
+            let answer = self.name(arrival.from, &question, Back::Stream(stream), now_secs);
+            if let Some(answer) = answer {
+                self.streams.answer(stream, &answer, now, answers);
+            }
+        }
+    }
+
+    /// The way from weir's DNS to the sender of the datagram or segment at `at`.
+    fn way_back(&self, arrival: &Arrival, at: usize) -> Option<Way> {
         let frame = &arrival.frame;
         let mac = weir_wire::Ethernet::parse(frame).ok()?.src;
-        let layers = Layers::parse(frame).ok()?;
-        let (asker, own): (IpAddr, IpAddr) = match layers.network {
+        let (asker, own): (IpAddr, IpAddr) = match Layers::parse(frame).ok()?.network {
             Network::Ipv4(ip) => (ip.src.into(), ip.dst.into()),
             Network::Ipv6(ip) => (ip.src.into(), ip.dst.into()),
             Network::Other => return None,
         };
         let port = frame.get(at..at + 2)?.try_into().map(u16::from_be_bytes).ok()?;
         let (from, to) = (SocketAddr::new(own, DNS_PORT), SocketAddr::new(asker, port));
-        let way = Way { macs: (self.station.mac, mac), from, to };
+        Some(Way { macs: (self.station.mac, mac), from, to })
+    }
+
+    /// weir's answer to a question, if it need not be asked elsewhere.
+    fn name(&self, from: PortId, question: &[u8], back: Back, now_secs: u32) -> Option<Vec<u8>> {
+        let (names, forwarder) = self.names.as_ref()?;
         let here = Here { desk: &self.desk, dhcp: self.dhcp.as_ref().map(|it| &it.0), now_secs };
         let counters = &self.desk.counters;
-        match (names.take(payload(frame, at)?, &here), forwarder) {
+        match (names.take(question, back.room(), &here), forwarder) {
             (Said::Answer(bytes), _) => {
                 counters.dns_answered.add(1);
-                way.datagram(&bytes)
+                Some(bytes)
             }
             (Said::Ask(asked), Some(forwarder)) => {
-                if !forwarder.take(Question { from: arrival.from, asked, way }) {
-                    counters.over_rate.add(1);
+                // Who asks by datagrams asks again. A connection waits.
+                let failed = matches!(back, Back::Stream(_)).then(|| asked.failed());
+                if forwarder.take(Question { from, asked, back }) {
+                    return None;
                 }
-                None
+                counters.over_rate.add(1);
+                failed
             }
-            _ => {
+            (said, _) => {
                 counters.ignored.add(1);
-                None
+                // An empty answer is none, and the connection waits for one less.
+                match (said, back) {
+                    (Said::Nothing, Back::Stream(_)) => Some(Vec::new()),
+                    _ => None,
+                }
             }
         }
     }
@@ -329,6 +386,17 @@ impl Clerk {
 fn payload(frame: &[u8], at: usize) -> Option<&[u8]> {
     let len = frame.get(at + 4..at + 6)?.try_into().map(u16::from_be_bytes).ok()?;
     Some(frame.get(at + 8..at + usize::from(len)).unwrap_or_default())
+}
+
+/// The segment of TCP that begins at `at`, without what pads the frame.
+fn segment(frame: &[u8], at: usize) -> Option<&[u8]> {
+    let end = HEADER_LEN
+        + match Layers::parse(frame).ok()?.network {
+            Network::Ipv4(ip) => usize::from(ip.total_len),
+            Network::Ipv6(ip) => usize::from(IPV6_HEADER_LEN) + usize::from(ip.payload_len),
+            Network::Other => return None,
+        };
+    frame.get(at..end)
 }
 
 /// Guests, by name and by address.

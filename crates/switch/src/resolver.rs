@@ -5,8 +5,10 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect as connect_to, socket_with};
 use weir_limits::{RESOLV_CONF_BYTES_MAX, RESOLVERS_MAX};
+use weir_port_gateway::Means;
 
 #[cfg(test)]
 mod tests;
@@ -15,12 +17,13 @@ mod tests;
 const FILE: &str = "/etc/resolv.conf";
 const PORT: u16 = 53;
 
-/// A socket that does not block, connected to the resolver whose turn it is, from a port that the kernel chooses. `own`
+/// A socket that does not block, to the resolver whose turn it is, from a port that the kernel chooses. A stream may
+/// still connect. `own`
 /// are no resolvers: there weir would ask itself.
 ///
 /// # Errors
 /// There is no resolver, or no way to it.
-pub(crate) fn connect(turn: u32, own: &[IpAddr]) -> io::Result<OwnedFd> {
+pub(crate) fn connect(turn: u32, means: Means, own: &[IpAddr]) -> io::Result<OwnedFd> {
     let mut text = Vec::new();
     File::open(FILE)?.take(RESOLV_CONF_BYTES_MAX).read_to_end(&mut text)?;
     let all = named_in(&String::from_utf8_lossy(&text), own);
@@ -30,9 +33,15 @@ pub(crate) fn connect(turn: u32, own: &[IpAddr]) -> io::Result<OwnedFd> {
     let address = SocketAddr::new(all[which], PORT);
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-    connect_to(&socket, &address)?;
-    Ok(socket)
+    let kind = match means {
+        Means::Datagrams => SocketType::DGRAM,
+        Means::Stream => SocketType::STREAM,
+    };
+    let socket = socket_with(family, kind, flags, None)?;
+    match connect_to(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// Resolvers that a file names, but for weir itself; the host if it names none.

@@ -300,6 +300,14 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     assert_eq!(guests[1].looks_up("nobody.example.org"), None);
     let said = guests[1].run("getent hosts 192.168.77.10");
     assert!(said.contains("web0.internal"), "{said}");
+    // By TCP, which is not the host's although the address is.
+    let mut stream = guests[1].within(|| TcpStream::connect(("192.168.77.1", 53)).unwrap());
+    let asked = b"\x00\x1f\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04web0\x08internal\x00\x00\x01\x00\x01";
+    stream.write_all(asked).unwrap();
+    let mut said = [0; 2 + 0x1f + 16];
+    stream.read_exact(&mut said).unwrap();
+    assert_eq!((&said[2..4], &said[said.len() - 4..]), (&asked[2..4], &[192, 168, 77, 10][..]));
+    drop(stream);
     let names = resolver.end();
     let has = |what: &[u8]| names.iter().any(|name| name.windows(what.len()).any(|it| it == what));
     assert!(

@@ -1,6 +1,7 @@
 //! Questions for resolvers that answer or are silent, and answers of impostors.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::A;
@@ -11,8 +12,10 @@ use weir_testing::eventually;
 use weir_wire::Mac;
 
 use super::*;
+use crate::desk::Woken;
 use crate::frame::Way;
 use crate::names::{Directory, Names, Said};
+use crate::stream::tests::a_connection;
 
 const WEIR: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xfe]);
 
@@ -59,9 +62,14 @@ impl Bench {
         let desk = Arc::new(Desk::new(Vid::DEFAULT, Arc::new(fdb), None, bell));
         let (made, resolvers) = (Arc::<Mutex<Vec<u32>>>::default(), resolvers.to_vec());
         let turns = Arc::clone(&made);
-        let dial = move |turn: u32| {
-            lock(&turns).push(turn);
+        let dial = move |turn: u32, means: Means| {
             let which = (turn as usize).checked_rem(resolvers.len());
+            if means == Means::Stream {
+                let stream = TcpStream::connect(resolvers[which.unwrap_or_default()])?;
+                stream.set_nonblocking(true)?;
+                return Ok(stream.into());
+            }
+            lock(&turns).push(turn);
             let socket = UdpSocket::bind("127.0.0.1:0")?;
             socket.connect(resolvers[which.ok_or(io::ErrorKind::NotFound)?])?;
             socket.set_nonblocking(true)?;
@@ -73,14 +81,19 @@ impl Bench {
 
     /// A guest's question, with its number.
     fn ask(&self, guest: u16, number: u16, name: &str) -> bool {
+        let address = |last| SocketAddr::from(([192, 168, 77, last], 53));
+        let way = Way { macs: (WEIR, mac(guest)), from: address(1), to: address(10) };
+        self.ask_by(Back::Datagram(way), guest, number, name)
+    }
+
+    fn ask_by(&self, back: Back, guest: u16, number: u16, name: &str) -> bool {
         let mut message = Message::new(number, MessageType::Query, OpCode::Query);
         message.metadata.recursion_desired = true;
         message.queries.push(Query::query(Name::from_ascii(name).unwrap(), RecordType::A));
         let names = Names::new("internal", vec![], true).unwrap();
-        let Said::Ask(asked) = names.take(&message.to_vec().unwrap(), &Nobody) else { panic!() };
-        let address = |last| SocketAddr::from(([192, 168, 77, last], 53));
-        let way = Way { macs: (WEIR, mac(guest)), from: address(1), to: address(10) };
-        self.forwarder.take(Question { from: port(guest), asked, way })
+        let message = message.to_vec().unwrap();
+        let Said::Ask(asked) = names.take(&message, back.room(), &Nobody) else { panic!() };
+        self.forwarder.take(Question { from: port(guest), asked, back })
     }
 
     /// The next answer: whose it is, its number and what it says.
@@ -233,4 +246,86 @@ fn a_guest_that_asks_without_end_takes_no_other_ones_place() {
     // Once all have failed, there is room again.
     eventually("all have failed", || (lock(&bench.forwarder.inbox).total == 0).then_some(()));
     assert!(lock(&bench.forwarder.inbox).of.is_empty() && bench.ask(0, 7, "example.org."));
+}
+
+/// An answer that no datagram carries.
+fn long(question: &Message, records: u16) -> Message {
+    let mut answer = question.clone().into_response();
+    let name = question.queries[0].name.clone();
+    for n in 0..records {
+        let [high, low] = n.to_be_bytes();
+        let address = A(Ipv4Addr::new(10, 0, high, low));
+        answer.add_answer(Record::from_rdata(name.clone(), 60, RData::A(address)));
+    }
+    answer
+}
+
+#[test]
+fn who_asks_by_a_connection_has_a_long_answer_whole_or_the_short_one_where_there_is_none() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let resolver = UdpSocket::bind(at).unwrap();
+    let bench = Bench::new(&[at]);
+    let told = || match bench.desk.wait(Some(Instant::now() + Duration::from_secs(60))) {
+        Woken::Work(_, mut told, _) => told.pop().expect("an answer").1,
+        Woken::End => panic!("nobody ends it"),
+    };
+    // The resolver answers; is silent; hangs up; has more than there is room for; answers another question.
+    for (case, whole) in
+        [("answers", true), ("silent", false), ("hangs", false), ("more", false), ("other", false)]
+    {
+        let stream = a_connection();
+        assert!(bench.ask_by(Back::Stream(stream), 1, 7, "example.org."));
+        let (question, from) = hear(&resolver);
+        let mut short = answer(&question, 3);
+        short.metadata.truncation = true;
+        resolver.send_to(&short.to_vec().unwrap(), from).unwrap();
+        let (mut caller, _) = listener.accept().unwrap();
+        let mut length = [0; 2];
+        caller.read_exact(&mut length).unwrap();
+        let mut asked = vec![0; u16::from_be_bytes(length).into()];
+        caller.read_exact(&mut asked).unwrap();
+        let mut asked = Message::from_vec(&asked).unwrap();
+        assert_eq!(asked.queries[0].name.to_string(), "example.org.");
+        if case == "other" {
+            asked.metadata.id ^= 1;
+        }
+        let bytes = long(&asked, if case == "more" { 3_000 } else { 200 }).to_vec().unwrap();
+        let all = [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
+        match case {
+            "silent" => {}
+            "hangs" => drop(caller),
+            // In two pieces.
+            _ => {
+                caller.write_all(&all[..50]).unwrap();
+                caller.flush().unwrap();
+                caller.write_all(&all[50..]).unwrap();
+            }
+        }
+        let said = Message::from_vec(&told()).unwrap();
+        assert_eq!(said.metadata.id, 7, "{case}");
+        assert_eq!(said.answers.len() == 200, whole, "{case}");
+        assert_eq!(said.metadata.truncation, !whole, "{case}");
+    }
+    assert_eq!(lock(&bench.forwarder.inbox).total, 0);
+}
+
+#[test]
+fn a_guest_with_many_long_answers_takes_few_of_the_connections_to_resolvers() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let resolver = UdpSocket::bind(at).unwrap();
+    let bench = Bench::new(&[at]);
+    listener.set_nonblocking(true).unwrap();
+    for n in 0..10 {
+        assert!(bench.ask_by(Back::Stream(a_connection()), 1, n, "example.org."));
+        let (question, from) = hear(&resolver);
+        let mut short = answer(&question, 3);
+        short.metadata.truncation = true;
+        resolver.send_to(&short.to_vec().unwrap(), from).unwrap();
+    }
+    // Those beyond the bound are told at once, the others when nobody has answered.
+    eventually("all are told", || (lock(&bench.forwarder.inbox).total == 0).then_some(()));
+    let calls = std::iter::from_fn(|| listener.accept().ok()).count();
+    assert_eq!(calls, DNS_CALLS_PER_VIF_MAX);
 }

@@ -51,7 +51,7 @@ fn with_edns(mut message: Message, payload: u16) -> Message {
 }
 
 fn answer_to(message: &Message) -> Message {
-    match names().take(&message.to_vec().unwrap(), &Guests) {
+    match names().take(&message.to_vec().unwrap(), None, &Guests) {
         Said::Answer(bytes) => {
             let limit = if message.edns.is_some() { 1232 } else { 512 };
             assert!(bytes.len() <= limit, "{} bytes", bytes.len());
@@ -70,7 +70,7 @@ fn code(name: &str, kind: RecordType) -> (ResponseCode, usize) {
 }
 
 fn asked(message: &Message) -> Asked {
-    match names().take(&message.to_vec().unwrap(), &Guests) {
+    match names().take(&message.to_vec().unwrap(), None, &Guests) {
         Said::Ask(asked) => asked,
         other => panic!("{other:?}"),
     }
@@ -113,7 +113,7 @@ fn an_answer_that_is_longer_than_the_guest_takes_is_cut_off() {
     assert!(answer_to(&with_edns(many.clone(), 4096)).answers.len() == 16);
     // Without EDNS, and with a payload size below the minimum of 512 bytes.
     for message in [many.clone(), with_edns(many, 0)] {
-        let Said::Answer(bytes) = names().take(&message.to_vec().unwrap(), &Guests) else {
+        let Said::Answer(bytes) = names().take(&message.to_vec().unwrap(), None, &Guests) else {
             panic!()
         };
         let answer = Message::from_vec(&bytes).unwrap();
@@ -124,11 +124,11 @@ fn an_answer_that_is_longer_than_the_guest_takes_is_cut_off() {
 
 #[test]
 fn what_is_no_question_or_not_for_weir_is_refused_or_ignored() {
-    let take = |message: &Message| names().take(&message.to_vec().unwrap(), &Guests);
+    let take = |message: &Message| names().take(&message.to_vec().unwrap(), None, &Guests);
     let mut response = question("web0.lab.internal.", RecordType::A);
     response.metadata.message_type = MessageType::Response;
     assert!(matches!(take(&response), Said::Nothing), "two servers would answer each other");
-    assert!(matches!(names().take(&[0; 11], &Guests), Said::Nothing));
+    assert!(matches!(names().take(&[0; 11], None, &Guests), Said::Nothing));
 
     let refused = |message: &Message| {
         let Said::Answer(bytes) = take(message) else { panic!("{message}") };
@@ -155,7 +155,7 @@ fn what_is_no_question_or_not_for_weir_is_refused_or_ignored() {
     assert_eq!(refused(&idle), ResponseCode::Refused);
     let closed = Names { asks: false, ..names() };
     let bytes = question("example.org.", RecordType::A).to_vec().unwrap();
-    let Said::Answer(bytes) = closed.take(&bytes, &Guests) else { panic!() };
+    let Said::Answer(bytes) = closed.take(&bytes, None, &Guests) else { panic!() };
     assert_eq!(Message::from_vec(&bytes).unwrap().metadata.response_code, ResponseCode::Refused);
 }
 
@@ -241,7 +241,7 @@ proptest! {
         near[place] = value;
         near.truncate(near.len() - cut % near.len());
         for message in [bytes, near] {
-            match names().take(&message, &Guests) {
+            match names().take(&message, None, &Guests) {
                 Said::Answer(bytes) => prop_assert!(bytes.len() <= 1232 && bytes[..2] == message[..2]),
                 Said::Ask(asked) => {
                     prop_assert!(asked.bytes.len() <= 12 + 255 + 4 + 11);

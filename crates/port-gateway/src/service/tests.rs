@@ -1,12 +1,15 @@
 //! The thread under many guests at once.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 
 use dhcproto::v4::{DhcpOption, Message, MessageType};
 use dhcproto::{Decodable, Decoder, Encodable};
 use weir_engine::PortCounters;
 use weir_fabric::{Capacity, Claim, Fdb, Learner, Vid};
+use weir_port_tap::{Tap, TapOptions};
 use weir_testing::eventually;
+use weir_wire::VnetHdr;
 
 use super::*;
 use crate::desk::Bell;
@@ -24,7 +27,7 @@ fn mac(number: u16) -> Mac {
     Mac([0x52, 0x54, 0, 1, a, b])
 }
 
-/// A client\x27s broadcast.
+/// A client's broadcast.
 fn frame(number: u16, kind: MessageType, options: &[DhcpOption]) -> Vec<u8> {
     let none = Ipv4Addr::UNSPECIFIED;
     let mut message = Message::new_with_id(number.into(), none, none, none, none, &mac(number).0);
@@ -38,6 +41,22 @@ fn frame(number: u16, kind: MessageType, options: &[DhcpOption]) -> Vec<u8> {
     way.datagram(&message.to_vec().unwrap()).unwrap()
 }
 
+fn gateway(own: Ipv4Addr, fdb: Fdb) -> GatewayPort {
+    let settings = GatewaySettings {
+        name: "gateway.lan".into(),
+        vid: Vid::DEFAULT,
+        mac: WEIR,
+        ips: vec![own.into()],
+        has_dhcp: true,
+        has_names: true,
+        ra: None,
+        snooping: None,
+        host: None,
+    };
+    let counters = Arc::new(PortCounters::default());
+    GatewayPort::new(settings, Bell::new().unwrap(), Arc::new(fdb), counters)
+}
+
 /// A network whose guests have sent something each.
 fn network(dhcp: DhcpSettings, store: Store) -> (GatewayPort, Service) {
     let fdb = Fdb::new(1, Capacity::default());
@@ -47,19 +66,7 @@ fn network(dhcp: DhcpSettings, store: Store) -> (GatewayPort, Service) {
         let learner = Learner { port, claim: Claim::Dynamic, learn_max: 9 };
         fdb.learn(Vid::DEFAULT, mac(number), learner, now_secs);
     }
-    let settings = GatewaySettings {
-        name: "gateway.lan".into(),
-        vid: Vid::DEFAULT,
-        mac: WEIR,
-        ips: vec![dhcp.own.addr().into()],
-        has_dhcp: true,
-        has_names: false,
-        ra: None,
-        snooping: None,
-        host: None,
-    };
-    let counters = Arc::new(PortCounters::default());
-    let port = GatewayPort::new(settings, Bell::new().unwrap(), Arc::new(fdb), counters);
+    let port = gateway(dhcp.own.addr(), fdb);
     for number in 0..GUESTS {
         let vif = format!("vif{number}");
         let guest = Guest { vif, mtu: None, fixed: None, ips: Vec::new() };
@@ -127,4 +134,133 @@ fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() 
     let guests = u64::from(GUESTS);
     assert_eq!((counted["dhcp_offered"], counted["dhcp_given"]), (guests, guests));
     assert_eq!((counted["over_rate"], counted["unsent"], counted["dhcp_no_address"]), (0, 0, 0));
+}
+
+/// The name of the test below, and the variable that it sets for itself in a network of its own.
+const BY_KERNEL: &str =
+    "service::tests::root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost";
+const WITHIN: &str = "WEIR_TEST_WITHIN_NETWORK";
+
+/// The question for the IPv6 addresses of `name`.
+fn question(number: u16, name: &str) -> Vec<u8> {
+    use hickory_proto::op::{MessageType, OpCode, Query};
+    let mut message = hickory_proto::op::Message::new(number, MessageType::Query, OpCode::Query);
+    let name = hickory_proto::rr::Name::from_ascii(name).unwrap();
+    message.queries.push(Query::query(name, hickory_proto::rr::RecordType::AAAA));
+    message.to_vec().unwrap()
+}
+
+#[test]
+fn root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost() {
+    if !weir_testing::is_root("a TAP and a network namespace") {
+        return;
+    }
+    if std::env::var_os(WITHIN).is_none() {
+        let mut again = std::process::Command::new("unshare");
+        again.arg("--net").arg(std::env::current_exe().unwrap()).args(["--exact", BY_KERNEL]);
+        let output = again.env(WITHIN, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let options = TapOptions { name: "guest0".into(), queues: 1, mtu: None, mac: Some(mac(0)) };
+    let tap = Tap::open(&options).unwrap();
+    for arguments in [
+        "address add 192.168.77.9/24 dev guest0",
+        &format!("neighbour add 192.168.77.1 lladdr {WEIR} dev guest0"),
+    ] {
+        let mut ip = std::process::Command::new("ip");
+        assert!(ip.args(arguments.split(' ')).status().unwrap().success(), "{arguments}");
+    }
+    let fdb = Fdb::new(1, Capacity::default());
+    let guest = PortId::new(0).unwrap();
+    let learner = Learner { port: guest, claim: Claim::Dynamic, learn_max: 9 };
+    fdb.learn(Vid::DEFAULT, mac(0), learner, clock::secs(clock::now_ns()));
+    let own = Ipv4Addr::new(192, 168, 77, 1);
+    let port = gateway(own, fdb);
+    let ips: Vec<IpAddr> =
+        (1..=100).map(|n| IpAddr::from([0xfd00, 0x77, 0, 0, 0, 0, 0, n])).collect();
+    let served = Guest { vif: "web0".into(), mtu: None, fixed: None, ips };
+    port.set_guest(guest, Some(served));
+    let names = NamesSettings { domain: "internal".into(), subnets: vec![], dial: None };
+    let _service = Service::start(&port, None, Some(names)).unwrap();
+
+    // The kernel's frames reach weir, and weir's reach the kernel; each fifth one is lost, either way.
+    let loses = std::sync::atomic::AtomicBool::new(false);
+    let ends = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (queue, mut passed) = (&tap.queues()[0], 0);
+            let mut is_lost = || {
+                passed += 1;
+                loses.load(order) && passed % 5 == 0
+            };
+            while !ends.load(order) {
+                let mut bytes = vec![0; VnetHdr::LEN + 2_000];
+                if let Ok(len) = rustix::io::read(queue, &mut bytes) {
+                    let frame = bytes[VnetHdr::LEN..len].to_vec();
+                    if let Some(wanted) = port.station().wants(&frame).filter(|_| !is_lost()) {
+                        port.desk().arrive(guest, wanted, || Some(frame));
+                    }
+                }
+                while let Some(frame) = port.desk().next_answer() {
+                    if !is_lost() {
+                        let bytes = [&[0; VnetHdr::LEN][..], &frame].concat();
+                        rustix::io::write(queue, &bytes).unwrap();
+                    }
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let asked = || {
+            let records = |answer: &[u8]| {
+                let answer = hickory_proto::op::Message::from_vec(answer).unwrap();
+                (answer.metadata.id, answer.answers.len(), answer.metadata.truncation)
+            };
+            if !loses.load(order) {
+                let socket = std::net::UdpSocket::bind("192.168.77.9:0").unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+                socket.send_to(&question(1, "web0.internal."), (own, 53)).unwrap();
+                let mut bytes = [0; 2_000];
+                let len = socket.recv(&mut bytes).unwrap();
+                assert_eq!(records(&bytes[..len]), (1, 0, true), "a datagram is too short");
+            }
+            let mut stream = std::net::TcpStream::connect((own, 53)).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            let mut all = Vec::new();
+            for number in 2..6 {
+                let name = if number % 2 == 0 { "web0.internal." } else { "db0.internal." };
+                let question = question(number, name);
+                all.extend((question.len() as u16).to_be_bytes());
+                all.extend(question);
+            }
+            stream.write_all(&all).unwrap();
+            stream.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut said = Vec::new();
+            stream.read_to_end(&mut said).unwrap();
+            let mut rest = said.as_slice();
+            for number in 2..6 {
+                let (length, after) = rest.split_at(2);
+                let (answer, after) =
+                    after.split_at(u16::from_be_bytes(length.try_into().unwrap()).into());
+                let count = if number % 2 == 0 { 100 } else { 0 };
+                assert_eq!(records(answer), (number, count, false));
+                rest = after;
+            }
+            assert!(rest.is_empty());
+        };
+        let all = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            asked();
+            loses.store(true, order);
+            (0..3).for_each(|_| asked());
+            loses.store(false, order);
+            // Nobody listens elsewhere, and a connection without a word ends.
+            let mut idle = std::net::TcpStream::connect((own, 53)).unwrap();
+            idle.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            assert!(idle.read(&mut [0; 1]).is_err(), "it is reset");
+        }));
+        ends.store(true, order);
+        all.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }

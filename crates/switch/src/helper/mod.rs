@@ -297,11 +297,13 @@ impl Hands {
         match self {
             Self::Own => {
                 let own = resolver_task(networks).unwrap_or_default();
-                Box::new(move |turn| resolver::connect(turn, &own))
+                Box::new(move |turn, means| resolver::connect(turn, means, &own))
             }
             Self::Helper(helper) => {
                 let helper = Arc::clone(helper);
-                Box::new(move |turn| connected(helper.ask(&Request::ConnectResolver { turn })?))
+                Box::new(move |turn, means| {
+                    connected(helper.ask(&Request::ConnectResolver { turn, means })?)
+                })
             }
         }
     }

@@ -167,8 +167,8 @@ impl Serving {
             Request::ConnectKeeper { path } => {
                 self.connect(&path, false, || connect_keeper(&path, self.tasks.control.as_ref()))
             }
-            Request::ConnectResolver { turn } => match &self.tasks.resolver {
-                Some(own) => made(resolver::connect(turn, own)),
+            Request::ConnectResolver { turn, means } => match &self.tasks.resolver {
+                Some(own) => made(resolver::connect(turn, means, own)),
                 None => (refused("no network asks the host's resolvers".into(), None), None),
             },
             Request::OpenConfig => self.open_config(),

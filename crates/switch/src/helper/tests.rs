@@ -6,6 +6,7 @@ use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{SocketMode, SocketPath};
+use weir_port_gateway::Means;
 
 use super::serve::Serving;
 use super::wire::{self, Announcement, Answer, FrrDaemon, OwnerAnnouncement, Request, Tasks};
@@ -54,7 +55,9 @@ fn refusal((answer, descriptor): (Answer, Option<std::os::fd::OwnedFd>)) -> Stri
 #[test]
 fn no_resolver_is_connected_to_where_no_network_asks_for_names() {
     let dir = tempfile::tempdir().unwrap();
-    let refused = refusal(helper(dir.path()).answer(Request::ConnectResolver { turn: 0 }));
+    let refused = refusal(
+        helper(dir.path()).answer(Request::ConnectResolver { turn: 0, means: Means::Datagrams }),
+    );
     assert!(refused.contains("no network asks"), "{refused}");
 }
 

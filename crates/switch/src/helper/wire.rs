@@ -16,6 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_config::{InterfaceName, SocketMode, SocketPath};
 use weir_limits::HELPER_MESSAGE_BYTES_MAX;
+use weir_port_gateway::Means;
 
 use super::Lent;
 use crate::explain::UplinkLayer;
@@ -116,7 +117,7 @@ pub(super) enum Request {
     /// Connects to the keeper, whose descriptor comes with the answer.
     ConnectKeeper { path: SocketPath },
     /// Connects to one of the host's resolvers, to the next one for each `turn`.
-    ConnectResolver { turn: u32 },
+    ConnectResolver { turn: u32, means: Means },
     /// Opens the configuration's file, whose descriptor comes with the answer.
     OpenConfig,
     /// Restores the changes of the weir that this one replaces, and removes its control socket. That weir has
