@@ -1,11 +1,12 @@
 //! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits,
-//! a guest's answers to ping, the commands in documents, and the form of a document in JSON.
+//! a guest's answers to ping, frames of multicast, the commands in documents, and the form of a document in JSON.
 
 #![forbid(unsafe_code)]
 
 pub mod document;
 pub mod echo;
 pub mod json;
+pub mod multicast;
 pub mod slow;
 
 use std::{

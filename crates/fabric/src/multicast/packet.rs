@@ -88,7 +88,7 @@ impl Iterator for Report<'_> {
         let len = (1 + sources) * address_len + 4 * usize::from(auxiliary);
         self.records = rest.get(len..)?;
         let change = match (kind, sources) {
-            (CHANGE_TO_INCLUDE, 0) => Some(Change::Leave(group)),
+            (MODE_IS_INCLUDE | CHANGE_TO_INCLUDE, 0) => Some(Change::Leave(group)),
             (MODE_IS_EXCLUDE | CHANGE_TO_EXCLUDE, _) => Some(Change::Join(group)),
             (MODE_IS_INCLUDE | CHANGE_TO_INCLUDE | ALLOW_NEW_SOURCES, 1..) => {
                 Some(Change::Join(group))

@@ -1,6 +1,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use proptest::prelude::*;
+use weir_testing::multicast::*;
+use weir_wire::Sum;
 
 use super::*;
 use crate::{Fabric, MacCheck, PortConfig};
@@ -9,114 +11,6 @@ const QUERIER: [u8; 4] = [192, 0, 2, 1];
 const GROUP: [u8; 4] = [239, 1, 2, 3];
 /// A group with the same MAC address as [`GROUP`].
 const ALIAS: [u8; 4] = [225, 129, 2, 3];
-const ROUTERS: [u8; 4] = [224, 0, 0, 2];
-const V3_ROUTERS: [u8; 4] = [224, 0, 0, 22];
-
-/// A frame of IPv4 for `to`, with a router alert as IGMP has it.
-fn ipv4(from: [u8; 4], to: [u8; 4], protocol: u8, payload: &[u8]) -> Vec<u8> {
-    let mut frame = vec![0x01, 0x00, 0x5e, to[1] & 0x7f, to[2], to[3], 2, 0, 0, 0, 0, 1, 8, 0];
-    let len = u16::try_from(24 + payload.len()).unwrap();
-    frame.extend([0x46, 0xc0]);
-    frame.extend(len.to_be_bytes());
-    frame.extend([0, 0, 0x40, 0, 1, protocol, 0, 0]);
-    frame.extend([from, to].concat());
-    frame.extend([0x94, 4, 0, 0]);
-    frame.extend(payload);
-    // Short frames are padded.
-    frame.resize(frame.len().max(60), 0);
-    frame
-}
-
-fn summed(mut message: Vec<u8>, mut sum: Sum) -> Vec<u8> {
-    sum.add(&message);
-    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
-    message
-}
-
-use weir_wire::Sum;
-
-fn igmp(kind: u8, code: u8, rest: &[u8]) -> Vec<u8> {
-    summed([&[kind, code, 0, 0], rest].concat(), Sum::new())
-}
-
-/// A general query of IGMPv2 that gives a second for answers, or of a group.
-fn query(from: [u8; 4], group: [u8; 4]) -> Vec<u8> {
-    let to = if group == [0; 4] { [224, 0, 0, 1] } else { group };
-    ipv4(from, to, 2, &igmp(0x11, 10, &group))
-}
-
-fn v2_report(group: [u8; 4]) -> Vec<u8> {
-    ipv4([10, 0, 0, 9], group, 2, &igmp(0x16, 0, &group))
-}
-
-fn v2_leave(group: [u8; 4]) -> Vec<u8> {
-    ipv4([10, 0, 0, 9], ROUTERS, 2, &igmp(0x17, 0, &group))
-}
-
-/// A report of IGMPv3: records as (type, sources, group).
-fn v3_report(records: &[(u8, u16, [u8; 4])]) -> Vec<u8> {
-    let mut rest = vec![0, 0];
-    rest.extend(u16::try_from(records.len()).unwrap().to_be_bytes());
-    for (kind, sources, group) in records {
-        rest.extend([*kind, 0]);
-        rest.extend(sources.to_be_bytes());
-        rest.extend(group);
-        (0..*sources).for_each(|_| rest.extend([192, 0, 2, 7]));
-    }
-    ipv4([0; 4], V3_ROUTERS, 2, &igmp(0x22, 0, &rest))
-}
-
-fn data(group: [u8; 4]) -> Vec<u8> {
-    ipv4([10, 0, 0, 1], group, 17, &[0; 16])
-}
-
-/// A frame of IPv6 for `to`: its payload follows a hop-by-hop header with a router alert, or is UDP.
-fn ipv6(to: Ipv6Addr, message: Option<&[u8]>) -> Vec<u8> {
-    let from = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-    let mut frame = vec![0x33, 0x33];
-    frame.extend(&to.octets()[12..]);
-    frame.extend([2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0]);
-    let payload = match message {
-        None => vec![0; 16],
-        Some(message) => [&[58, 0, 5, 2, 0, 0, 1, 0], message].concat(),
-    };
-    frame.extend(u16::try_from(payload.len()).unwrap().to_be_bytes());
-    frame.extend([if message.is_some() { 0 } else { 17 }, 1]);
-    frame.extend(from.octets());
-    frame.extend(to.octets());
-    frame.extend(payload);
-    frame
-}
-
-fn mld(to: Ipv6Addr, kind: u8, code: u16, rest: &[u8]) -> Vec<u8> {
-    let mut message = vec![kind, 0, 0, 0];
-    message.extend(code.to_be_bytes());
-    message.extend(rest);
-    let mut sum = Sum::new();
-    sum.add(&Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1).octets());
-    sum.add(&to.octets());
-    sum.add_u32(u32::try_from(message.len()).unwrap() + 58);
-    ipv6(to, Some(&summed(message, sum)))
-}
-
-fn mld_query(group: Ipv6Addr) -> Vec<u8> {
-    let to = if group.is_unspecified() { "ff02::1".parse().unwrap() } else { group };
-    mld(to, 130, 1000, &[&[0, 0][..], &group.octets()].concat())
-}
-
-fn mld_report(group: Ipv6Addr) -> Vec<u8> {
-    mld(group, 131, 0, &[&[0, 0][..], &group.octets()].concat())
-}
-
-fn mld_done(group: Ipv6Addr) -> Vec<u8> {
-    mld("ff02::2".parse().unwrap(), 132, 0, &[&[0, 0][..], &group.octets()].concat())
-}
-
-/// A report of MLDv2 with one record.
-fn mld2_report(kind: u8, group: Ipv6Addr) -> Vec<u8> {
-    let record = [&[kind, 0, 0, 0][..], &group.octets()].concat();
-    mld("ff02::16".parse().unwrap(), 143, 0, &[&[0, 1][..], &record].concat())
-}
 
 /// A switch with an uplink, two guests that are held to an address, and one that is not.
 struct Bench {
@@ -217,7 +111,10 @@ fn reports_go_to_routers_only() {
         assert_eq!(bench.send(UPLINK, &report), Ok(Some(vec![])));
     }
     assert_eq!(bench.send(A, &mld_report("ff05::77".parse().unwrap())), Ok(Some(vec![UPLINK])));
-    assert_eq!(bench.send(A, &mld2_report(4, "ff05::77".parse().unwrap())), Ok(Some(vec![UPLINK])));
+    assert_eq!(
+        bench.send(A, &mld2_report(4, 0, "ff05::77".parse().unwrap())),
+        Ok(Some(vec![UPLINK]))
+    );
 }
 
 #[test]
@@ -226,13 +123,13 @@ fn what_every_station_may_need_is_flooded_whatever_is_reported() {
     for group in [[224, 0, 0, 1], [224, 0, 0, 251], [224, 0, 0, 5]] {
         bench.send(A, &v2_report(group)).unwrap();
         assert_eq!(bench.send(UPLINK, &data(group)), Ok(ALL), "{group:?}");
-        assert_eq!(bench.members(Ipv4Addr::from(group)), []);
+        assert!(bench.members(Ipv4Addr::from(group)).is_empty());
     }
     for group in ["ff02::1", "ff02::1:ff00:1", "ff02::fb", "ff12::5", "ff01::1"] {
         let group: Ipv6Addr = group.parse().unwrap();
         bench.send(A, &mld_report(group)).unwrap();
         assert_eq!(bench.send(UPLINK, &ipv6(group, None)), Ok(ALL), "{group}");
-        assert_eq!(bench.members(group), []);
+        assert!(bench.members(group).is_empty());
     }
     assert_eq!(bench.send(UPLINK, &data([239, 9, 9, 9])), Ok(ALL), "nobody has reported it");
     bench.send(A, &v2_report(GROUP)).unwrap();
@@ -268,15 +165,15 @@ fn a_leave_ends_a_membership_at_once_where_one_station_can_be() {
     bench.send(B, &mld_report(group)).unwrap();
     bench.send(A, &mld_done(group)).unwrap();
     assert_eq!(bench.send(UPLINK, &ipv6(group, None)), Ok(Some(vec![B])));
-    bench.send(B, &mld2_report(3, group)).unwrap();
-    assert_eq!(bench.members(group), []);
+    bench.send(B, &mld2_report(3, 0, group)).unwrap();
+    assert!(bench.members(group).is_empty());
 }
 
 #[test]
 fn records_mean_what_rfc_3376_says() {
     // Type, sources, whether it joins, whether it leaves.
     let cases = [
-        (1, 0, false, false),
+        (1, 0, false, true),
         (1, 1, true, false),
         (2, 0, true, false),
         (2, 2, true, false),
@@ -312,7 +209,7 @@ fn a_membership_without_reports_ends() {
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A])));
     bench.send(B, &v2_report([239, 9, 9, 9])).unwrap();
     bench.now += 1;
-    assert_eq!(bench.members(GROUP), []);
+    assert!(bench.members(GROUP).is_empty());
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(ALL));
     assert_eq!(bench.send(UPLINK, &data([239, 9, 9, 9])), Ok(Some(vec![B])));
 }
@@ -412,7 +309,7 @@ fn reports_beyond_a_seconds_share_are_not_noted() {
     assert_eq!(bench.members([239, 9, 9, 9]), [A], "not this second");
     bench.now += 1;
     bench.send(A, &v2_leave([239, 9, 9, 9])).unwrap();
-    assert_eq!(bench.members([239, 9, 9, 9]), []);
+    assert!(bench.members([239, 9, 9, 9]).is_empty());
 }
 
 #[test]
@@ -433,16 +330,15 @@ fn a_report_that_is_not_readable_gives_its_port_all_groups() {
         let bench = Bench::asked();
         bench.send(B, &v2_report([239, 5, 5, 5])).unwrap();
         assert_eq!(bench.send(A, &report), Ok(Some(vec![UPLINK])));
-        assert_eq!(bench.members(GROUP), []);
+        assert!(bench.members(GROUP).is_empty());
         assert_eq!(bench.send(UPLINK, &data([239, 5, 5, 5])), Ok(Some(vec![A, B])));
     }
     let mut routed = mld_report("ff05::77".parse().unwrap());
     routed[14 + 7] = 64;
     let bench = Bench::asked();
     bench.send(A, &routed).unwrap();
-    assert_eq!(
-        bench.members("ff05::77".parse::<Ipv6Addr>().unwrap()),
-        [],
+    assert!(
+        bench.members("ff05::77".parse::<Ipv6Addr>().unwrap()).is_empty(),
         "a router has forwarded it"
     );
 }

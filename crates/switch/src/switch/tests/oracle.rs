@@ -3,6 +3,7 @@
 //! difference.
 
 mod kinds;
+mod snooping;
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -83,22 +84,31 @@ fn last(number: usize) -> Vec<u8> {
     [&mac(2)[..], &mac(1), &[0x88, 0xb6], &number, &[0; 42]].concat()
 }
 
-/// Two TAPs on a bridge in a network namespace of their own.
-struct Kernel {
-    namespace: Child,
-    taps: [Tap; 2],
+/// The process that a network namespace lives by.
+struct Namespace(Child);
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
-impl Kernel {
-    fn start(has_offloads: bool) -> Self {
-        let mut namespace = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo; exec sleep 600"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+/// TAPs on a bridge in a network namespace of their own.
+struct Kernel<const N: usize> {
+    namespace: Namespace,
+    taps: [Tap; N],
+}
+
+impl<const N: usize> Kernel<N> {
+    /// A bridge `br0` with these options. `set_up` changes its TAPs before the bridge is up.
+    fn start(options: &'static str, names: [&'static str; N], set_up: fn()) -> Self {
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--net", "sh", "-c", "echo; exec sleep 600"]).stdout(Stdio::piped());
+        let mut namespace = Namespace(unshare.spawn().unwrap());
         let mut ready = [0];
-        std::io::Read::read_exact(namespace.stdout.as_mut().unwrap(), &mut ready).unwrap();
-        let path = format!("/proc/{}/ns/net", namespace.id());
+        std::io::Read::read_exact(namespace.0.stdout.as_mut().unwrap(), &mut ready).unwrap();
+        let path = format!("/proc/{}/ns/net", namespace.0.id());
         let taps = std::thread::spawn(move || {
             let network = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(File::open(path).unwrap().as_fd(), network).unwrap();
@@ -108,58 +118,59 @@ impl Kernel {
             for table in ["iptables", "ip6tables", "arptables"] {
                 let _ = std::fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{table}"), "0");
             }
-            run("ip link add br0 type bridge mcast_snooping 0 forward_delay 0");
-            let taps = ["t0", "t1"].map(|name| {
+            run(&format!("ip link add br0 type bridge forward_delay 0 {options}"));
+            let taps = names.map(|name| {
                 let options =
                     TapOptions { name: name.into(), queues: 1, mtu: Some(1500), mac: None };
                 let tap = Tap::open(&options).unwrap();
-                run(&format!("ip link set {name} master br0"));
+                run(&format!("ip link set dev {name} master br0"));
                 tap
             });
-            if !has_offloads {
-                run("ethtool -K t1 tx off tx-udp-segmentation off");
-            }
+            set_up();
             run("ip link set br0 up");
             taps
         });
         Self { namespace, taps: taps.join().unwrap() }
     }
 
-    /// The frames that arrive for a frame of a guest.
-    fn pass(&self, header: &VnetHdr, frame: &[u8], number: usize) -> Vec<Arrived> {
-        let [from, to] = &self.taps;
-        let send = |header: &VnetHdr, frame: &[u8]| {
-            let bytes = [&header.to_bytes(), frame].concat();
-            match rustix::io::write(&from.queues()[0], &bytes) {
-                Ok(_) | Err(Errno::INVAL) => {}
-                Err(error) => panic!("{error}"),
-            }
-        };
-        let last = last(number);
-        send(header, frame);
-        send(&VnetHdr::default(), &last);
-        let mut arrived = Vec::new();
+    /// A guest sends a frame.
+    fn send(&self, from: usize, header: &VnetHdr, frame: &[u8]) {
+        let bytes = [&header.to_bytes(), frame].concat();
+        match rustix::io::write(&self.taps[from].queues()[0], &bytes) {
+            Ok(_) | Err(Errno::INVAL) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Calls `each` with the frames that arrive at a guest before the frame `last`.
+    fn receive(&self, at: usize, last: &[u8], mut each: impl FnMut(&VnetHdr, &[u8])) {
         let mut bytes = vec![0; 70_000];
         eventually("the kernel passes the last frame", || {
-            while let Ok(len) = rustix::io::read(&to.queues()[0], &mut bytes) {
+            while let Ok(len) = rustix::io::read(&self.taps[at].queues()[0], &mut bytes) {
                 let (header, frame) = bytes[..len].split_first_chunk().unwrap();
                 if frame == last {
                     return true;
                 }
-                if frame[6..12] == mac(1) {
-                    arrived.push(Arrived::new(&VnetHdr::from_bytes(header), frame));
-                }
+                each(&VnetHdr::from_bytes(header), frame);
             }
             false
         });
-        arrived
     }
 }
 
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        let _ = self.namespace.kill();
-        let _ = self.namespace.wait();
+impl Kernel<2> {
+    /// The frames that arrive for a frame of a guest.
+    fn pass(&self, header: &VnetHdr, frame: &[u8], number: usize) -> Vec<Arrived> {
+        let last = last(number);
+        self.send(0, header, frame);
+        self.send(0, &VnetHdr::default(), &last);
+        let mut arrived = Vec::new();
+        self.receive(1, &last, |header, frame| {
+            if frame[6..12] == mac(1) {
+                arrived.push(Arrived::new(header, frame));
+            }
+        });
+        arrived
     }
 }
 
@@ -226,7 +237,11 @@ fn root_frames_pass_as_by_the_kernels_bridge_byte_for_byte() {
     let (mut compared, mut documented, mut faults) = (0, 0, Vec::new());
     let mut used = vec![0; DOCUMENTED.len()];
     for has_offloads in [true, false] {
-        let kernel = Kernel::start(has_offloads);
+        let set_up: fn() = match has_offloads {
+            true => || (),
+            false => || run("ethtool -K t1 tx off tx-udp-segmentation off"),
+        };
+        let kernel = Kernel::start("mcast_snooping 0", ["t0", "t1"], set_up);
         for tag_protocol in ["802.1q", "802.1ad"] {
             let vif = format!(
                 "trunk = \"all\"\nnative = 1\nmac_check = false\nmtu = 1500\ntag_protocol = \"{tag_protocol}\"\n"
