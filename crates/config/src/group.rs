@@ -1,5 +1,6 @@
 //! Security groups, `[group.NAME]`, and the groups of an interface.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -16,7 +17,7 @@ use weir_wire::layers::protocol;
 use super::error::Problem;
 use super::keys::{Key, Rows};
 use super::parse::missing;
-use super::section::{Fault, FromToml, Section, each};
+use super::section::{Fault, FromToml, Located, Section, each};
 use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
 
 /// All groups of a switch.
@@ -24,6 +25,59 @@ use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, sche
 pub struct Groups {
     /// All groups, in the order of the file.
     pub all: Vec<GroupConfig>,
+    /// The sets of groups that other hosts know by an ID.
+    pub ids: GroupIds,
+}
+
+/// `[group-ids]`: sets of groups, each with the ID by which other hosts know an interface that is in all of them and in
+/// no other group.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GroupIds(BTreeMap<u16, VifGroups>);
+
+impl GroupIds {
+    /// The name of the table.
+    pub(super) const TABLE: &str = "group-ids";
+
+    /// The IDs with their sets.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &VifGroups)> {
+        self.0.iter().map(|(id, groups)| (*id, groups))
+    }
+
+    /// The groups with this ID.
+    pub(super) fn get(&self, id: u16) -> Option<&VifGroups> {
+        self.0.get(&id)
+    }
+
+    /// The ID of a set of groups, in any order.
+    pub fn of(&self, groups: &VifGroups) -> Option<u16> {
+        self.iter().find(|(_, it)| it.is_same_set(groups)).map(|(id, _)| id)
+    }
+}
+
+impl FromToml for GroupIds {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let DeValue::Table(table) = value.get_ref() else {
+            return Err(Fault::wrong_type(value, "a table of IDs, each with its groups"));
+        };
+        let entries = table.iter().map(|(key, groups)| {
+            let text = key.get_ref();
+            // One way to write a number: the parser finds an ID that is there twice.
+            let id = text.parse().ok().filter(|id: &u16| *id != 0 && id.to_string() == **text);
+            let Some(id) = id else {
+                let (min, max) = (1, u16::MAX.into());
+                let error = ValueError::OutOfRange { min, max, value: text.to_string() };
+                return Err(Fault::at(key.span(), error));
+            };
+            Ok((id, VifGroups::from_toml(groups)?))
+        });
+        let entries = each(entries)?;
+        if entries.len() > limits::GROUP_IDS_MAX {
+            let (min, max) = (0, limits::GROUP_IDS_MAX as u64);
+            let (span, value) = (value.span(), format!("{} IDs", entries.len()));
+            return Err(Fault::at(span, ValueError::OutOfRange { min, max, value }));
+        }
+        Ok(Self(entries.into_iter().collect()))
+    }
 }
 
 /// `[group.NAME]`: the traffic that its interfaces can send and receive.
@@ -165,7 +219,7 @@ pub enum RuleSide {
     /// Any station.
     #[default]
     Any,
-    /// An interface of this switch that is in the group.
+    /// An interface that is in the group, of this switch or, by `[group-ids]`, of another host.
     Group(SecurityGroup),
     /// An address in the network.
     Net(IpNet),
@@ -271,9 +325,19 @@ impl VifGroups {
         &self.0
     }
 
+    /// True if the other list has the same groups, in any order. No list has a group twice.
+    fn is_same_set(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().all(|group| other.0.contains(group))
+    }
+
     /// True if the interface is in no group.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The groups as rules know them.
+    pub fn ids<C: FromIterator<GroupId>>(&self) -> C {
+        self.0.iter().map(|name| GroupId::of(name.as_str())).collect()
     }
 
     fn of(names: Vec<SecurityGroup>) -> Result<Self, ValueError> {
@@ -403,10 +467,11 @@ impl Groups {
             allow_in: open(|group| group.default_in),
             allow_out: open(|group| group.default_out),
             rules: rules.collect(),
-            groups: groups.0.iter().map(|name| GroupId::of(name.as_str())).collect(),
             log: [Direction::In, Direction::Out]
                 .into_iter()
                 .any(|direction| self.closing(groups, direction).any(|group| group.log)),
+            groups: groups.ids(),
+            set_id: self.ids.of(groups).unwrap_or(0),
             generation: 0,
         })
     }
@@ -440,8 +505,12 @@ impl Groups {
     }
 }
 
-/// Reads the tables `[group.NAME]`.
-pub(super) fn groups(sections: Vec<Section<'_>>, problems: &mut Vec<Problem>) -> Groups {
+/// Reads the tables `[group.NAME]`, to which the `ids` belong.
+pub(super) fn groups(
+    sections: Vec<Section<'_>>,
+    ids: Option<Located<GroupIds>>,
+    problems: &mut Vec<Problem>,
+) -> Groups {
     if let Some(one_more) = sections.get(limits::GROUPS_MAX) {
         problems.push(
             Problem::new(format!("{} groups are too many", sections.len()))
@@ -451,7 +520,19 @@ pub(super) fn groups(sections: Vec<Section<'_>>, problems: &mut Vec<Problem>) ->
     }
     let mut named = Vec::new();
     let all = sections.into_iter().filter_map(|section| group(section, &mut named, problems));
-    let groups = Groups { all: all.collect() };
+    let all = all.collect();
+    let (ids, ids_at) = ids.map_or_else(Default::default, |ids| (ids.value, ids.span));
+    for (id, set) in ids.iter() {
+        named.extend(set.0.iter().map(|name| (name.clone(), ids_at.clone())));
+        if let Some(first) = ids.of(set).filter(|first| *first != id) {
+            problems.push(
+                Problem::new(format!("IDs {first} and {id} have the same groups"))
+                    .label(ids_at.clone(), format!("{set}"))
+                    .help("a set has one ID, the same on every host: keep one"),
+            );
+        }
+    }
+    let groups = Groups { all, ids };
     for (name, span) in named {
         if groups.get(&name).is_none() {
             let error = NoSuchGroup(name);

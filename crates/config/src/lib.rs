@@ -91,14 +91,15 @@ pub use gateway::{
 };
 pub use give_back::give_back;
 pub use group::{
-    GroupConfig, GroupRule, Groups, NoSuchGroup, RuleProtocol, RuleSide, RuleValues, VifGroups,
+    GroupConfig, GroupIds, GroupRule, Groups, NoSuchGroup, RuleProtocol, RuleSide, RuleValues,
+    VifGroups,
 };
 pub use guard::{Addresses, GuardChanges, Guarding};
 pub use keys::Key;
 pub use mirror::{MirrorError, check_mirrors, mirror_note};
 pub use moderation::Moderation;
 pub use overlay::{
-    NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
+    GbpPeers, NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
 };
 pub use settings::{Change, Setting};
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};

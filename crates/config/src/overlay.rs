@@ -16,6 +16,7 @@ use weir_limits as limits;
 
 use super::error::Problem;
 use super::gateway::{self, FixedAddress, GatewayConfig, GatewayKeys};
+use super::group::RuleSide;
 use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
 use super::parse::{missing, report_repeated};
 use super::section::{Fault, FromToml, Located, Section, each};
@@ -45,6 +46,8 @@ keys! {
         dscp: OverlayDscp = OverlayDscp::default(), [fixed(NEEDS_A_RESTART)];
         /// Whether networks without peers learn their stations and hosts from FRR, by BGP EVPN.
         evpn: bool = false, [fixed(NEEDS_A_RESTART)];
+        /// The hosts whose frames, and this host's to them, have the ID of their sender's groups (`[group-ids]`).
+        gbp: GbpPeers = GbpPeers::None, [fixed(NEEDS_A_RESTART)];
     }
 }
 
@@ -80,6 +83,72 @@ keys! {
         multicast_snooping: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
         /// The services of weir for the network's guests.
         gateway: GatewayKeys = GatewayKeys::default(), [];
+    }
+}
+
+/// Hosts, by their addresses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GbpPeers {
+    /// No host.
+    None,
+    /// All hosts.
+    All,
+    /// The hosts with an address in one of these networks.
+    Some(Vec<IpNet>),
+}
+
+impl GbpPeers {
+    /// True if the host is one of them.
+    pub fn has(&self, host: IpAddr) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Some(nets) => nets.iter().any(|net| net.contains(&host)),
+        }
+    }
+}
+
+impl fmt::Display for GbpPeers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("false"),
+            Self::All => f.write_str("true"),
+            Self::Some(nets) => {
+                let texts: Vec<_> =
+                    nets.iter().map(|net| RuleSide::Net(*net).to_string()).collect();
+                f.write_str(&texts.join(", "))
+            }
+        }
+    }
+}
+
+impl FromToml for GbpPeers {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let net = |item: &Spanned<DeValue<'_>>| match RuleSide::from_toml(item)? {
+            RuleSide::Net(net) => Ok(net),
+            RuleSide::Any | RuleSide::Group(_) => Err(Fault::new(
+                item,
+                ValueError::Quantity {
+                    value: item.get_ref().as_str().unwrap_or_default().into(),
+                    expected: "a host's address, or a prefix of hosts",
+                },
+            )),
+        };
+        match value.get_ref() {
+            DeValue::Boolean(false) => Ok(Self::None),
+            DeValue::Boolean(true) => Ok(Self::All),
+            DeValue::Array(items) if items.len() > limits::OVERLAY_PEERS_MAX => {
+                let (min, max) = (0, limits::OVERLAY_PEERS_MAX as u64);
+                let value_is = format!("{} hosts", items.len());
+                Err(Fault::new(value, ValueError::OutOfRange { min, max, value: value_is }))
+            }
+            DeValue::Array(items) if items.is_empty() => Ok(Self::None),
+            DeValue::Array(items) => each(items.iter().map(net)).map(Self::Some),
+            _ => Err(Fault::wrong_type(
+                value,
+                "true, false, or hosts in brackets, such as [\"192.0.2.2\"]",
+            )),
+        }
     }
 }
 

@@ -49,7 +49,9 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let overlay = overlay::overlay(root.subtable("overlay", &mut problems), &mut problems);
     let networks = root.subtables("network", &mut problems);
     let networks = overlay::networks(networks, overlay, &mut problems);
-    let groups = group::groups(root.subtables("group", &mut problems), &mut problems);
+    let group_ids = root.take(group::GroupIds::TABLE, &mut problems);
+    let groups = root.subtables("group", &mut problems);
+    let groups = group::groups(groups, group_ids, &mut problems);
     let (templates, places) = templates(root.subtables("template", &mut problems), &mut problems);
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)

@@ -12,7 +12,7 @@ use utoipa::ToSchema;
 use super::check::{TableFault, Whole};
 use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
-    Config, GroupConfig, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
+    Config, GroupConfig, GroupIds, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
     OverlayConfig, PlacementConfig, PortName, SocketPath, SocketRole, SwitchConfig, TemplateConfig,
     Templates, UplinkConfig, VifConfig, XenConfig,
 };
@@ -420,6 +420,19 @@ fn compare_groups(now: &Groups, file: &Groups, tables: &mut Vec<TableDifference>
         let keys = |groups: &Groups| groups.get(name).map(GroupConfig::rows);
         tables.extend(at_once("group", name.as_str(), keys(now), keys(file)));
     }
+    let ids: BTreeSet<_> = now.ids.iter().chain(file.ids.iter()).map(|(id, _)| id).collect();
+    let keys = ids.into_iter().map(|id| {
+        let groups = |groups: &Groups| groups.ids.get(id).map(ToString::to_string);
+        KeyDifference {
+            key: id.to_string(),
+            from: groups(now),
+            to: groups(file),
+            alive: true,
+            note: None,
+        }
+    });
+    let keys = shrunk(keys.filter(|key| key.from != key.to).collect());
+    tables.extend(changed(GroupIds::TABLE.into(), keys));
 }
 
 fn compare_templates(now: &Templates, file: &Templates, tables: &mut Vec<TableDifference>) {

@@ -391,10 +391,15 @@ pub(super) fn each<T>(items: impl Iterator<Item = Result<T, Fault>>) -> Result<V
 
 impl Fault {
     pub(super) fn new(value: &Spanned<DeValue<'_>>, error: ValueError) -> Self {
-        Self { span: value.span(), error, more: Vec::new() }
+        Self::at(value.span(), error)
     }
 
-    fn wrong_type(value: &Spanned<DeValue<'_>>, expected: &'static str) -> Self {
+    /// A bad part of a value, at its place.
+    pub(super) fn at(span: Range<usize>, error: ValueError) -> Self {
+        Self { span, error, more: Vec::new() }
+    }
+
+    pub(super) fn wrong_type(value: &Spanned<DeValue<'_>>, expected: &'static str) -> Self {
         Self::new(value, ValueError::WrongType { expected, found: value.get_ref().type_str() })
     }
 }

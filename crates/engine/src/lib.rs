@@ -39,7 +39,7 @@ mod working;
 pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thread_cpu_ns};
 pub use frames::drop_reason::DropReason;
 pub use frames::flow::{record_flows, symmetric_hash};
-pub use frames::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
+pub use frames::port::{Ask, Claims, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
 pub use frames::queue_ref::QueueRef;
 pub use frames::stats::PortCounters;
 pub use frames::{burst, egress, gro, remote, stats};

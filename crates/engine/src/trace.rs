@@ -17,7 +17,6 @@ use crate::frames::drop_reason::DropReason;
 use crate::frames::flow::symmetric_hash;
 use crate::frames::port::Outgoing;
 use crate::switching::filter::{Action, Rules, Window};
-use crate::switching::groups::PortGroups;
 use crate::switching::switch::{Ports, Slot, slot};
 use crate::threads::clock;
 
@@ -303,9 +302,9 @@ impl Thinker<'_> {
         let ends = [(self.sender, &sender, receiver), (port, receiver, &sender)];
         for (receives, (whose, own, other)) in [false, true].into_iter().zip(ends) {
             let Some(groups) = own.groups.as_deref() else { continue };
-            let peer = PortGroups::peer(other.groups.as_deref(), other.gives_leases);
             let direction = if receives { Direction::In } else { Direction::Out };
-            let decision = groups.would_judge(direction, outgoing, self.burst, peer, self.now_ns);
+            let decision =
+                groups.would_judge(direction, outgoing, self.burst, other.peer(), self.now_ns);
             self.steps.push(Step::Groups { port: whose, receives, decision });
             if let Decision::Refused(_) = decision {
                 let reason = if receives { DropReason::GroupIn } else { DropReason::GroupOut };

@@ -39,6 +39,7 @@ fn main() {
         rules: vec![rule; rules].into(),
         groups: Box::default(),
         log: false,
+        set_id: 0,
         generation: 0,
     };
     let mut table = Table::new(1, 0);

@@ -33,6 +33,8 @@ pub struct Peer<'g> {
     pub groups: &'g [GroupId],
     /// The port may give addresses and advertise routes: an uplink, a router, weir itself.
     pub serves: bool,
+    /// Groups are behind the port, and only the frames that come from there tell which.
+    pub hides: bool,
 }
 
 /// The change that a frame makes if it passes.
@@ -262,12 +264,19 @@ impl Judge<'_> {
     }
 
     fn allowed(&self, flow: &Flow) -> Option<Allowed> {
-        self.policy.allows(self.direction, flow, self.peer.groups)
+        self.policy.allows(self.direction, flow, Some(self.peer.groups))
     }
 
-    /// As [`allowed`](Self::allowed), if the other end had opened the connection.
+    /// As [`allowed`](Self::allowed), if the other end had opened the connection. Hidden groups may be any.
     fn allowed_reversed(&self, flow: &Flow) -> Option<Allowed> {
-        self.policy.allows(self.direction.reverse(), &flow.reversed(), self.peer.groups)
+        let opener = self.direction.reverse();
+        let groups = Some(self.peer.groups).filter(|_| !self.guesses(opener));
+        self.policy.allows(opener, &flow.reversed(), groups)
+    }
+
+    /// True if the opener's groups are hidden from this frame, which goes to it.
+    fn guesses(&self, opener: Direction) -> bool {
+        self.peer.hides && self.direction == Direction::Out && opener == Direction::In
     }
 
     /// True if the present rules still allow a connection. They are read only after a change.
@@ -296,9 +305,11 @@ impl Judge<'_> {
         flow.dst == about.src && flow.v6 == about.v6 && known.is_some_and(is_current)
     }
 
-    /// A connection in this state after this frame.
+    /// A connection in this state after this frame. A guess leaves the decision to the opener's next frame: the
+    /// connection counts as one of earlier rules until then.
     fn known(&self, state: State, opener: Direction) -> Known {
-        let (heard, generation) = (self.direction, self.policy.generation);
+        let guessed = u16::from(self.guesses(opener));
+        let (heard, generation) = (self.direction, self.policy.generation.wrapping_sub(guessed));
         Known { state, opener, heard, generation, seen: ticks(self.now_ns) }
     }
 
@@ -326,7 +337,11 @@ impl Judge<'_> {
 
     /// The change of a connection that goes on in `state`: none if all of it is noted.
     fn changed(&self, place: Place, key: Key, known: Known, state: State) -> Change {
-        let (generation, seen) = (self.policy.generation, ticks(self.now_ns));
+        let generation = match self.guesses(known.opener) {
+            true => known.generation,
+            false => self.policy.generation,
+        };
+        let seen = ticks(self.now_ns);
         let now = Known { state, generation, seen, ..known };
         if now == known { Change::None } else { Change::Note(place, key, now) }
     }

@@ -44,7 +44,7 @@ impl Direction {
 pub enum Other {
     /// Anyone.
     Anyone,
-    /// An interface of this switch that is in the group.
+    /// An interface that is in the group, of this switch or, by the ID of its groups, of another host.
     Group(GroupId),
     /// An address with this prefix of so many bits.
     Prefix(IpAddr, u8),
@@ -64,7 +64,7 @@ pub struct Rule {
 }
 
 impl Rule {
-    fn allows(&self, direction: Direction, flow: &Flow, groups: &[GroupId]) -> bool {
+    fn allows(&self, direction: Direction, flow: &Flow, groups: Option<&[GroupId]>) -> bool {
         self.direction == direction
             && self.protocol.is_none_or(|protocol| protocol == flow.protocol)
             && (self.values.is_empty() || self.has_value(flow))
@@ -77,10 +77,10 @@ impl Rule {
         flow.value.is_some_and(within)
     }
 
-    fn is_of(&self, direction: Direction, flow: &Flow, groups: &[GroupId]) -> bool {
+    fn is_of(&self, direction: Direction, flow: &Flow, groups: Option<&[GroupId]>) -> bool {
         match self.other {
             Other::Anyone => true,
-            Other::Group(group) => groups.contains(&group),
+            Other::Group(group) => groups.is_none_or(|groups| groups.contains(&group)),
             Other::Prefix(prefix, len) => {
                 let peer = match direction {
                     Direction::In => flow.src,
@@ -120,6 +120,8 @@ pub struct Policy {
     pub groups: Box<[GroupId]>,
     /// Refusals are taken, to be logged.
     pub log: bool,
+    /// The ID of the groups as a set, for other hosts; 0 if the set has none.
+    pub set_id: u16,
     /// Changes with every change of the rules: connections are held to the new ones when they are next seen.
     pub generation: u16,
 }
@@ -135,12 +137,12 @@ pub(crate) enum Allowed {
 
 impl Policy {
     /// The reason for which a connection like `flow` may be opened in this direction, to or from an interface in
-    /// `groups`; `None` if it may not.
+    /// `groups`; `None` if it may not. Without `groups`, the other end may be in any group.
     pub(crate) fn allows(
         &self,
         direction: Direction,
         flow: &Flow,
-        groups: &[GroupId],
+        groups: Option<&[GroupId]>,
     ) -> Option<Allowed> {
         let found = self.rules.iter().position(|rule| rule.allows(direction, flow, groups));
         match found {

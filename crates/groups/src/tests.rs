@@ -36,6 +36,7 @@ fn closed_in(rules: &[Rule]) -> Policy {
         rules: rules.into(),
         groups: [].into(),
         log: false,
+        set_id: 0,
         generation: 1,
     }
 }
@@ -160,7 +161,7 @@ fn ports_and_sides_of_rules_count() {
         rule(Direction::In, Some(17), &[], Other::Prefix(net, 30)),
     ]));
     let open = |bed: &mut Bed, port, groups: &[GroupId]| {
-        let peer = Peer { groups, serves: false };
+        let peer = Peer { groups, ..Peer::default() };
         bed.judge_of(Direction::In, &tcp(PEER, GUEST, 4000, port, SYN), peer)
     };
     assert_eq!(open(&mut bed, 8050, &[web, lb]), Decision::Passes(Why::Rule(0)));
@@ -246,6 +247,7 @@ fn what_nobody_can_do_without_needs_no_rule_and_forged_answers_do_not_pass() {
         rules: [].into(),
         groups: [].into(),
         log: false,
+        set_id: 0,
         generation: 1,
     };
     let mut bed = Bed::new(nothing);
@@ -373,6 +375,54 @@ fn rules_that_forbid_a_connection_end_it_at_once_and_others_go_on() {
     assert!(bed.comes(&udp(PEER, GUEST, 53, 5000)));
     bed.policy = Policy { allow_out: false, generation: 3, ..closed_in(&[]) };
     assert!(!bed.comes(&udp(PEER, GUEST, 53, 5000)));
+}
+
+#[test]
+fn an_answer_to_another_host_waits_for_that_hosts_next_frame_to_be_held_to_new_rules() {
+    let (web, lb) = (GroupId::of("web"), GroupId::of("lb"));
+    let from = |group| rule(Direction::In, None, &[], Other::Group(group));
+    let closed =
+        |group, generation| Policy { allow_out: false, generation, ..closed_in(&[from(group)]) };
+    let there = Peer { groups: &[], serves: true, hides: true };
+    let goes = |bed: &mut Bed, bytes: &[u8]| bed.judge_of(Direction::Out, bytes, there);
+    let comes = |bed: &mut Bed, bytes: &[u8], groups: &[GroupId]| {
+        bed.judge_of(Direction::In, bytes, Peer { groups, serves: true, hides: false })
+    };
+    let established = Decision::Passes(Why::Established);
+    let refused = Decision::Refused(Why::NoRule);
+    let (syn, ack) = (tcp(PEER, GUEST, 4000, 80, SYN), tcp(PEER, GUEST, 4000, 80, ACK));
+    let (answer, data) = (tcp(GUEST, PEER, 80, 4000, SYN | ACK), tcp(GUEST, PEER, 80, 4000, ACK));
+    let mut bed = Bed::new(closed(lb, 1));
+    assert_eq!(comes(&mut bed, &syn, &[web]), refused);
+    assert_eq!(comes(&mut bed, &syn, &[]), refused);
+    assert_eq!(comes(&mut bed, &syn, &[web, lb]), Decision::Passes(Why::Rule(0)));
+    assert_eq!(goes(&mut bed, &answer), established);
+    assert_eq!(comes(&mut bed, &ack, &[lb]), established);
+    // The guest's frames go on until the other end's next one tells its groups.
+    bed.policy = closed(lb, 2);
+    assert_eq!([(); 3].map(|()| goes(&mut bed, &data)), [established; 3]);
+    assert_eq!(comes(&mut bed, &ack, &[lb]), established);
+    bed.policy = closed(web, 3);
+    assert_eq!(goes(&mut bed, &data), established);
+    assert_eq!(comes(&mut bed, &ack, &[lb]), refused);
+    assert_eq!(goes(&mut bed, &data), refused);
+    assert_eq!(comes(&mut bed, &ack, &[lb]), refused);
+    // Without any rule that names a group there is no guess.
+    bed.policy = Policy { allow_out: false, generation: 4, ..closed_in(&[]) };
+    assert_eq!(goes(&mut bed, &data), refused);
+
+    // A table that is new takes up the guest's segments, and the other end's groups still count.
+    let mut bed = Bed::new(closed(lb, 1));
+    assert_eq!(goes(&mut bed, &data), Decision::Passes(Why::Rule(0)));
+    assert_eq!(comes(&mut bed, &ack, &[web]), refused);
+    assert_eq!(goes(&mut bed, &tcp(GUEST, PEER, 5000, 80, SYN)), refused, "nothing is opened");
+    let mut bed = Bed::new(closed(lb, 1));
+    assert_eq!(goes(&mut bed, &data), Decision::Passes(Why::Rule(0)));
+    assert_eq!(comes(&mut bed, &ack, &[lb]), established);
+    // A rule outward that names a group has nothing to guess.
+    let to = rule(Direction::Out, None, &[], Other::Group(lb));
+    let mut bed = Bed::new(Policy { allow_out: false, ..closed_in(&[to]) });
+    assert_eq!(goes(&mut bed, &udp(GUEST, PEER, 5000, 53)), refused);
 }
 
 #[test]

@@ -70,6 +70,7 @@ impl Rules {
             rules: rules.into(),
             groups: Box::default(),
             log: false,
+            set_id: 0,
             generation: 1,
         }
     }

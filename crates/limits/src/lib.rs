@@ -436,6 +436,8 @@ pub const GROUPS_MAX: usize = 256;
 pub const GROUP_RULES_MAX: usize = 64;
 /// Ranges of ports, or of types, in one rule.
 pub const GROUP_VALUES_MAX: usize = 32;
+/// Sets of groups with an ID for other hosts. One datagram names them all.
+pub const GROUP_IDS_MAX: usize = 128;
 /// Groups of one interface: a new connection is held against all their rules.
 pub const VIF_GROUPS_MAX: usize = 8;
 /// Connections of one interface. A table is memory that is taken up as connections come; all interfaces together have

@@ -39,7 +39,7 @@ mod tx;
 
 pub use across::{Between, Heard, Here};
 pub use error::OverlayError;
-pub use networks::{NetworkSpec, Networks};
+pub use networks::{ClaimsGroups, GroupSets, NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};
 pub use sightings::{Owned, Sighting};
 pub use sockets::{OuterDscp, OverlayOptions, OverlaySockets};

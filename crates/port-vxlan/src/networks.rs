@@ -4,11 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use weir_groups::GroupId;
 use weir_guestmem::PeerAddress;
 use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC, OVERLAY_HOSTS_MAX};
 use weir_policy::policing::Gcra;
 
 use crate::across::Pair;
+use crate::header;
 use crate::sightings::Sightings;
 
 /// A network as it is configured.
@@ -25,6 +27,12 @@ pub struct NetworkSpec {
     /// True if guests' neighbour requests are answered when the answer is known.
     pub neigh_suppress: bool,
 }
+
+/// The sets of groups that have an ID, by the ID.
+pub type GroupSets = HashMap<u16, Arc<[GroupId]>>;
+
+/// Tells of a host whether frames between it and this one have the ID of their sender's groups.
+pub type ClaimsGroups = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// The low bits of a host's number are its place. The other bits count the hosts that have had this place. So a
 /// reference to an earlier host (an address in the forwarding table, a frame under way) names no host, and never the
@@ -43,10 +51,13 @@ fn next(remote: u32) -> u32 {
 }
 
 /// All networks of an overlay. A host has a number, its *remote*, the same in all networks.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Networks {
     /// The UDP port of all hosts.
     port: u16,
+    /// `None` if no host has IDs of groups.
+    claims_groups: Option<ClaimsGroups>,
+    sets: GroupSets,
     /// Networks by number.
     networks: HashMap<u16, Network>,
     /// The number of each network, by its number on the wire.
@@ -66,17 +77,29 @@ pub(crate) struct Host {
     pub(crate) ip: IpAddr,
     pub(crate) socket: PeerAddress,
     networks: u32,
+    /// Frames to and from the host have IDs of groups.
+    pub(crate) claims_groups: bool,
     pub(crate) pair: Arc<Pair>,
+}
+
+impl Host {
+    /// The bits of a header that the host understands, of those that name the sender's groups.
+    pub(crate) fn groups(&self, bits: u64) -> u64 {
+        if self.claims_groups { bits } else { 0 }
+    }
 }
 
 /// One network.
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
-    pub(crate) vni: u32,
+    /// The header of its frames, without groups.
+    pub(crate) header: u64,
     /// The hosts that may send in the network, in ascending order.
     members: Arc<[u32]>,
-    /// The sockets of the hosts that get flooded frames.
+    /// The sockets of the hosts that get flooded frames: first those whose frames have IDs of groups.
     pub(crate) peers: Arc<[PeerAddress]>,
+    /// The number of the first ones.
+    pub(crate) peers_with_groups: usize,
     pub(crate) floods: Arc<Gcra>,
     /// The rate of weir's own frames to guests of the network.
     pub(crate) answers: Arc<Gcra>,
@@ -101,10 +124,12 @@ pub(crate) enum Stranger {
 
 impl Networks {
     /// Makes these networks, with peers that listen on `port`. Of two networks with the same number, the last one
-    /// holds.
-    pub fn new(specs: &[NetworkSpec], port: u16) -> Self {
+    /// holds. Without `claims_groups`, no host has IDs of groups.
+    pub fn new(specs: &[NetworkSpec], port: u16, claims_groups: Option<ClaimsGroups>) -> Self {
         let mut all = Self {
             port,
+            claims_groups,
+            sets: GroupSets::new(),
             networks: HashMap::new(),
             by_vni: HashMap::new(),
             remotes: HashMap::new(),
@@ -119,7 +144,15 @@ impl Networks {
             let (members, peers) = (Arc::new([]), Arc::new([]));
             let answers = Arc::new(Gcra::new(OVERLAY_ANSWERS_PER_SEC, BURST_MAX as u64));
             let sightings = spec.neigh_suppress.then(Arc::default);
-            let network = Network { vni: spec.vni, members, peers, floods, answers, sightings };
+            let network = Network {
+                header: header::plain(spec.vni),
+                members,
+                peers,
+                peers_with_groups: 0,
+                floods,
+                answers,
+                sightings,
+            };
             all.networks.insert(spec.number, network);
             all.set_members(spec.number, &spec.peers, &[]);
         }
@@ -148,10 +181,29 @@ impl Networks {
             self.count(remote, |networks| networks.saturating_sub(1));
             self.leave(remote);
         }
-        let peers = peers.into_iter().filter_map(|remote| self.address(remote)).collect();
+        let hosts = peers.into_iter().filter_map(|remote| self.peer(remote));
+        let (with, without): (Vec<_>, Vec<_>) = hosts.partition(|host| host.claims_groups);
+        let peers_with_groups = with.len();
+        let peers = with.into_iter().chain(without).map(|host| host.socket).collect();
         if let Some(network) = self.networks.get_mut(&number) {
             (network.members, network.peers) = (all.into(), peers);
+            network.peers_with_groups = peers_with_groups;
         }
+    }
+
+    /// Replaces the sets of groups that have an ID.
+    pub fn set_group_sets(&mut self, sets: GroupSets) {
+        self.sets = sets;
+    }
+
+    /// True if frames of some host may have IDs of groups.
+    pub(crate) fn has_claims(&self) -> bool {
+        self.claims_groups.is_some()
+    }
+
+    /// The groups with this ID as a set; none for an ID that is not known here.
+    pub(crate) fn groups_of(&self, set_id: u16) -> Arc<[GroupId]> {
+        self.sets.get(&set_id).map_or_else(|| Arc::new([]) as _, Arc::clone)
     }
 
     /// The number of a host, which may be new; `None` if no number is left.
@@ -168,8 +220,9 @@ impl Networks {
             }
         };
         let socket = PeerAddress::new(SocketAddr::new(ip, self.port));
+        let claims_groups = self.claims_groups.as_ref().is_some_and(|claims| claims(ip));
         *self.hosts.get_mut(place(remote))? =
-            Some(Host { remote, ip, socket, networks: 0, pair: Arc::default() });
+            Some(Host { remote, ip, socket, networks: 0, claims_groups, pair: Arc::default() });
         self.remotes.insert(ip, remote);
         Some(remote)
     }
@@ -208,10 +261,6 @@ impl Networks {
         self.networks.get(&number)
     }
 
-    fn address(&self, remote: u32) -> Option<PeerAddress> {
-        Some(self.peer(remote)?.socket)
-    }
-
     pub(crate) fn peer(&self, remote: u32) -> Option<&Host> {
         self.hosts.get(place(remote))?.as_ref().filter(|host| host.remote == remote)
     }
@@ -236,6 +285,12 @@ impl Networks {
     }
 }
 
+impl std::fmt::Debug for Networks {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Networks").field("networks", &self.networks).finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
@@ -257,7 +312,7 @@ mod tests {
             floods_per_s: 1000,
             neigh_suppress: false,
         };
-        Networks::new(&[spec(0, 100, &[2, 3, 2]), spec(1, 200, &[3])], 4789)
+        Networks::new(&[spec(0, 100, &[2, 3, 2]), spec(1, 200, &[3])], 4789, None)
     }
 
     #[test]
@@ -369,7 +424,7 @@ mod tests {
                 floods_per_s: 1000,
                 neigh_suppress: false,
             };
-            let mut networks = Networks::new(&[spec(0), spec(1), spec(2)], 4789);
+            let mut networks = Networks::new(&[spec(0), spec(1), spec(2)], 4789, None);
             let mut lists: Lists = (0..3).map(|number| (number, Default::default())).collect();
             // The hosts that each number has named.
             let mut named = HashMap::new();

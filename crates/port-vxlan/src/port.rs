@@ -9,8 +9,11 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
 use weir_engine::stats::Counter;
-use weir_engine::{Ask, Delivered, Forward, Outgoing, Port, PortCounters, Side, Take, Taken};
+use weir_engine::{
+    Ask, Claims, Delivered, Forward, Outgoing, Port, PortCounters, Side, Take, Taken,
+};
 use weir_fabric::{EgressTag, Fdb, PortId, Vid};
+use weir_groups::GroupId;
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::Receiver;
 use weir_port_tap::{Service, Uncalled, UplinkPort};
@@ -225,8 +228,21 @@ impl Port for VxlanPort {
         true
     }
 
+    fn claims(&self) -> Option<&dyn Claims> {
+        self.networks().has_claims().then_some(self as &dyn Claims)
+    }
+
     fn fail(&self, reason: &str) {
         self.service.fail(reason);
+    }
+}
+
+impl Claims for VxlanPort {
+    fn groups_of(&self, token: u64) -> Arc<[GroupId]> {
+        let token = Token::unpack(token);
+        let buffers = self.tx.get(usize::from(token.queue)).map(|(_, buffers)| buffers);
+        let set_id = buffers.map_or(0, |buffers| buffers.set_id(token));
+        self.networks().groups_of(set_id)
     }
 }
 

@@ -11,7 +11,7 @@ use weir_engine::burst::{Burst, Frame};
 use weir_engine::egress::{Emitted, Put, emit};
 use weir_engine::{DropReason, Outgoing, clock, symmetric_hash};
 use weir_fabric::{EgressTag, Vid};
-use weir_guestmem::{Batch, Outbox};
+use weir_guestmem::{Batch, Outbox, PeerAddress};
 use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT, OVERLAY_SOURCE_PORTS};
 use weir_wire::{Ethernet, Neighbour, OffloadCaps};
 
@@ -29,6 +29,8 @@ thread_local! {
 struct Sending<'o, 'm> {
     burst: &'o Burst<'m>,
     networks: &'o Networks,
+    /// The bits of headers that name the sender's groups.
+    groups: u64,
     now_ns: u64,
     /// The index of the socket that sends.
     sender: usize,
@@ -52,6 +54,7 @@ impl VxlanPort {
             let mut sending = Sending {
                 burst,
                 networks,
+                groups: header::groups(burst.set_id),
                 now_ns,
                 sender: 0,
                 batch,
@@ -77,7 +80,8 @@ impl VxlanPort {
 
     /// Puts one frame, or its segments, into the batch, for each host that gets it.
     fn encapsulate(&self, outgoing: Outgoing, sending: &mut Sending<'_, '_>) {
-        let Sending { burst, networks, now_ns, sender, batch, last, frames, bytes } = sending;
+        let Sending { burst, networks, groups, now_ns, sender, batch, last, frames, bytes } =
+            sending;
         let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return };
         let counters = self.service.counters();
         let number = match outgoing.tag {
@@ -100,7 +104,7 @@ impl VxlanPort {
         };
         *last = Some((addresses, number, receiver));
         let one;
-        let to = match receiver {
+        let mut to = match receiver {
             Some(host) => {
                 host.pair.leaves(frame.arrived_ns, *now_ns, counters);
                 one = [host.socket];
@@ -114,17 +118,31 @@ impl VxlanPort {
             }
             None => &network.peers[..],
         };
-        let header = header::of(network.vni);
+        let mut bits = *groups;
+        let mut others = &[][..];
+        match receiver {
+            Some(host) => bits = host.groups(bits),
+            None if bits == 0 => {}
+            None => match network.peers.split_at(network.peers_with_groups) {
+                ([], _) => bits = 0,
+                both => (to, others) = both,
+            },
+        }
         let class = self.sockets.dscp.class_for(&frame.head);
         let gso = self.gso.load(Ordering::Relaxed);
         let emitted = emit(burst, frame, EgressTag::Untagged, OffloadCaps::NONE, |packet| {
-            let front: [&[u8]; 2] = [&header, packet.head.as_slice()];
-            if !batch.push(&front, packet.body(), to, class, gso) {
-                self.flush(*sender, batch);
-                if !batch.push(&front, packet.body(), to, class, gso) {
-                    counters.dropped(DropReason::DeviceError, 1);
-                    return Put::Refused;
+            let mut put = |bits: u64, to: &[PeerAddress]| {
+                let header = (network.header | bits).to_be_bytes();
+                let front: [&[u8]; 2] = [&header, packet.head.as_slice()];
+                if batch.push(&front, packet.body(), to, class, gso) {
+                    return true;
                 }
+                self.flush(*sender, batch);
+                batch.push(&front, packet.body(), to, class, gso)
+            };
+            if !put(bits, to) || !others.is_empty() && !put(0, others) {
+                counters.dropped(DropReason::DeviceError, 1);
+                return Put::Refused;
             }
             *frames += 1;
             *bytes += packet.len() as u64;

@@ -15,11 +15,12 @@ use weir_limits::{BURST_MAX, OVERLAY_BUFFERS, OVERLAY_PARKED_MAX};
 use weir_wire::{Layers, Mac, Tci, VnetHdr, ethertype, vnet};
 
 use crate::{
-    NetworkSpec, Networks, OuterDscp, OverlayError, OverlayOptions, OverlaySockets, Sighting,
-    VxlanPort, header,
+    ClaimsGroups, NetworkSpec, Networks, OuterDscp, OverlayError, OverlayOptions, OverlaySockets,
+    Sighting, VxlanPort, header,
 };
 
 mod across;
+mod groups;
 mod marks;
 mod netns;
 mod suppress;
@@ -30,6 +31,11 @@ const BLUE: u16 = 0;
 const RED: u16 = 1;
 const VNIS: [u32; 2] = [100, 200];
 const PATIENCE: Duration = Duration::from_secs(60);
+
+fn next_test() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 /// The IPv4 address of host `last` in a test.
 fn ip(test: u16, last: u8) -> IpAddr {
@@ -63,6 +69,8 @@ struct Rig {
     scratch: Scratch,
     /// Sockets of hosts 2 to 5.
     hosts: Vec<UdpSocket>,
+    /// The ID of the groups of the guest that sends.
+    set_id: u16,
 }
 
 impl Rig {
@@ -71,20 +79,26 @@ impl Rig {
     }
 
     fn with(floods_per_s: u32) -> Self {
-        static NEXT: AtomicU16 = AtomicU16::new(1);
-        let test = NEXT.fetch_add(1, Ordering::Relaxed);
+        let test = next_test();
         Self::at(floods_per_s, move |last| ip(test, last), Vec::new())
     }
 
     /// A rig with hosts at these addresses, and queues that another process has left.
     fn at(floods_per_s: u32, ip_of: impl Fn(u8) -> IpAddr + 'static, left: Vec<OwnedFd>) -> Self {
         let options = options(ip_of(1));
-        Self::by(&options, floods_per_s, ip_of, left)
+        Self::by(&options, (floods_per_s, &[]), ip_of, left)
+    }
+
+    /// A rig where frames of these hosts have IDs of groups.
+    fn with_groups_of(hosts: &[u8]) -> Self {
+        let test = next_test();
+        let ip_of = move |last| ip(test, last);
+        Self::by(&options(ip_of(1)), (1000, hosts), ip_of, Vec::new())
     }
 
     fn by(
         options: &OverlayOptions,
-        floods_per_s: u32,
+        (floods_per_s, with_groups): (u32, &[u8]),
         ip_of: impl Fn(u8) -> IpAddr + 'static,
         left: Vec<OwnedFd>,
     ) -> Self {
@@ -95,7 +109,11 @@ impl Rig {
             floods_per_s,
             neigh_suppress: number == BLUE,
         };
-        let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789);
+        let claims = (!with_groups.is_empty()).then(|| {
+            let with: Vec<_> = with_groups.iter().map(|last| ip_of(*last)).collect();
+            Arc::new(move |host| with.contains(&host)) as ClaimsGroups
+        });
+        let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789, claims);
         let sockets = OverlaySockets::go_on(options, left).unwrap();
         let fabric = Fabric::new();
         let id = fabric.add_port(PortConfig::overlay(fabric.fdb().capacity())).unwrap();
@@ -106,7 +124,7 @@ impl Rig {
         let port = VxlanPort::new("overlay".into(), id, sockets, networks, fdb, shared);
         let hosts = (2..=5).map(|last| UdpSocket::bind((ip_of(last), 4789)).unwrap()).collect();
         let (ip_of, scratch) = (Box::new(ip_of), Scratch::default());
-        Self { ip_of, fabric, id, port, counters, scratch, hosts }
+        Self { ip_of, fabric, id, port, counters, scratch, hosts, set_id: 0 }
     }
 
     fn ip(&self, last: u8) -> IpAddr {
@@ -127,7 +145,7 @@ impl Rig {
     }
 
     fn send(&self, last: u8, vni: u32, frame: &[u8]) {
-        self.send_raw(last, &[&header::of(vni), frame].concat());
+        self.send_raw(last, &[&header::plain(vni).to_be_bytes(), frame].concat());
     }
 
     fn take(&mut self, what: Take, mut forward: impl FnMut(&mut Burst<'_>)) -> Taken {
@@ -178,6 +196,7 @@ impl Rig {
             .collect();
         let mut scratch = Scratch::default();
         let mut burst = scratch.lend();
+        burst.set_id = self.set_id;
         for buffer in &memory {
             let pieces = Pieces::Only(buffer.slice(0, buffer.len()).unwrap());
             let chain = TakenChain { token: 0, len: buffer.len() as u32, pieces };
@@ -306,7 +325,7 @@ fn what_is_no_frame_of_a_member_is_dropped_with_a_reason() {
         frame[12..14].copy_from_slice(&kind.to_be_bytes());
         frame
     };
-    let mut extended = header::of(VNIS[0]);
+    let mut extended = header::plain(VNIS[0]).to_be_bytes();
     extended[0] |= 0x04;
     rig.send_raw(2, b"");
     rig.send_raw(2, b"short");
@@ -335,7 +354,7 @@ fn what_is_no_frame_of_a_member_is_dropped_with_a_reason() {
 #[test]
 fn a_header_within_a_frame_is_the_guests_own() {
     let mut rig = Rig::new();
-    let inner = [&header::of(VNIS[1])[..], &frame(GUEST, FAR, 7, 60)].concat();
+    let inner = [&header::plain(VNIS[1]).to_be_bytes()[..], &frame(GUEST, FAR, 7, 60)].concat();
     let outer = udp(50_000, &inner);
     rig.send(2, VNIS[0], &outer);
     assert_eq!(rig.take_all(Take::New), [(BLUE, outer)]);
@@ -584,7 +603,7 @@ proptest! {
                 None => rig.send_raw(2, bytes),
             }
             let whole = match vni {
-                Some(vni) => [&header::of(*vni)[..], bytes].concat(),
+                Some(vni) => [&header::plain(*vni).to_be_bytes()[..], bytes].concat(),
                 None => bytes.clone(),
             };
             let of_blue = whole.first_chunk().and_then(|it| header::vni(*it)) == Some(VNIS[0]);

@@ -55,6 +55,14 @@ impl Buffers {
         buffer.get_or_init(|| HostBuffer::new(BUFFER_LEN)).slice(0, BUFFER_LEN)
     }
 
+    /// The ID of the sender's groups in the header before a frame that is taken and not settled; 0 without one. A header
+    /// with an ID has come from a host whose frames may have one.
+    pub(crate) fn set_id(&self, token: Token) -> u16 {
+        let header_at = usize::from(token.at).checked_sub(header::LEN);
+        let header = header_at.and_then(|at| self.all_of(token.buffer)?.skip(at).read_array());
+        header.map_or(0, header::set_id)
+    }
+
     /// The sender of a frame that is taken and not settled.
     pub(crate) fn remote(&self, token: Token) -> u32 {
         self.remotes.get(usize::from(token.buffer)).map_or(0, |it| it.load(Ordering::Relaxed))
@@ -64,6 +72,7 @@ impl Buffers {
 /// The place of a frame, and its network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
+    pub(crate) queue: u8,
     buffer: u8,
     pub(crate) network: u16,
     at: u16,
@@ -72,13 +81,18 @@ pub(crate) struct Token {
 
 impl Token {
     fn pack(self) -> u64 {
-        let Self { buffer, network, at, len } = self;
-        u64::from(buffer) << 48 | u64::from(network) << 32 | u64::from(at) << 16 | u64::from(len)
+        let Self { queue, buffer, network, at, len } = self;
+        u64::from(queue) << 56
+            | u64::from(buffer) << 48
+            | u64::from(network) << 32
+            | u64::from(at) << 16
+            | u64::from(len)
     }
 
     /// Unpacks a token that [`Self::pack`] has made.
     pub(crate) fn unpack(token: u64) -> Self {
         Self {
+            queue: (token >> 56) as u8,
             buffer: (token >> 48) as u8,
             network: (token >> 32) as u16,
             at: (token >> 16) as u16,
@@ -223,7 +237,10 @@ impl SocketQueue<'_> {
         class: u8,
     ) -> Result<(u16, u32), DropReason> {
         let header = place.read_array().ok_or(DropReason::BadEncapsulation)?;
-        let vni = header::vni(header).ok_or(DropReason::BadEncapsulation)?;
+        let vni = match header::vni(header) {
+            Some(vni) => vni,
+            None => self.vni_with_groups(header, from).ok_or(DropReason::BadEncapsulation)?,
+        };
         let origin = self.networks.origin(vni, from).map_err(|stranger| match stranger {
             Stranger::Network => DropReason::NetworkUnknown,
             Stranger::Remote => DropReason::RemoteUnknown,
@@ -242,6 +259,14 @@ impl SocketQueue<'_> {
             mark(frame, class)?;
         }
         Ok(origin)
+    }
+
+    /// The network that a header with an extension names, if the sender may have it. Nobody but a peer with `gbp`
+    /// claims groups: Linux too drops such frames of others.
+    #[cold]
+    fn vni_with_groups(&self, header: [u8; header::LEN], from: Option<IpAddr>) -> Option<u32> {
+        let host = self.networks.peer_at(from?)?;
+        header::vni_with_groups(header).filter(|_| host.claims_groups)
     }
 
     /// Takes up a word of a member's; `false` if the datagram is no word.
@@ -345,7 +370,8 @@ impl Source for SocketQueue<'_> {
                     let (at, len) = ((at + header::LEN) as u16, (len - header::LEN) as u16);
                     let waited_ns = self.networks.peer(remote).map_or(0, |it| it.pair.waited_ns());
                     let arrived_ns = now_ns.saturating_sub(waited_ns);
-                    self.add(burst, Token { buffer, network, at, len }, arrived_ns);
+                    let queue = self.index as u8; // there are fewer
+                    self.add(burst, Token { queue, buffer, network, at, len }, arrived_ns);
                 }
                 Err(reason) => self.counters().dropped(reason, 1),
             }

@@ -95,3 +95,41 @@ fn what_does_not_fit_is_shown_with_its_place() {
         assert!(shown.contains(says), "{text}: {shown}");
     }
 }
+
+#[test]
+fn a_set_of_groups_has_the_id_that_the_file_says_in_any_order() {
+    let text = "[group.web]\n[group.ssh]\n[group.lb]\n[group-ids]\n17 = [\"web\"]\n\
+        65535 = [\"ssh\", \"web\", \"ssh\"]\n";
+    let groups = read(text).unwrap().groups;
+    let id = |names: &[&str]| {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        groups.policy(&VifGroups::try_from(names).unwrap()).unwrap().set_id
+    };
+    assert_eq!(id(&["web"]), 17);
+    assert_eq!([id(&["web", "ssh"]), id(&["ssh", "web"])], [65535; 2]);
+    assert_eq!([id(&["lb"]), id(&["ssh"]), id(&["web", "lb"]), id(&["web", "ssh", "lb"])], [0; 4]);
+}
+
+#[test]
+fn an_id_that_is_no_number_or_names_nothing_clear_is_refused() {
+    let many: String =
+        (1..=limits::GROUP_IDS_MAX + 1).map(|id| format!("{id} = \"g{id}\"\n")).collect();
+    for (ids, expected) in [
+        ("0 = [\"web\"]", "1 to 65535"),
+        ("65536 = [\"web\"]", "1 to 65535"),
+        ("017 = [\"web\"]", "1 to 65535"),
+        ("\"+17\" = [\"web\"]", "1 to 65535"),
+        ("web = 17", "1 to 65535"),
+        ("17 = []", "1 to 8"),
+        ("17 = 3", "groups in brackets"),
+        ("17 = [\"nobody\"]", "there is no group nobody"),
+        ("17 = [\"web\", \"ssh\"]\n18 = [\"ssh\", \"web\"]", "have the same groups"),
+        ("17 = [\"web\"]\n17 = [\"ssh\"]", "duplicate key"),
+        (&*many, "0 to 128"),
+    ] {
+        let error = read(&format!("[group.web]\n[group.ssh]\n[group-ids]\n{ids}\n")).unwrap_err();
+        assert!(error.contains(expected), "{ids}: {error}");
+    }
+    let error = read("group-ids = 7\n").unwrap_err();
+    assert!(error.contains("a table of IDs"), "{error}");
+}

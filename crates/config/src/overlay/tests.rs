@@ -79,6 +79,39 @@ fn a_network_without_peers_is_frrs_where_there_is_evpn() {
 }
 
 #[test]
+fn the_hosts_with_ids_of_groups_are_all_or_those_that_are_named() {
+    let gbp = |value: &str| {
+        let text = with_blue("").replacen("[overlay]\n", &format!("[overlay]\n{value}\n"), 1);
+        parse(&text).unwrap().networks.overlay.unwrap().gbp
+    };
+    let has = |value: &str| {
+        let gbp = gbp(value);
+        ["192.0.2.2", "192.0.2.66", "2001:db8::2"].map(|host| gbp.has(host.parse().unwrap()))
+    };
+    assert_eq!(has(""), [false; 3]);
+    assert_eq!(has("gbp = false"), [false; 3]);
+    assert_eq!(has("gbp = []"), [false; 3]);
+    assert_eq!(has("gbp = true"), [true; 3]);
+    assert_eq!(has("gbp = [\"192.0.2.2\"]"), [true, false, false]);
+    assert_eq!(has("gbp = [\"192.0.2.64/26\", \"2001:db8::/64\"]"), [false, true, true]);
+    assert_eq!(gbp("gbp = [\"192.0.2.2\", \"10.0.0.0/8\"]").to_string(), "192.0.2.2, 10.0.0.0/8");
+    let many = format!("[{}]", "\"192.0.2.2\",".repeat(limits::OVERLAY_PEERS_MAX + 1));
+    for (value, expected) in [
+        ("\"yes\"", "true, false, or hosts"),
+        ("7", "true, false, or hosts"),
+        ("[\"any\"]", "a host's address"),
+        ("[\"group:web\"]", "a host's address"),
+        ("[\"192.0.2.2/24\"]", "192.0.2.0/24"),
+        ("[7]", "in quotes"),
+        (&*many, "0 to 256"),
+    ] {
+        let text = with_blue("").replacen("[overlay]\n", &format!("[overlay]\ngbp = {value}\n"), 1);
+        let said = format!("{:?}", refused(&text));
+        assert!(said.contains(expected), "{value}: {said}");
+    }
+}
+
+#[test]
 fn datagrams_have_the_dscp_of_the_configuration_or_of_the_packet_inside() {
     let dscp = |value: &str| {
         let text = with_blue("").replacen("[overlay]\n", &format!("[overlay]\n{value}\n"), 1);

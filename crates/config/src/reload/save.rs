@@ -3,8 +3,8 @@
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
 
 use super::super::{
-    Config, ConfigError, FilterRule, GroupRule, Groups, SwitchConfig, Templates, TrunkVids,
-    UplinkConfig, VifChanges, VifConfig, VlanMode,
+    Config, ConfigError, FilterRule, GroupIds, GroupRule, Groups, SwitchConfig, Templates,
+    TrunkVids, UplinkConfig, VifChanges, VifConfig, VlanMode,
 };
 use super::Running;
 use crate::Setting;
@@ -167,6 +167,17 @@ impl Running<'_> {
             table.remove("rules");
             if !group.rules.is_empty() {
                 table.insert("rules", lines(group.rules.iter().map(group_rule)));
+            }
+        }
+        if self.groups.ids != file.ids {
+            let table = table(document, GroupIds::TABLE, None);
+            for (id, _) in file.ids.iter().filter(|(id, _)| self.groups.ids.get(*id).is_none()) {
+                table.remove(&id.to_string());
+            }
+            let now = self.groups.ids.iter();
+            for (id, groups) in now.filter(|(id, groups)| file.ids.get(*id) != Some(groups)) {
+                let names = texts(groups.as_slice().iter().map(|name| name.as_str()));
+                table.insert(&id.to_string(), Item::Value(names));
             }
         }
     }

@@ -583,6 +583,25 @@ fn groups_change_alive_with_who_is_in_them() {
 }
 
 #[test]
+fn ids_of_groups_change_alive() {
+    let groups = "[group.web]\n[group.ssh]\n[group-ids]\n";
+    let started = Started::with(&format!("{groups}1 = [\"web\"]\n2 = [\"ssh\"]\n"));
+    let text = format!("{groups}1 = [\"web\"]\n2 = [\"web\", \"ssh\"]\n3 = [\"ssh\"]\n");
+    let (difference, steps) = started.compare(&text);
+    assert_eq!(
+        lines(&difference),
+        ["group-ids Changed", "group-ids.2 ssh -> web, ssh", "group-ids.3 default -> ssh"]
+    );
+    assert!(steps.groups.is_some() && difference.fixed().count() == 0);
+    let (same, steps) = Started::with(&text).compare(&text);
+    assert!(same.is_empty() && steps.groups.is_none());
+    let file = "[group.web]\n[group.ssh]\n[group-ids]\n1 = [\"ssh\"]\n9 = [\"web\"]  # old\n";
+    let other = Started::with(&text);
+    let saved = other.running(|running| running.saved(file, &parse(file).unwrap())).unwrap();
+    assert_eq!(parse(&saved).unwrap().groups, other.config.groups, "{saved}");
+}
+
+#[test]
 fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
     let two = "[uplink.eth0]\nkind = \"af_packet\"\nname = \"eth0\"\n\
          [uplink.eth1]\nkind = \"af_packet\"\nname = \"eth1\"\n";

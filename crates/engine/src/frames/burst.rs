@@ -151,6 +151,8 @@ pub struct Burst<'m> {
     pub(crate) away: Option<Away<'m>>,
     /// True while the last receive queue is being served.
     pub(crate) at_last: bool,
+    /// The ID of the sender's groups as a set, for other hosts; 0 without one.
+    pub set_id: u16,
 }
 
 /// Packets and bytes that segments of GSO frames add to a burst.
@@ -215,6 +217,7 @@ impl Scratch {
             still_tagged: 0,
             away: None,
             at_last: false,
+            set_id: 0,
             room,
             fronts,
         }

@@ -1,6 +1,9 @@
 //! The engine's interface to a port of any kind: a guest's virtqueues, a TAP, a Xen guest's rings.
 
+use std::sync::Arc;
+
 use weir_fabric::{EgressTag, PortId};
+use weir_groups::GroupId;
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::{Receiver, Steering};
 use weir_wire::Mac;
@@ -180,6 +183,11 @@ pub trait Port: Receiver + Send + Sync {
         false
     }
 
+    /// The groups that the port's frames claim for their senders; `None` for a port whose frames claim nothing.
+    fn claims(&self) -> Option<&dyn Claims> {
+        None
+    }
+
     /// Stops the port with this reason after a panic in its service, so that the other ports continue. The panic is
     /// weir's fault.
     fn fail(&self, reason: &str);
@@ -187,6 +195,13 @@ pub trait Port: Receiver + Send + Sync {
     /// Notes that the port's memory kept a worker waiting for too long, the last time for `ns`. Ports without a guest's
     /// memory ignore this.
     fn blocks(&self, _ns: u64) {}
+}
+
+/// Groups of senders on other hosts.
+pub trait Claims {
+    /// The groups of the sender of a frame that the port has taken and not completed, by the frame's token. It is asked
+    /// only for frames that a security group judges by its rules.
+    fn groups_of(&self, token: u64) -> Arc<[GroupId]>;
 }
 
 /// The side of a queue in its pair, from the guest's view.

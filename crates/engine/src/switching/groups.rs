@@ -7,11 +7,13 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex};
 
 use weir_fabric::EgressTag;
-use weir_groups::{Decision, Direction, Frame, Peer, Policy, Refusal, Refusals, Table, is_like};
+use weir_groups::{
+    Decision, Direction, Frame, GroupId, Peer, Policy, Refusal, Refusals, Table, is_like,
+};
 use weir_limits::{GROUP_REFUSALS, READ_AT_ONCE};
 
 use crate::frames::burst::Burst;
-use crate::frames::port::Outgoing;
+use crate::frames::port::{Claims, Outgoing};
 use crate::threads::lock::lock;
 use crate::threads::logs::Logs;
 
@@ -41,9 +43,14 @@ impl PortGroups {
         Self { policy: Policy { generation, ..policy }, table, logs }
     }
 
-    /// This end, as the other end's rules see it.
-    pub(crate) fn peer(groups: Option<&Self>, serves: bool) -> Peer<'_> {
-        Peer { groups: groups.map_or(&[], |it| &it.policy.groups), serves }
+    /// The groups.
+    pub(crate) fn names(&self) -> &[GroupId] {
+        &self.policy.groups
+    }
+
+    /// The ID of the groups as a set, for other hosts; 0 without one.
+    pub(crate) fn set_id(groups: Option<&Self>) -> u16 {
+        groups.map_or(0, |it| it.policy.set_id)
     }
 
     /// Connections, and those that found no place.
@@ -100,13 +107,13 @@ impl PortGroups {
     }
 
     /// Judges the frames of `burst` in `list`, which go `direction` as the port's guest sees it. Bit i of the result:
-    /// frame i is refused.
+    /// frame i is refused. The peer's groups are those that each frame `claims`, if frames do.
     pub(crate) fn judge(
         &self,
         direction: Direction,
         list: &[Outgoing],
         burst: &Burst<'_>,
-        peer: Peer<'_>,
+        (peer, claims): (Peer<'_>, Option<&dyn Claims>),
         now_ns: u64,
     ) -> u64 {
         let mut table = lock(&self.table);
@@ -123,6 +130,9 @@ impl PortGroups {
             if goes_on {
                 continue;
             }
+            let claimed = claims.map(|claims| claims.groups_of(frame.token));
+            let groups = claimed.as_deref().unwrap_or(peer.groups);
+            let peer = Peer { groups, ..peer };
             let frame = Frame { bytes, len: frame.len, vid, again: burst.waited };
             let judged = table.judge(&self.policy, direction, frame, peer, now_ns);
             // Headers behind the copied front its sender could still change.

@@ -7,7 +7,7 @@ use weir_fabric::source_guard::Origin;
 use weir_fabric::{
     EgressTag, FrameKey, PortId, PortSet, Route, Routed, Routes, Snooping, SourceGuard, Vid, View,
 };
-use weir_groups::Direction;
+use weir_groups::{Direction, Peer};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Mac, Tci};
@@ -108,6 +108,12 @@ impl Slot {
     /// Multicast snooping, if a VLAN of the switch has it.
     pub(crate) fn snooping(&self) -> Option<&Snooping> {
         self.snooping.as_deref()
+    }
+
+    /// The port as the rules of another port's groups see it.
+    pub(crate) fn peer(&self) -> Peer<'_> {
+        let groups = self.groups.as_deref().map_or(&[][..], PortGroups::names);
+        Peer { groups, serves: self.gives_leases, hides: self.port.claims().is_some() }
     }
 
     /// Takes up a change of the fields above.
@@ -323,6 +329,7 @@ impl Forwarder {
     /// Forwards frames with more than one tag, or from a sender whose frames are checked.
     #[inline(never)]
     fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
+        burst.set_id = PortGroups::set_id(sender.groups.as_deref());
         let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
         self.forward_but(refused, sender.groups.as_deref(), ingress, burst);
     }
@@ -336,6 +343,7 @@ impl Forwarder {
         ingress: Ingress<'_>,
         burst: &mut Burst<'_>,
     ) {
+        burst.set_id = PortGroups::set_id(sender.groups.as_deref());
         let (verdicts, window) = (&mut self.sent, &mut self.window);
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
         let refused = refuse(sender, &ingress, burst, &mut self.window, refused);
@@ -670,17 +678,17 @@ impl Forwarder {
             }
         }
         if let Some(groups) = groups {
-            let peer = PortGroups::peer(slot.groups.as_deref(), slot.gives_leases);
             let (out, now_ns) = (Direction::Out, ingress.now_ns);
-            let refused = groups.judge(out, &list.frames, burst, peer, now_ns);
+            let refused = groups.judge(out, &list.frames, burst, (slot.peer(), None), now_ns);
             ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
             list.leave_out(refused);
         }
         if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
-            let serves = sender_serves(ingress);
-            let peer = PortGroups::peer(groups, serves);
+            let sender = sender_of(ingress);
+            let peer = sender.map(Slot::peer).unwrap_or_default();
+            let claims = sender.and_then(|sender| sender.port.claims());
             let (into, now_ns) = (Direction::In, ingress.now_ns);
-            let refused = own.judge(into, &list.frames, burst, peer, now_ns);
+            let refused = own.judge(into, &list.frames, burst, (peer, claims), now_ns);
             slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
             list.leave_out(refused);
         }
@@ -714,9 +722,13 @@ fn flooded_to(
     Ok(snooping.judge(ingress.view, of, head, move || window.fill(head, frame, burst), now_secs)?)
 }
 
+fn sender_of<'i>(ingress: &Ingress<'i>) -> Option<&'i Slot> {
+    slot(ingress.ports, ingress.port)
+}
+
 /// True if the sender can give addresses and advertise routes.
 fn sender_serves(ingress: &Ingress<'_>) -> bool {
-    slot(ingress.ports, ingress.port).is_some_and(|sender| sender.gives_leases)
+    sender_of(ingress).is_some_and(|sender| sender.gives_leases)
 }
 
 /// Drops frames that the sender must not send, except those already in `refused`; returns all refused frames.

@@ -9,7 +9,7 @@ use weir_wire::Mac;
 use super::followed::Followed;
 use super::tap::Taps;
 use crate::frames::burst::{Burst, Scratch};
-use crate::frames::port::{Ask, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
+use crate::frames::port::{Ask, Claims, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
 use crate::threads::clock;
 
 /// A wrapper of another port that copies frames as they come and go. Every method of the trait is passed on to the
@@ -128,6 +128,10 @@ impl Port for Tapped {
 
     fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16) -> bool {
         self.bare.tell_too_long(head, network, mtu)
+    }
+
+    fn claims(&self) -> Option<&dyn Claims> {
+        self.bare.claims()
     }
 
     fn fail(&self, reason: &str) {

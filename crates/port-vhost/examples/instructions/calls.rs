@@ -185,7 +185,7 @@ impl Rig {
                     floods_per_s: u32::MAX,
                     neigh_suppress: false,
                 };
-                let networks = Networks::new(&[spec], options.port);
+                let networks = Networks::new(&[spec], options.port, None);
                 let (sockets, fdb) = (OverlaySockets::open(&options)?, Arc::clone(fabric.fdb()));
                 let shared = Arc::clone(&counters);
                 Arc::new(VxlanPort::new(kind.into(), id, sockets, networks, fdb, shared))

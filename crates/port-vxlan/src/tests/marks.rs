@@ -53,7 +53,7 @@ fn classes(host: &UdpSocket, number: usize) -> Vec<(u8, Vec<u8>)> {
 fn send(rig: &Rig, class: u8, frame: &[u8]) {
     let mut outbox = Outbox::default();
     let mut batch = outbox.batch();
-    let header = header::of(VNIS[0]);
+    let header = header::plain(VNIS[0]).to_be_bytes();
     let to = [PeerAddress::new(rig.here())];
     assert!(batch.push(&[&header, frame], std::iter::empty(), &to, class, false));
     batch.send(rig.host(2).as_fd(), |_, error| panic!("lost: {error}"));
@@ -90,7 +90,7 @@ fn encapsulates(ip_of: impl Fn(u8) -> IpAddr + Copy + 'static) {
     let frames: Vec<_> = inner.iter().map(|(frame, _)| frame.clone()).collect();
     let with = |dscp, expected: &dyn Fn(u8) -> u8| {
         let options = OverlayOptions { dscp, ..options(ip_of(1)) };
-        let mut rig = Rig::by(&options, 1000, ip_of, Vec::new());
+        let mut rig = Rig::by(&options, (1000, &[]), ip_of, Vec::new());
         let expected: Vec<_> = inner.iter().map(|(_, class)| expected(*class)).collect();
         assert_eq!(outer_classes(&mut rig, &frames), expected, "{dscp:?}");
     };

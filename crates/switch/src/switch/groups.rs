@@ -9,6 +9,7 @@ use weir_engine::clock;
 use weir_fabric::PortId;
 use weir_groups::{Connection, Decision, Direction, Ends, Refused, Why};
 use weir_limits::GROUP_PAGE;
+use weir_port_vxlan::VxlanPort;
 
 use super::{Ports, Switch, Vif};
 use crate::control::Response;
@@ -36,6 +37,9 @@ impl Switch {
             if let Some(policy) = groups.policy(&vif.config.groups) {
                 self.engine.set_groups(vif.port.id(), Some(policy));
             }
+        }
+        if let Some(overlay) = &self.ports().overlay {
+            tell_group_sets(&groups, &overlay.port);
         }
     }
 
@@ -228,6 +232,12 @@ impl Switch {
             Why::Full => "the interface has as many connections as it may".into(),
         }
     }
+}
+
+/// Tells an overlay the sets of groups that have an ID.
+pub(super) fn tell_group_sets(groups: &Groups, overlay: &VxlanPort) {
+    let sets = groups.ids.iter().map(|(id, set)| (id, set.ids()));
+    overlay.change_networks(|networks| networks.set_group_sets(sets.collect()));
 }
 
 /// The number, unless there is nothing to say.

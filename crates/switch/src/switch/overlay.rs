@@ -4,16 +4,21 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use weir_config::{Config, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName};
+use weir_config::{
+    Config, GbpPeers, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName,
+};
 use weir_engine::PortCounters;
 use weir_fabric::{PortConfig, PortId, Vid};
 use weir_limits::EVPN_CLAIMS_MAX;
 use weir_port_tap::UplinkPort;
-use weir_port_vxlan::{NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, VxlanPort};
+use weir_port_vxlan::{
+    ClaimsGroups, NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, VxlanPort,
+};
 use weir_wire::Mac;
 
 use super::evpn::{Evpn, EvpnDevices};
 use super::gateways::{self, HostTaps, LeaseFiles};
+use super::groups::tell_group_sets;
 use super::keeping::Kept;
 use super::{Keeping, Switch, SwitchError, UplinkDevice};
 use crate::stats::{Limit, Limits, limits};
@@ -116,6 +121,10 @@ fn specs(networks: &Networks) -> Vec<NetworkSpec> {
     networks.of_overlay().map(spec).collect()
 }
 
+fn claims_groups(peers: GbpPeers) -> Option<ClaimsGroups> {
+    (peers != GbpPeers::None).then(|| Arc::new(move |host| peers.has(host)) as ClaimsGroups)
+}
+
 impl Switch {
     /// Adds the overlay, whose sockets are open.
     pub(super) fn plug_in_overlay(
@@ -126,7 +135,11 @@ impl Switch {
         let Some(overlay) = &self.networks.overlay else { return Ok(()) };
         let name = port_name();
         let kept = self.keeper.keep_queues(&name, sockets.queues());
-        let networks = weir_port_vxlan::Networks::new(&specs(&self.networks), overlay.port.get());
+        let networks = weir_port_vxlan::Networks::new(
+            &specs(&self.networks),
+            overlay.port.get(),
+            claims_groups(overlay.gbp.clone()),
+        );
         let fdb = Arc::clone(self.engine.fabric().fdb());
         let (mut made, fdb_entries) = (None, fdb.capacity());
         let (id, port) = self
@@ -137,6 +150,7 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_mtu(id, Some(overlay.mtu.get()));
+        tell_group_sets(&self.groups(), &port);
         for (number, _) in self.networks.by_evpn() {
             if let Some(vid) = Vid::of_network(number) {
                 self.engine.fabric().fdb().told_behind(vid, id);

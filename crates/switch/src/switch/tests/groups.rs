@@ -10,6 +10,8 @@ use super::*;
 use crate::control::ReloadOutcome;
 use crate::stats::GroupStats;
 
+mod over_hosts;
+
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 const UDP: u8 = 17;

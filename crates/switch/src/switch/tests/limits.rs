@@ -120,6 +120,7 @@ const NOBODYS: &[&str] = &[
     "GROUPS_",
     "TEMPLATES_",
     "GROUP_RULES_",
+    "GROUP_IDS_",
     "GROUP_VALUES_",
     "GROUP_CONNECTION_",
     "VIF_GROUPS_",

@@ -1,0 +1,122 @@
+//! Security groups between guests of two switches, which are hosts of an overlay on loopback addresses.
+
+use super::*;
+
+/// Tables of host `n` of a test, besides those of its groups and interfaces.
+fn overlay(test: u8, n: u8, gbp: bool) -> String {
+    let other = 3 - n;
+    format!(
+        "[overlay]\nlocal = \"127.77.{test}.{n}\"\ngbp = {gbp}\n\
+         [network.blue]\nvni = 100\npeers = [\"127.77.{test}.{other}\"]\n"
+    )
+}
+
+fn groups(rules: &str, ids: &str) -> String {
+    format!(
+        "[group.lb]\n[group.ops]\n[group.web]\ndefault_out = \"deny\"\nrules = [{rules}]\n\
+         [group-ids]\n{ids}\n"
+    )
+}
+
+const FROM_LB: &str =
+    "{ direction = \"in\", protocol = \"tcp\", ports = \"80\", from = \"group:lb\" }";
+const FROM_OPS: &str = "{ direction = \"in\", protocol = \"tcp\", from = \"group:ops\" }";
+const IDS: &str = "17 = [\"lb\"]\n18 = [\"lb\", \"ops\"]\n19 = [\"ops\"]";
+const SENDERS: &str = "[vif.a]\nnetwork = \"blue\"\ngroups = [\"lb\"]\n\
+    [vif.b]\nnetwork = \"blue\"\n[vif.d]\nnetwork = \"blue\"\ngroups = [\"ops\", \"lb\"]\n";
+const RECEIVER: &str = "[vif.c]\nnetwork = \"blue\"\ngroups = [\"web\"]\n";
+
+/// Has the switch of `by`'s guest learn that this station is behind the other host.
+fn is_heard(from: &mut QueuePair, number: u8, by: &mut QueuePair) {
+    let hello = [&[0xff; 6][..], &mac(number), &[8, 6], &[0; 28]].concat();
+    put(from, &hello);
+    while super::next(by)[6..12] != mac(number) {}
+}
+
+/// The next frame that is no broadcast.
+fn next(pair: &mut QueuePair) -> Vec<u8> {
+    loop {
+        let frame = super::next(pair);
+        if frame[0] != 0xff {
+            return frame;
+        }
+    }
+}
+
+#[test]
+fn a_rule_from_a_group_holds_for_guests_of_other_hosts() {
+    let one = Bench::with(&(overlay(1, 1, true) + &groups("", IDS) + SENDERS));
+    let two = Bench::with(&(overlay(1, 2, true) + &groups(FROM_LB, IDS) + RECEIVER));
+    let (_a, mut a) = one.guest("a", 1, 1);
+    let (_b, mut b) = one.guest("b", 2, 1);
+    let (_d, mut d) = one.guest("d", 4, 1);
+    let (_c, mut c) = two.guest("c", 3, 1);
+    let ([a], [b], [c], [d]) = (&mut a[..], &mut b[..], &mut c[..], &mut d[..]) else {
+        panic!("a queue pair each")
+    };
+    for pair in [&mut *a, b, d] {
+        is_heard(c, 3, pair);
+    }
+    for (pair, number) in [(&mut *a, 1), (b, 2), (d, 4)] {
+        is_heard(pair, number, c);
+    }
+    let in_vain = |pair: &mut QueuePair, frame: &[u8]| {
+        let before = two.refused("c", "group_in");
+        put(pair, frame);
+        eventually("it is refused", || two.refused("c", "group_in") == before + 1);
+    };
+    // A sender in no group, one in the group, and one whose set has the group.
+    in_vain(b, &tcp(2, 3, [5000, 80], SYN));
+    in_vain(a, &tcp(1, 3, [5000, 81], SYN));
+    for (pair, number) in [(&mut *a, 1), (d, 4)] {
+        put(pair, &tcp(number, 3, [5000, 80], SYN));
+        assert_eq!(next(c), tcp(number, 3, [5000, 80], SYN));
+        put(c, &tcp(3, number, [80, 5000], SYN | ACK));
+        assert_eq!(next(pair), tcp(3, number, [80, 5000], SYN | ACK));
+        put(pair, &tcp(number, 3, [5000, 80], ACK));
+        assert_eq!(next(c), tcp(number, 3, [5000, 80], ACK));
+    }
+    two.in_vain(c, &tcp(3, 1, [5000, 80], SYN), "c", "group_out");
+
+    // New rules hold at the next frame of the other end. Until then answers go on.
+    let reload = |rules: &str, ids: &str| {
+        two.reload(&(overlay(1, 2, true) + &groups(rules, ids) + RECEIVER));
+    };
+    reload(FROM_OPS, IDS);
+    put(c, &tcp(3, 1, [80, 5000], ACK));
+    assert_eq!(next(a), tcp(3, 1, [80, 5000], ACK));
+    in_vain(a, &tcp(1, 3, [5000, 80], ACK));
+    two.in_vain(c, &tcp(3, 1, [80, 5000], ACK), "c", "group_out");
+    put(c, &tcp(3, 4, [80, 5000], ACK));
+    assert_eq!(next(d), tcp(3, 4, [80, 5000], ACK));
+    put(d, &tcp(4, 3, [5000, 80], ACK));
+    assert_eq!(next(c), tcp(4, 3, [5000, 80], ACK));
+
+    // An ID that is not known here is no group. So is a set that has no ID at the sender.
+    reload(FROM_LB, "17 = [\"lb\"]");
+    in_vain(d, &tcp(4, 3, [5001, 80], SYN));
+    put(a, &tcp(1, 3, [5001, 80], SYN));
+    assert_eq!(next(c), tcp(1, 3, [5001, 80], SYN));
+    one.reload(&(overlay(1, 1, true) + &groups("", "19 = [\"ops\"]") + SENDERS));
+    in_vain(a, &tcp(1, 3, [5002, 80], SYN));
+    assert_eq!(two.refused("overlay", "bad_encapsulation"), 0);
+}
+
+#[test]
+fn hosts_without_gbp_on_both_ends_know_no_groups() {
+    for (test, gbp, counted_at, reason) in [
+        (2, [true, false], "overlay", "bad_encapsulation"),
+        (3, [false, true], "c", "group_in"),
+        (4, [false, false], "c", "group_in"),
+    ] {
+        let one = Bench::with(&(overlay(test, 1, gbp[0]) + &groups("", IDS) + SENDERS));
+        let two = Bench::with(&(overlay(test, 2, gbp[1]) + &groups(FROM_LB, IDS) + RECEIVER));
+        let (_a, mut a) = one.guest("a", 1, 1);
+        let (_c, mut c) = two.guest("c", 3, 1);
+        let ([a], [c]) = (&mut a[..], &mut c[..]) else { panic!("a queue pair each") };
+        is_heard(c, 3, a);
+        let before = two.refused(counted_at, reason);
+        put(a, &tcp(1, 3, [5000, 80], SYN));
+        eventually("it is refused", || two.refused(counted_at, reason) == before + 1);
+    }
+}
