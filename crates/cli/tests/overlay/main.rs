@@ -6,6 +6,7 @@ mod attack;
 mod bed;
 mod budget;
 mod evpn;
+mod groups;
 mod lives;
 mod mtu;
 mod suppress;
