@@ -335,6 +335,16 @@ impl VifGroups {
         self.0.is_empty()
     }
 
+    /// A number made of the names in any order, the same on every host: 64 bits of FNV-1a.
+    pub fn check(&self) -> u64 {
+        let mut names: Vec<_> = self.0.iter().map(SecurityGroup::as_str).collect();
+        names.sort_unstable();
+        let bytes = names.iter().flat_map(|name| name.bytes().chain([0]));
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+
     /// The groups as rules know them.
     pub fn ids<C: FromIterator<GroupId>>(&self) -> C {
         self.0.iter().map(|name| GroupId::of(name.as_str())).collect()

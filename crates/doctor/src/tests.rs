@@ -263,6 +263,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
                 has_weir: false,
                 unanswered: 3,
                 stations: 0,
+                disputed_ids: Vec::new(),
                 heard_s: None,
             };
             let network = OverlayNetworkExplanation {

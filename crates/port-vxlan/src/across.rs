@@ -129,7 +129,7 @@ pub struct Between {
 }
 
 /// Another host of a network, and the state of its answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
     /// The other host.
     pub host: IpAddr,
@@ -138,6 +138,8 @@ pub struct Heard {
     /// The number of questions without an answer since the host's last word. Only questions with frames to the host
     /// count.
     pub unanswered: u32,
+    /// IDs of groups that mean other groups there.
+    pub disputed_ids: Vec<u16>,
 }
 
 /// The state between this host and another one.
@@ -256,9 +258,9 @@ impl Pair {
         })
     }
 
-    pub(crate) fn heard(&self, host: IpAddr) -> Heard {
+    pub(crate) fn heard(&self, host: IpAddr, disputed_ids: Vec<u16>) -> Heard {
         let state = lock(&self.state);
-        Heard { host, has_weir: state.heard.is_some(), unanswered: state.unheard }
+        Heard { host, has_weir: state.heard.is_some(), unanswered: state.unheard, disputed_ids }
     }
 
     pub(crate) fn between(&self, host: IpAddr) -> Option<Between> {

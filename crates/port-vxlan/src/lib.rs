@@ -8,6 +8,7 @@
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
 //! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port; the words of `across.rs` |
 //! | `across.rs` | latency budgets of two hosts: their words, and the resulting shares |
+//! | `agreement.rs` | what IDs of groups mean at two hosts |
 //! | `sightings.rs` | owners of addresses, and claims of addresses |
 //! | `suppress.rs` | neighbour questions that are answered here; guests' claims of addresses |
 //! | `answers.rs` | weir's own frames to guests |
@@ -24,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod across;
+mod agreement;
 mod answers;
 mod error;
 mod header;
@@ -39,7 +41,7 @@ mod tx;
 
 pub use across::{Between, Heard, Here};
 pub use error::OverlayError;
-pub use networks::{ClaimsGroups, GroupSets, NetworkSpec, Networks};
+pub use networks::{ClaimsGroups, GroupSet, GroupSets, NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};
 pub use sightings::{Owned, Sighting};
 pub use sockets::{OuterDscp, OverlayOptions, OverlaySockets};

@@ -10,6 +10,7 @@ use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_PER_SEC, OVERLAY_HOSTS_MAX};
 use weir_policy::policing::Gcra;
 
 use crate::across::Pair;
+use crate::agreement::Said;
 use crate::header;
 use crate::sightings::Sightings;
 
@@ -28,8 +29,17 @@ pub struct NetworkSpec {
     pub neigh_suppress: bool,
 }
 
+/// A set of groups.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupSet {
+    /// The groups.
+    pub groups: Arc<[GroupId]>,
+    /// A number made of the groups' names. Two hosts compare it.
+    pub check: u64,
+}
+
 /// The sets of groups that have an ID, by the ID.
-pub type GroupSets = HashMap<u16, Arc<[GroupId]>>;
+pub type GroupSets = HashMap<u16, GroupSet>;
 
 /// Tells of a host whether frames between it and this one have the ID of their sender's groups.
 pub type ClaimsGroups = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
@@ -79,6 +89,8 @@ pub(crate) struct Host {
     networks: u32,
     /// Frames to and from the host have IDs of groups.
     pub(crate) claims_groups: bool,
+    /// What IDs of groups mean there.
+    pub(crate) said: Arc<Said>,
     pub(crate) pair: Arc<Pair>,
 }
 
@@ -201,9 +213,24 @@ impl Networks {
         self.claims_groups.is_some()
     }
 
-    /// The groups with this ID as a set; none for an ID that is not known here.
-    pub(crate) fn groups_of(&self, set_id: u16) -> Arc<[GroupId]> {
-        self.sets.get(&set_id).map_or_else(|| Arc::new([]) as _, Arc::clone)
+    /// The groups with this ID as a set, of a frame from this host; none for an ID that is not known here, or means
+    /// other groups there.
+    pub(crate) fn groups_of(&self, set_id: u16, remote: u32) -> Arc<[GroupId]> {
+        let set = self.sets.get(&set_id);
+        let set = set.filter(|set| {
+            self.peer(remote).is_some_and(|host| !host.said.disputes(set_id, set.check))
+        });
+        set.map_or_else(|| Arc::new([]) as _, |set| Arc::clone(&set.groups))
+    }
+
+    /// The IDs of groups here, each with the check of its set.
+    pub(crate) fn checks(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.sets.iter().map(|(id, set)| (*id, set.check))
+    }
+
+    /// The IDs of groups that mean other groups at a host, in ascending order.
+    pub(crate) fn disputed(&self, host: &Host) -> Vec<u16> {
+        host.said.disputed(|id| Some(self.sets.get(&id)?.check))
     }
 
     /// The number of a host, which may be new; `None` if no number is left.
@@ -220,9 +247,10 @@ impl Networks {
             }
         };
         let socket = PeerAddress::new(SocketAddr::new(ip, self.port));
+        let (said, pair) = Default::default();
         let claims_groups = self.claims_groups.as_ref().is_some_and(|claims| claims(ip));
         *self.hosts.get_mut(place(remote))? =
-            Some(Host { remote, ip, socket, networks: 0, claims_groups, pair: Arc::default() });
+            Some(Host { remote, ip, socket, networks: 0, claims_groups, said, pair });
         self.remotes.insert(ip, remote);
         Some(remote)
     }

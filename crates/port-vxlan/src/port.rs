@@ -241,8 +241,10 @@ impl Claims for VxlanPort {
     fn groups_of(&self, token: u64) -> Arc<[GroupId]> {
         let token = Token::unpack(token);
         let buffers = self.tx.get(usize::from(token.queue)).map(|(_, buffers)| buffers);
-        let set_id = buffers.map_or(0, |buffers| buffers.set_id(token));
-        self.networks().groups_of(set_id)
+        let (set_id, remote) = buffers.map_or_else(Default::default, |buffers| {
+            (buffers.set_id(token), buffers.remote(token))
+        });
+        self.networks().groups_of(set_id, remote)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -16,6 +17,7 @@ use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT, OVERLAY_SOURCE_PORTS};
 use weir_wire::{Ethernet, Neighbour, OffloadCaps};
 
 use crate::across::{Between, Heard, Here};
+use crate::agreement;
 use crate::header;
 use crate::networks::{Host, Network, Networks};
 use crate::port::VxlanPort;
@@ -190,12 +192,20 @@ impl VxlanPort {
     pub fn exchange(&self, here: &Here, now_ns: u64) {
         let socket = self.sockets.senders.first();
         let mut wait_ns = None;
-        for peer in self.networks().peers() {
+        let networks = self.networks();
+        let mut of_groups = None;
+        for peer in networks.peers() {
             if let (Some(word), Some(socket)) = (peer.pair.say(here, now_ns), socket) {
                 OUTBOX.with_borrow_mut(|outbox| {
                     let mut batch = outbox.batch();
                     let bytes = word.to_bytes();
                     let _ = batch.push(&[&bytes], std::iter::empty(), &[peer.socket], 0, false);
+                    if peer.claims_groups {
+                        let word =
+                            of_groups.get_or_insert_with(|| agreement::word(networks.checks()));
+                        let body = word.slice(0, word.len());
+                        let _ = batch.push(&[], body.into_iter(), &[peer.socket], 0, false);
+                    }
                     // A host that cannot be reached gets no frames either, so the error does not matter.
                     let _ = batch.send(socket.as_fd(), |_, _| ());
                 });
@@ -213,11 +223,18 @@ impl VxlanPort {
         members.filter_map(|host| host.pair.between(host.ip)).collect()
     }
 
+    /// The hosts at which IDs of groups mean other groups than here, with these IDs.
+    pub fn disputed(&self) -> Vec<(IpAddr, Vec<u16>)> {
+        let networks = self.networks();
+        let hosts = networks.peers().map(|host| (host.ip, networks.disputed(host)));
+        hosts.filter(|(_, ids)| !ids.is_empty()).collect()
+    }
+
     /// The other hosts that are members of a network.
     pub fn members(&self, network: u16) -> Vec<Heard> {
         let networks = self.networks();
         let members = networks.peers().filter(|host| networks.member(network, host.ip).is_some());
-        members.map(|host| host.pair.heard(host.ip)).collect()
+        members.map(|host| host.pair.heard(host.ip, networks.disputed(host))).collect()
     }
 }
 

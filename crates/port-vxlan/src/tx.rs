@@ -272,11 +272,13 @@ impl SocketQueue<'_> {
     /// Takes up a word of a member's; `false` if the datagram is no word.
     #[cold]
     fn hear(&self, place: Option<Slice<'_>>, from: Option<IpAddr>, now_ns: u64) -> bool {
-        let word = place.filter(|place| place.len() == across::LEN);
-        let word = word.and_then(|place| Word::parse(place.read_array()?));
         let peer = from.and_then(|ip| self.networks.peer_at(ip));
-        let (Some(word), Some(peer)) = (word, peer) else { return false };
-        peer.pair.hear(word, now_ns);
+        let (Some(place), Some(peer)) = (place, peer) else { return false };
+        let word = Some(place).filter(|place| place.len() == across::LEN);
+        match word.and_then(|place| Word::parse(place.read_array()?)) {
+            Some(word) => peer.pair.hear(word, now_ns),
+            None => return peer.claims_groups && peer.said.hear(place),
+        }
         true
     }
 

@@ -1,6 +1,7 @@
 //! The output of `weir explain` for an interface and for an uplink.
 
 use std::fmt::{self, Write as _};
+use std::net::IpAddr;
 
 use weir_config::{Receiving, SecurityGroup};
 use weir_switch::explain::{
@@ -28,6 +29,12 @@ pub(super) fn verdict(f: &mut String, name: &str, it: &Verdict) -> fmt::Result {
         Passes::No => "traffic does not pass",
     };
     writeln!(f, "{name}: {passes}: {}", it.because.join("; "))
+}
+
+/// IDs of groups that mean other groups on another host.
+fn disputed(host: IpAddr, ids: &[u16]) -> String {
+    let ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    format!("{host} has other groups for {ids} in [group-ids]: from there these count as no group")
 }
 
 /// The networks that span hosts, and the other hosts that weir hears from.
@@ -69,6 +76,9 @@ pub(super) fn overlay(f: &mut String, it: &OverlayExplanation) -> fmt::Result {
             "nothing {is} from {host}: ping {host}; UDP port {udp_port} open on both hosts; {local} among its peers \
              of {network}"
         )?;
+    }
+    for (host, ids) in it.disputed() {
+        writeln!(f, "{}", disputed(host, &ids))?;
     }
     Ok(())
 }
@@ -160,6 +170,9 @@ fn groups(f: &mut String, it: &GroupsExplanation) -> fmt::Result {
         if !groups.is_empty() {
             write!(f, "; {what} {}", names(groups))?;
         }
+    }
+    if let Some(id) = it.id {
+        write!(f, "; for other hosts {id}")?;
     }
     for (direction, refused) in [("in", &it.refused_in), ("out", &it.refused_out)] {
         let refused = by_reason(refused);

@@ -188,6 +188,12 @@ pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
                 }
             }
         }
+        for (host, ids) in overlay.disputed() {
+            let ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let what = format!("host {host} has other groups for {ids} in [group-ids]");
+            let mend: String = "the same [group-ids] on all hosts; weir reload".into();
+            found.push(finding("overlay-host", name, what, format!("weir explain {name}"), mend));
+        }
         for (host, (wrong, networks)) in unheard {
             let (local, port) = (overlay.local, overlay.udp_port);
             let networks = networks.join(", ");

@@ -12,7 +12,7 @@ const ANSWERS: usize = 16;
 const SHARE: usize = 48;
 
 impl Rig {
-    fn exchange(&self, now_ns: u64) {
+    pub(super) fn exchange(&self, now_ns: u64) {
         self.port.exchange(
             &Here {
                 wait_ns: u64::MAX,
@@ -28,7 +28,7 @@ impl Rig {
     }
 
     /// Has this host send a frame to host `last`.
-    fn send_to(&mut self, last: u8) {
+    pub(super) fn send_to(&mut self, last: u8) {
         self.send(last, VNIS[0], &frame(GUEST, FAR, 0, 60));
         self.take_and_learn();
         self.deliver_plain(BLUE, &[frame(FAR, GUEST, 1, 200)]);

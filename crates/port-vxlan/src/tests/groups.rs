@@ -4,6 +4,7 @@ use weir_engine::Claims;
 use weir_groups::GroupId;
 
 use super::*;
+use crate::{GroupSet, across};
 
 /// The claimed groups of the frames that have come.
 fn claimed(rig: &mut Rig, what: Take) -> Vec<Vec<GroupId>> {
@@ -15,6 +16,10 @@ fn claimed(rig: &mut Rig, what: Take) -> Vec<Vec<GroupId>> {
         }
     });
     tokens
+}
+
+fn set(groups: &[GroupId]) -> GroupSet {
+    GroupSet { groups: groups.into(), check: groups.len() as u64 }
 }
 
 fn header_with(vni: u32, set_id: u16) -> [u8; header::LEN] {
@@ -35,7 +40,7 @@ fn frames_claim_the_groups_of_their_header_if_their_host_may() {
     let both: Vec<_> = ["web", "ssh"].map(GroupId::of).into();
     let mut rig = Rig::with_groups_of(&[2]);
     rig.port.change_networks(|networks| {
-        networks.set_group_sets([(7, [web].into()), (0xffff, both.as_slice().into())].into());
+        networks.set_group_sets([(7, set(&[web])), (0xffff, set(&both))].into());
     });
     let good = frame(GUEST, FAR, 1, 60);
     let mut with_d_and_a = header_with(VNIS[0], 7);
@@ -72,7 +77,7 @@ fn frames_claim_the_groups_of_their_header_if_their_host_may() {
 #[test]
 fn a_token_that_is_nobodys_claims_nothing() {
     let mut rig = Rig::with_groups_of(&[2]);
-    let web: Arc<[GroupId]> = [GroupId::of("web")].into();
+    let web = set(&[GroupId::of("web")]);
     rig.port.change_networks(|networks| networks.set_group_sets([(7, web)].into()));
     let bytes = [&header_with(VNIS[0], 7)[..], &frame(GUEST, FAR, 1, 60)].concat();
     rig.send_raw(2, &bytes);
@@ -122,6 +127,45 @@ fn hosts_that_all_take_ids_or_none_are_flooded_once() {
     }
 }
 
+#[test]
+fn an_id_that_means_other_groups_at_a_host_counts_as_none_of_its_frames_only() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let web = GroupId::of("web");
+    let mut rig = Rig::with_groups_of(&[2, 3]);
+    let sets = |check| [(7, GroupSet { groups: [web].into(), check }), (8, set(&[]))].into();
+    rig.port.change_networks(|networks| networks.set_group_sets(sets(1)));
+    // The word comes with a question, to hosts with IDs.
+    rig.send_to(2);
+    rig.exchange(SECOND_NS);
+    assert_eq!(receive(rig.host(2)).unwrap().0.len(), across::LEN);
+    let (word, _) = receive(rig.host(2)).unwrap();
+    assert_eq!(word.len(), 24);
+    let claims = |rig: &mut Rig, last: u8| {
+        rig.send_raw(last, &[&header_with(VNIS[0], 7)[..], &frame(GUEST, FAR, 1, 60)].concat());
+        claimed(rig, Take::New)
+    };
+    rig.send_raw(2, &word);
+    assert_eq!(claims(&mut rig, 2), [[web]], "both mean the same");
+    rig.port.change_networks(|networks| networks.set_group_sets(sets(2)));
+    assert_eq!(claims(&mut rig, 2), [[]]);
+    assert_eq!(claims(&mut rig, 3), [[web]], "it has said nothing");
+    assert_eq!(rig.port.disputed(), [(rig.ip(2), vec![7])]);
+    let disputed = rig.port.members(BLUE).into_iter().map(|host| host.disputed_ids);
+    assert_eq!(disputed.collect::<Vec<_>>(), [vec![7], vec![]]);
+    rig.port.change_networks(|networks| networks.set_group_sets(sets(1)));
+    assert_eq!(claims(&mut rig, 2), [[web]]);
+    assert_eq!((rig.port.disputed(), rig.drops()), (vec![], vec![]));
+
+    // Nobody else is heard.
+    let mut rig = Rig::with_groups_of(&[3]);
+    rig.port.change_networks(|networks| networks.set_group_sets(sets(2)));
+    for last in [2, 5] {
+        rig.send_raw(last, &word);
+    }
+    rig.take(Take::New, |_| panic!("no frame"));
+    assert_eq!((rig.port.disputed(), rig.drops()), (vec![], vec![("bad_encapsulation", 2)]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -133,7 +177,7 @@ proptest! {
         let groups = |id: u16| -> Arc<[GroupId]> {
             (0..id).map(|n| GroupId::of(&n.to_string())).collect()
         };
-        let sets = (1..4).map(|id| (id, groups(id))).collect();
+        let sets = (1..4).map(|id| (id, set(&groups(id)))).collect();
         receiver.port.change_networks(|networks| networks.set_group_sets(sets));
         for id in &ids {
             sender.set_id = *id;

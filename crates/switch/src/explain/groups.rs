@@ -15,6 +15,9 @@ pub struct GroupsExplanation {
     pub close_in: Vec<SecurityGroup>,
     /// Groups that close what comes from the guest.
     pub close_out: Vec<SecurityGroup>,
+    /// The ID of these groups together, for other hosts; none if `[group-ids]` does not have them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u16>,
     /// Groups that log what they refuse.
     pub log: Vec<SecurityGroup>,
     /// Refused frames to the guest by reason, since the interface has groups.

@@ -1,5 +1,6 @@
 //! `weir explain overlay`: the networks that span hosts, and the other hosts that weir hears from.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
@@ -49,8 +50,21 @@ pub struct HostHeard {
     pub unanswered: u32,
     /// Stations of the network that are known to be on the host.
     pub stations: u32,
+    /// IDs of `[group-ids]` that mean other groups on the host. Frames from there with such an ID count as those of no
+    /// group.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disputed_ids: Vec<u16>,
     /// Seconds since one of these stations was heard; none if frames do not show it.
     pub heard_s: Option<u32>,
+}
+
+impl OverlayExplanation {
+    /// Hosts where IDs mean other groups, with these IDs. A host is the same in all networks.
+    pub fn disputed(&self) -> BTreeMap<IpAddr, Vec<u16>> {
+        let hosts = self.networks.iter().flat_map(|network| &network.hosts);
+        let disputed = hosts.filter(|host| !host.disputed_ids.is_empty());
+        disputed.map(|host| (host.host, host.disputed_ids.clone())).collect()
+    }
 }
 
 impl HostHeard {

@@ -9,7 +9,7 @@ use weir_engine::clock;
 use weir_fabric::PortId;
 use weir_groups::{Connection, Decision, Direction, Ends, Refused, Why};
 use weir_limits::GROUP_PAGE;
-use weir_port_vxlan::VxlanPort;
+use weir_port_vxlan::{GroupSet, VxlanPort};
 
 use super::{Ports, Switch, Vif};
 use crate::control::Response;
@@ -131,6 +131,7 @@ impl Switch {
             groups: own.as_slice().to_vec(),
             close_in: closing(Direction::In),
             close_out: closing(Direction::Out),
+            id: groups.ids.of(own),
             log: own.as_slice().iter().filter(logs).cloned().collect(),
             refused_in: counts(Direction::In),
             refused_out: counts(Direction::Out),
@@ -139,7 +140,8 @@ impl Switch {
         })
     }
 
-    /// Logs the frames that were refused since the last call because a group with `log` closes their direction.
+    /// Logs the frames that were refused since the last call because a group with `log` closes their direction, and
+    /// hosts of an overlay where IDs of groups mean other groups.
     pub fn log_refusals(&self) {
         let groups = self.groups();
         // Whoever changes the ports may wait for a guest, and the watchdog must not. The next call logs what is left.
@@ -154,7 +156,12 @@ impl Switch {
             Some((vif.config.name.clone(), vif.config.groups.clone(), port))
         });
         let in_groups: Vec<_> = in_groups.collect();
+        let overlay = ports.overlay.as_ref();
+        let overlay = overlay.map(|it| (Arc::clone(&it.port), Arc::clone(&it.disputed)));
         drop(ports);
+        if let Some((port, disputed)) = overlay {
+            disputed.log(port.disputed());
+        }
         for (name, own, port) in in_groups {
             let (taken, mut missed) = port.take_refusals();
             for (refusal, frames) in taken {
@@ -236,7 +243,8 @@ impl Switch {
 
 /// Tells an overlay the sets of groups that have an ID.
 pub(super) fn tell_group_sets(groups: &Groups, overlay: &VxlanPort) {
-    let sets = groups.ids.iter().map(|(id, set)| (id, set.ids()));
+    let sets =
+        groups.ids.iter().map(|(id, set)| (id, GroupSet { groups: set.ids(), check: set.check() }));
     overlay.change_networks(|networks| networks.set_group_sets(sets.collect()));
 }
 

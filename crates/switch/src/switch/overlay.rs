@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use weir_config::{
     Config, GbpPeers, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName,
 };
-use weir_engine::PortCounters;
+use weir_engine::logs::Logs;
+use weir_engine::{PortCounters, lock};
 use weir_fabric::{PortConfig, PortId, Vid};
 use weir_limits::EVPN_CLAIMS_MAX;
 use weir_port_tap::UplinkPort;
@@ -80,6 +81,8 @@ pub(super) struct Overlay {
     pub(super) counters: Arc<PortCounters>,
     /// The thread that exchanges announcements with FRR.
     pub(super) evpn: Option<Evpn>,
+    /// Hosts where IDs of groups mean other groups, as the log has last named them.
+    pub(super) disputed: Arc<Disputed>,
     /// The sockets, if the keeper keeps them across a restart of weir.
     pub(super) kept: Option<Kept>,
 }
@@ -119,6 +122,36 @@ fn specs(networks: &Networks) -> Vec<NetworkSpec> {
         neigh_suppress: network.by_evpn() && network.neigh_suppress,
     };
     networks.of_overlay().map(spec).collect()
+}
+
+/// Log messages about hosts where IDs of groups mean other groups.
+#[derive(Debug, Default)]
+pub(super) struct Disputed {
+    said: Mutex<Vec<(IpAddr, Vec<u16>)>>,
+    logs: Logs<1>,
+}
+
+impl Disputed {
+    /// Logs the hosts if they have changed. A change whose message is suppressed is logged by a later call.
+    pub(super) fn log(&self, now: Vec<(IpAddr, Vec<u16>)>) {
+        let mut said = lock(&self.said);
+        let mut is_said = now.is_empty();
+        if let Some((host, ids)) = now.first().filter(|_| *said != now) {
+            self.logs.say(0, |unsaid| {
+                is_said = true;
+                tracing::warn!(
+                    %host,
+                    ?ids,
+                    hosts = now.len(),
+                    unsaid,
+                    "another host has other groups for IDs in [group-ids]; they count as no group"
+                );
+            });
+        }
+        if is_said {
+            *said = now;
+        }
+    }
 }
 
 fn claims_groups(peers: GbpPeers) -> Option<ClaimsGroups> {
@@ -165,7 +198,8 @@ impl Switch {
         self.manager.set_overlay(Arc::clone(&port));
         let counters = made.unwrap_or_default();
         let evpn = evpn.map(|devices| self.join_fabric(devices, id, &port)).transpose()?;
-        self.ports().overlay = Some(Overlay { name, id, port, counters, evpn, kept });
+        self.ports().overlay =
+            Some(Overlay { name, id, port, counters, evpn, disputed: Arc::default(), kept });
         Ok(())
     }
 

@@ -82,10 +82,10 @@ impl Switch {
             }
         }
         let networks = self.networks.of_overlay().map(|(number, network, of)| {
-            let host = |Heard { host, has_weir, unanswered }| {
+            let host = |Heard { host, has_weir, unanswered, disputed_ids }| {
                 let of_host = Vid::of_network(number).and_then(|vid| stations.get(&(vid, host)));
                 let (stations, heard_s) = of_host.copied().unwrap_or_default();
-                HostHeard { host, has_weir, unanswered, stations, heard_s }
+                HostHeard { host, has_weir, unanswered, stations, disputed_ids, heard_s }
             };
             OverlayNetworkExplanation {
                 name: network.name.clone(),

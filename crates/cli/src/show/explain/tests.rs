@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use weir_config::{GuardMode, RuleDirection};
-use weir_switch::explain::{MoveExplanation, QueueExplanation, SteeringQueue};
+use weir_switch::explain::{HostHeard, MoveExplanation, QueueExplanation, SteeringQueue};
 use weir_switch::stats::{QueuePairNumbers, Silence, SilentRing, Times};
 
 use super::super::text;
@@ -91,13 +91,14 @@ fn groups_are_told_with_what_they_refused() {
     let it = GroupsExplanation {
         groups: vec![web.clone(), ssh],
         close_in: vec![web.clone()],
+        id: Some(17),
         log: vec![web],
         refused_in: BTreeMap::from([("invalid".into(), 1), ("no_rule".into(), 2)]),
         refused: vec![refused],
         ..GroupsExplanation::default()
     };
     insta::assert_snapshot!(text(|f| groups(f, &it)), @r"
-    groups: web, ssh; in closed by web; logged by web; refused in: invalid 1, no_rule 2
+    groups: web, ssh; in closed by web; logged by web; for other hosts 17; refused in: invalid 1, no_rule 2
       in tcp 10.0.0.2 to 10.0.0.1 port 22: no_rule, frames: 2, last 3 s ago
     ");
 }
@@ -235,4 +236,30 @@ fn both_sides_of_a_budget_over_two_hosts_for_people() {
     let silent = HostExplanation { to_ns: None, ..it };
     let said = text(|f| other_host(f, &silent));
     assert!(said.contains("frames to it wait here as local budgets allow"), "{said}");
+}
+
+#[test]
+fn a_host_with_other_groups_for_an_id_is_named_once() {
+    let network = |name: &str| OverlayNetworkExplanation {
+        name: name.parse().unwrap(),
+        vni: 100,
+        evpn: false,
+        hosts: vec![HostHeard {
+            host: "192.0.2.2".parse().unwrap(),
+            has_weir: true,
+            unanswered: 0,
+            stations: 1,
+            disputed_ids: vec![17, 19],
+            heard_s: None,
+        }],
+    };
+    let it = OverlayExplanation {
+        name: "overlay".parse().unwrap(),
+        local: "192.0.2.1".parse().unwrap(),
+        udp_port: 4789,
+        mtu: 1450,
+        networks: vec![network("blue"), network("red")],
+    };
+    let shown = text(|f| overlay(f, &it));
+    assert_eq!(shown.matches("192.0.2.2 has other groups for 17, 19 in [group-ids]").count(), 1);
 }

@@ -103,6 +103,56 @@ fn a_rule_from_a_group_holds_for_guests_of_other_hosts() {
 }
 
 #[test]
+fn an_id_that_means_other_groups_on_two_hosts_is_no_group_and_is_shown() {
+    let one = Bench::with(&(overlay(5, 1, true) + &groups("", IDS) + SENDERS));
+    // The groups of 17 and 19 have changed places.
+    let ids = "19 = [\"lb\"]\n18 = [\"ops\", \"lb\"]\n17 = [\"ops\"]";
+    let tables = |ids| overlay(5, 2, true) + &groups(FROM_LB, ids) + RECEIVER;
+    let two = Bench::with(&tables(ids));
+    let (_a, mut a) = one.guest("a", 1, 1);
+    let (_d, mut d) = one.guest("d", 4, 1);
+    let (_c, mut c) = two.guest("c", 3, 1);
+    let ([a], [d], [c]) = (&mut a[..], &mut d[..], &mut c[..]) else { panic!("a queue pair each") };
+    is_heard(c, 3, a);
+    is_heard(a, 1, c);
+    let disputed =
+        |bench: &Bench| match bench.switch.handle(Request::VifExplain { name: name("overlay") }) {
+            Response::OverlayExplained { explanation } => {
+                explanation.disputed().into_values().collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        };
+    let say = |a: &mut QueuePair, c: &mut QueuePair| {
+        put(a, &[&mac(3)[..], &mac(1), &[8, 6], &[0; 28]].concat());
+        put(c, &[&mac(1)[..], &mac(3), &[8, 6], &[0; 28]].concat());
+    };
+    eventually("both hosts know of it", || {
+        say(a, c);
+        [&one, &two].map(disputed) == [[[17, 19]], [[17, 19]]]
+    });
+    let mut lines = Vec::new();
+    eventually("the log may have a line", || {
+        lines = logged(|| two.switch.log_refusals());
+        !lines.is_empty()
+    });
+    assert!(lines.len() == 1 && lines[0].contains("host=127.77.5.1 ids=[17, 19]"), "{lines:?}");
+    assert_eq!(logged(|| two.switch.log_refusals()).len(), 0, "said once");
+    two.in_vain(a, &tcp(1, 3, [5000, 80], SYN), "c", "group_in");
+    put(d, &tcp(4, 3, [5000, 80], SYN));
+    while next(c) != tcp(4, 3, [5000, 80], SYN) {}
+    assert_eq!(one.explain("a").groups.unwrap().id, Some(17));
+
+    two.reload(&tables(IDS));
+    assert!(disputed(&two).is_empty(), "what the other host has said is right now");
+    put(a, &tcp(1, 3, [5000, 80], SYN));
+    while next(c) != tcp(1, 3, [5000, 80], SYN) {}
+    eventually("the other host hears of it", || {
+        say(a, c);
+        disputed(&one).is_empty()
+    });
+}
+
+#[test]
 fn hosts_without_gbp_on_both_ends_know_no_groups() {
     for (test, gbp, counted_at, reason) in [
         (2, [true, false], "overlay", "bad_encapsulation"),
