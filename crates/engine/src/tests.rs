@@ -218,6 +218,11 @@ impl Port for FakePort {
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
         assert!(!self.panics_on_delivery, "a port with a bug");
         let mut list = EgressList::new(burst, frames, self.caps);
+        if let Some(row) = list.plain_in_a_row() {
+            let by_list: Vec<_> = list.plain().map(|plain| plain.frame.token).collect();
+            assert!(row.iter().map(|plain| plain.frame.token).eq(by_list), "a row is the list");
+            assert_eq!(row.iter().len(), frames.len());
+        }
         let put = |packet: Packet<'_, '_>| {
             let (room, needed) = (self.room.load(Ordering::SeqCst), packet.frames as usize);
             if room < needed {

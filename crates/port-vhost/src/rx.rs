@@ -288,17 +288,28 @@ impl<'m> Writer<'_, 'm> {
 
     /// The usual case: the next frames of `list` need no changes, and each fits into the first buffer of a next chain.
     /// Ends at the first frame for which this is not so, and writes nothing of it.
-    // Kept out of line, so that its loop has all registers.
-    #[inline(never)]
+    #[inline(always)]
     fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
         if self.vnet_len != VnetHdr::LEN {
             return Run { frames: 0, arrived_ns: u64::MAX };
         }
+        let placed = match list.plain_in_a_row() {
+            Some(row) => self.place_each(row.iter()),
+            None => self.place_each(list.plain()),
+        };
+        let arrived_ns = if placed > 0 { list.plain_since_ns(placed) } else { u64::MAX };
+        Run { frames: placed as u32, arrived_ns } // a burst
+    }
+
+    /// Places `frames` as [`place_plain`](Self::place_plain) does, and returns how many fit.
+    // Kept out of line, so that its loop has all registers.
+    #[inline(never)]
+    fn place_each(&mut self, frames: impl Iterator<Item = Plain<'m>> + Clone) -> usize {
         let Self { chains, next, copies, device, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
         let (mut placed, mut bytes, mut heads) = (0, 0, 0);
         for (Reserved { chain, front, .. }, Plain { frame, .. }) in
-            free.iter_mut().zip(list.plain())
+            free.iter_mut().zip(frames.clone())
         {
             let front = *front;
             let need = VnetHdr::LEN + frame.len as usize;
@@ -314,7 +325,7 @@ impl<'m> Writer<'_, 'm> {
         }
         let used = free.get(..placed).unwrap_or_default();
         if bytes > heads as u64 {
-            for (Reserved { front, .. }, plain) in used.iter().zip(list.plain()) {
+            for (Reserved { front, .. }, plain) in used.iter().zip(frames) {
                 let mut to = front.skip(VnetHdr::LEN + plain.frame.head.len());
                 for from in plain.body() {
                     copies.extend([*from, to.first(from.len())]);
@@ -326,8 +337,7 @@ impl<'m> Writer<'_, 'm> {
         self.next += placed;
         self.completed += placed as u16; // a burst
         self.bytes += bytes;
-        let arrived_ns = if placed > 0 { list.plain_since_ns(placed) } else { u64::MAX };
-        Run { frames: placed as u32, arrived_ns }
+        placed
     }
 
     /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and

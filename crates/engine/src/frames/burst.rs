@@ -153,6 +153,8 @@ pub struct Burst<'m> {
     pub(crate) at_last: bool,
     /// The ID of the sender's groups as a set, for other hosts; 0 without one.
     pub set_id: u16,
+    /// True if all frames for the current receive queue leave without a tag.
+    pub(crate) is_untagged: bool,
 }
 
 /// Packets and bytes that segments of GSO frames add to a burst.
@@ -218,6 +220,7 @@ impl Scratch {
             away: None,
             at_last: false,
             set_id: 0,
+            is_untagged: false,
             room,
             fronts,
         }

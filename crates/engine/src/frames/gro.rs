@@ -57,7 +57,7 @@ impl<'b> Plain<'b> {
 }
 
 /// Iterator of [`EgressList::plain`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PlainFrames<'b> {
     burst: &'b Burst<'b>,
     slots: &'b [Frame],
@@ -66,6 +66,21 @@ pub struct PlainFrames<'b> {
     is_usual: bool,
     special: u64,
     merges: bool,
+}
+
+/// The result of [`EgressList::plain_in_a_row`].
+#[derive(Clone, Copy, Debug)]
+pub struct PlainRow<'b> {
+    row: &'b [Frame],
+    burst: &'b Burst<'b>,
+}
+
+impl<'b> PlainRow<'b> {
+    /// The frames.
+    #[inline(always)]
+    pub fn iter(self) -> impl ExactSizeIterator<Item = Plain<'b>> + Clone {
+        self.row.iter().map(move |frame| Plain { frame, burst: self.burst })
+    }
 }
 
 impl<'b> Iterator for PlainFrames<'b> {
@@ -149,6 +164,21 @@ impl<'b> EgressList<'b> {
         let special = burst.special();
         let is_usual = special == 0 && !merges;
         PlainFrames { burst, slots, left: left.iter(), is_usual, special, merges }
+    }
+
+    /// All frames from the next one on, if all of them are [plain](Self::plain) and follow each other in their burst, as
+    /// most do: a loop over them needs no look at the list.
+    #[inline(always)]
+    pub fn plain_in_a_row(&self) -> Option<PlainRow<'b>> {
+        let Self { burst, slots, merges, .. } = *self;
+        if !burst.is_untagged || burst.special() != 0 || merges || self.ahead != 0 {
+            return None;
+        }
+        let left = self.frames.get(self.next..)?;
+        let (first, last) = (left.first()?.frame, left.last()?.frame);
+        let row = slots.get(usize::from(first)..=usize::from(last))?;
+        // A list names frames in their order, and each once.
+        (row.len() == left.len()).then_some(PlainRow { row, burst })
     }
 
     /// The time (ns) from which the first `count` frames of [`plain`](Self::plain) count. Frames that did not wait were

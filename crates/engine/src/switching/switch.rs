@@ -157,18 +157,21 @@ struct List {
     frames: Vec<Outgoing>,
     /// If bit i is set, `frames[i]` goes to this receiver only, and can wait.
     unicast: u64,
+    /// True if a frame leaves with a tag.
+    tagged: bool,
 }
 
 impl List {
     /// Adds an empty list.
     #[cold]
     fn add_to(lists: &mut Vec<Self>, port: PortId, queue: usize) {
-        lists.push(Self { port, queue, frames: Vec::new(), unicast: 0 });
+        lists.push(Self { port, queue, frames: Vec::new(), unicast: 0, tagged: false });
     }
 
     #[inline]
     fn push(&mut self, outgoing: Outgoing, unicast: bool) {
         self.unicast |= u64::from(unicast) << self.frames.len();
+        self.tagged |= outgoing.tag != EgressTag::Untagged;
         self.frames.push(outgoing);
     }
 
@@ -564,7 +567,7 @@ impl Forwarder {
                 List::add_to(&mut self.lists, port, queue);
             }
             let list = &mut self.lists[self.used];
-            (list.port, list.queue, list.unicast) = (port, queue, 0);
+            (list.port, list.queue, list.unicast, list.tagged) = (port, queue, 0, false);
             list.frames.clear();
             self.used += 1;
         }
@@ -605,6 +608,7 @@ impl Forwarder {
         if burst.away.is_some() && !list.fetch(&*slot.port, burst) {
             return;
         }
+        burst.is_untagged = !list.tagged;
         let refills = slot.waiters.refills();
         let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
         let deliver = || blocked::delivering(list.port, deliver);

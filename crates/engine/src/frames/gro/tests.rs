@@ -127,6 +127,7 @@ fn with_burst<T>(
         let chain = TakenChain { token: token as u64, len: bytes.len() as u32, pieces };
         burst.add(chain, VnetHdr::LEN, token as u64 + 100).unwrap();
     }
+    burst.is_untagged = true;
     body(&burst)
 }
 
@@ -312,6 +313,34 @@ fn only_frames_with_the_same_egress_tag_are_merged_and_keep_it() {
         for (wire, frame) in got[0].on_the_wire().iter().zip(&frames) {
             assert_eq!([&wire[..12], &wire[16..]].concat(), *frame);
         }
+    });
+}
+
+#[test]
+fn a_row_has_all_frames_of_its_list_and_no_other() {
+    let frames = segments(1, 0..6);
+    with_burst(&frames, VnetHdr::default(), 4096, |burst| {
+        let row = |numbers: &[u16], caps| {
+            let outgoing: Vec<_> = numbers.iter().map(|it| Outgoing::untagged(*it)).collect();
+            let row = EgressList::new(burst, &outgoing, caps).plain_in_a_row()?;
+            Some(row.iter().map(|plain| plain.frame.token).collect::<Vec<_>>())
+        };
+        assert_eq!(row(&[0, 1, 2, 3, 4, 5], OffloadCaps::NONE), Some(vec![0, 1, 2, 3, 4, 5]));
+        assert_eq!(row(&[2, 3, 4], OffloadCaps::NONE), Some(vec![2, 3, 4]));
+        assert_eq!(row(&[5], OffloadCaps::NONE), Some(vec![5]));
+        assert_eq!(row(&[0, 2, 3], OffloadCaps::NONE), None, "one is not for this receiver");
+        assert_eq!(row(&[2, 3, 4], TSO), None, "they may merge");
+        assert_eq!(row(&[], OffloadCaps::NONE), None);
+        let outgoing = untagged(6);
+        let mut list = EgressList::new(burst, &outgoing, OffloadCaps::NONE);
+        list.plain_done(4);
+        assert_eq!(list.plain_in_a_row().map(|row| row.iter().len()), Some(2), "some are done");
+    });
+    let valid = VnetHdr { flags: vnet::F_DATA_VALID, ..VnetHdr::default() };
+    with_burst(&frames, valid, 4096, |burst| {
+        let outgoing = untagged(6);
+        let list = EgressList::new(burst, &outgoing, OffloadCaps::NONE);
+        assert!(list.plain_in_a_row().is_none(), "they have offloads");
     });
 }
 
