@@ -208,20 +208,23 @@ impl GuestMemory {
         self.table.get(after.checked_sub(1)?).filter(has)
     }
 
-    /// Returns `len` bytes at a guest-physical address, if `len` is not 0 and the largest region
-    /// holds all of them.
+    /// Returns a function that gives `len` bytes at a guest-physical address, if `len` is not 0 and
+    /// the largest region holds all of them. It has the place of the region as its own values, which
+    /// a loop need not load each time.
     #[inline(always)]
-    pub fn main_slice(&self, guest_address: u64, len: u32) -> Option<Slice<'_>> {
+    pub fn in_main<'m>(&'m self) -> impl Fn(u64, u32) -> Option<Slice<'m>> + Copy {
         let Translation { guest_address: first, size, start } = self.main;
-        let offset = guest_address.wrapping_sub(first);
-        // One comparison for both bounds of the length: less 1, a length of 0 is the largest
-        // number.
-        if offset >= size || u64::from(len).wrapping_sub(1) >= size - offset {
-            return None;
+        move |guest_address, len| {
+            let offset = guest_address.wrapping_sub(first);
+            // One comparison for both bounds of the length: less 1, a length of 0 is the largest
+            // number.
+            if offset >= size || u64::from(len).wrapping_sub(1) >= size - offset {
+                return None;
+            }
+            // SAFETY: offset < size, and `size` bytes from `start` are mapped while the region's
+            // `Mapping`, which self holds, lives; `len` bytes from there are among them.
+            Some(unsafe { Slice::new(start.add(offset as usize), len as usize) })
         }
-        // SAFETY: offset < size, and `size` bytes from `start` are mapped while the region's
-        // `Mapping`, which self holds, lives; `len` bytes from there are among them.
-        Some(unsafe { Slice::new(start.add(offset as usize), len as usize) })
     }
 
     /// Returns `len` bytes at a guest-physical address, if one region holds all of them.

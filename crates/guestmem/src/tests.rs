@@ -179,7 +179,8 @@ fn a_run_of_elements_ends_at_the_last_one() {
         element.write_second(word);
     }
     let words_at = elements.word_reader();
-    assert_eq!((words_at(3), words_at(4)), (Some([0, 2]), None));
+    assert_eq!((words_at(3), words_at(4)), (Some((0, 2, 0)), None));
+    assert_eq!(words_at(2), Some((0, 1, 0x8000_0000)));
     assert_eq!(window.read::<8>(0x48), [1, 0, 0, 0, 0, 0, 0, 0x80], "the third's second half");
     let third = elements.get(2);
     assert_eq!(third.load_second_acquire(|flags| flags == 0x8000), Some(0x8000_0000_0000_0001));

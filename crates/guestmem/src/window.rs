@@ -293,14 +293,14 @@ impl<const N: usize> Elements<N> {
 
 impl Elements<2> {
     /// Returns a function that reads the little-endian 16-bit element of a free-running number, in a
-    /// ring whose size is a power of two. It has the place of the elements as its own values, which
+    /// ring whose size is a power of two: the number's higher bits do not count. It has the place of the elements as its own values, which
     /// a loop need not load each time.
     #[inline(always)]
-    pub fn reader(&self) -> impl Fn(u16) -> u16 {
+    pub fn reader(&self) -> impl Fn(usize) -> u16 {
         let (start, last) = (self.start, self.last);
         move |number| {
             // SAFETY: `last + 1` elements from `start` are in the window, and the index is at most `last`.
-            let element = unsafe { start.add((usize::from(number) & last) * 2) };
+            let element = unsafe { start.add((number & last) * 2) };
             // SAFETY: at a multiple of 2 (`Window::elements`), mapped while self lives. See `Window::atomic`.
             let element = unsafe { AtomicU16::from_ptr(element.as_ptr().cast()) };
             u16::from_le(element.load(Ordering::Relaxed))
@@ -309,10 +309,10 @@ impl Elements<2> {
 }
 
 impl Elements<16> {
-    /// Returns a function that reads the two words of an element, each once; none beyond the last
-    /// element. See [`reader`](Elements::reader).
+    /// Returns a function that reads the first half of an element and both parts of the second,
+    /// each once; none beyond the last element. See [`reader`](Elements::reader).
     #[inline(always)]
-    pub fn word_reader(&self) -> impl Fn(u16) -> Option<[u64; 2]> {
+    pub fn word_reader(&self) -> impl Fn(u16) -> Option<(u64, u32, u32)> {
         let (start, last) = (self.start, self.last);
         move |index| {
             let index = usize::from(index);
@@ -320,11 +320,14 @@ impl Elements<16> {
                 return None;
             }
             // SAFETY: `last + 1` elements from `start` are in the window.
-            let words = unsafe { start.add(index * 16) }.cast::<u64>();
-            // SAFETY: an element has two words, at a multiple of 8 (`Window::elements`), mapped while
-            // self lives.
-            let words = unsafe { [words.read_volatile(), words.add(1).read_volatile()] };
-            Some(words.map(u64::from_le))
+            let first = unsafe { start.add(index * 16) }.cast::<u64>();
+            // SAFETY: an element has 8 bytes and twice 4, at a multiple of 8 (`Window::elements`),
+            // mapped while self lives.
+            let (first, [second, third]) = unsafe {
+                let parts = first.add(1).cast::<u32>();
+                (first.read_volatile(), [parts.read_volatile(), parts.add(1).read_volatile()])
+            };
+            Some((u64::from_le(first), u32::from_le(second), u32::from_le(third)))
         }
     }
 }

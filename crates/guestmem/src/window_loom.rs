@@ -222,18 +222,21 @@ impl<const N: usize> Elements<N> {
 
 impl Elements<2> {
     /// Returns a function that reads the 16-bit element of a free-running number.
-    pub fn reader(&self) -> impl Fn(u16) -> u16 {
-        |number| self.window.load(self.at(self.around(number)))
+    pub fn reader(&self) -> impl Fn(usize) -> u16 {
+        |number| self.window.load(self.at(number & self.last))
     }
 }
 
 impl Elements<16> {
-    /// Returns a function that reads the two words of an element; none beyond the last element.
-    pub fn word_reader(&self) -> impl Fn(u16) -> Option<[u64; 2]> {
+    /// Returns a function that reads the first half of an element and both parts of the second; none
+    /// beyond the last element.
+    pub fn word_reader(&self) -> impl Fn(u16) -> Option<(u64, u32, u32)> {
         |index| {
             let index = Some(usize::from(index)).filter(|index| *index <= self.last)?;
             let at = self.at(index);
-            Some([at, at + 8].map(|at| u64::from_le_bytes(self.window.read(at))))
+            let [second, third] =
+                [at + 8, at + 12].map(|at| u32::from_le_bytes(self.window.read(at)));
+            Some((u64::from_le_bytes(self.window.read(at)), second, third))
         }
     }
 }

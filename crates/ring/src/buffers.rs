@@ -132,9 +132,10 @@ impl Descriptor {
         }
     }
 
+    /// A descriptor of these words: address, length, and the two other fields.
     #[inline(always)]
-    pub(crate) fn of_words([address, rest]: [u64; 2]) -> Self {
-        Self { address, rest }
+    pub(crate) fn of_words((address, len, others): (u64, u32, u32)) -> Self {
+        Self { address, rest: u64::from(len) | u64::from(others) << 32 }
     }
 
     #[inline(always)]
@@ -187,18 +188,18 @@ pub(crate) fn plain_flags(direction: Direction) -> u16 {
     if direction == Direction::Writable { DESC_F_WRITE } else { 0 }
 }
 
-/// The buffer of a chain of `only` this descriptor, if it is valid and in the largest region, as nearly all are. `None`
-/// does not mean that the chain is invalid.
+/// The buffer of a chain of `only` this descriptor, if it is valid and [in the largest region](GuestMemory::in_main), as
+/// nearly all are. `None` does not mean that the chain is invalid.
 #[inline(always)]
 pub(crate) fn plain_buffer<'m>(
     only: Descriptor,
     direction: Direction,
-    memory: &'m GuestMemory,
+    in_main: impl Fn(u64, u32) -> Option<Slice<'m>>,
 ) -> Option<Slice<'m>> {
     if only.flags() & PLAIN_FLAGS != plain_flags(direction) {
         return None;
     }
-    memory.main_slice(only.address(), only.len())
+    in_main(only.address(), only.len())
 }
 
 /// Checks the buffer of `descriptor`, appends it to `pieces` and its length to `len`. A buffer of 0 bytes, which the

@@ -381,6 +381,7 @@ impl PackedDevice {
         let (mut lists, mut taken) = (0, 0);
         // There is room in the ring for all lists in flight.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
+        let in_main = memory.in_main();
         while lists < max {
             let flags = self.marks(at) | plain_flags(direction);
             let mut place = at;
@@ -388,7 +389,7 @@ impl PackedDevice {
                 append(chains, self.run(at, (max - lists).min(room - taken)), |descriptor| {
                     let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
                     let word = descriptor.load_second_acquire(is_plain)?;
-                    let front = memory.main_slice(descriptor.read_first(), word as u32)?;
+                    let front = in_main(descriptor.read_first(), word as u32)?;
                     let token = Token::packed((word >> 32) as u16, 1, place);
                     place = place.wrapping_add(1);
                     Some(note(Taken::plain(token, front)))

@@ -156,11 +156,12 @@ impl SplitDevice {
         self.fetch(count);
         let Self { heads, descriptors, config, next_avail, .. } = self;
         let (head_at, words_at) = (heads.reader(), descriptors.word_reader());
-        let (from, mut result) = (*next_avail, Ok(()));
+        let in_main = memory.in_main();
+        let (from, mut result) = (usize::from(*next_avail), Ok(()));
         let taken = append(chains, 0..usize::from(count), |nth| {
-            let head = head_at(from.wrapping_add(nth as u16));
+            let head = head_at(from + nth);
             let words = words_at(head).map(Descriptor::of_words);
-            match words.and_then(|only| plain_buffer(only, direction, memory)) {
+            match words.and_then(|only| plain_buffer(only, direction, in_main)) {
                 Some(front) => Some(note(Taken::plain(Token::split(head), front))),
                 None => match walk(descriptors, config, direction, head, memory, pieces) {
                     Ok(taken) => Some(note(taken)),
@@ -171,7 +172,7 @@ impl SplitDevice {
                 },
             }
         });
-        *next_avail = from.wrapping_add(taken as u16); // a burst
+        *next_avail = next_avail.wrapping_add(taken as u16); // a burst
         result
     }
 
@@ -184,7 +185,7 @@ impl SplitDevice {
         let mut nth = if count > 1 { 0 } else { count };
         let head_at = self.heads.reader();
         while nth < count {
-            let head = head_at(self.next_avail.wrapping_add(nth));
+            let head = head_at(usize::from(self.next_avail) + usize::from(nth));
             self.descriptors.prefetch(self.descriptors.around(head));
             nth += DESCRIPTORS_PER_LINE;
         }
