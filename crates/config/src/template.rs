@@ -290,7 +290,7 @@ mod tests {
             uplinks: Vec::new(),
             vifs: now.vifs.iter().map(vif(true)).chain(by_hand.iter().map(vif(false))).collect(),
             xen: None,
-            able: reload::Able { sockets: &|_| true, uplinks: true, pin_vcpus: true },
+            able: reload::Able { sockets: &|_, _| true, uplinks: true, pin_vcpus: true },
         })
     }
 

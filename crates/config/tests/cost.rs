@@ -116,7 +116,7 @@ fn no_configuration_takes_more_memory_than_was_counted_before() {
         uplinks: Vec::new(),
         vifs: Vec::new(),
         xen: None,
-        able: Able { sockets: &|_| true, uplinks: true, pin_vcpus: true },
+        able: Able { sockets: &|_, _| true, uplinks: true, pin_vcpus: true },
     };
     for kind in &KINDS {
         let text = longest(kind, COST_MAX, cost::to_read);
