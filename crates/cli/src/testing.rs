@@ -13,6 +13,7 @@ pub(crate) fn explanation(name: &str) -> VifExplanation {
         calls: CallSettings::default(),
         budget_breaches: Default::default(),
         queue_pairs: Default::default(),
+        rings: Default::default(),
         queues: Vec::new(),
         split: None,
         agent: None,

@@ -6,9 +6,8 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
-use weir_config::{PortName, SocketPath, SocketRole, VifConfig};
+use weir_config::{PortName, RingSize, SocketPath, SocketRole, VifConfig};
 use weir_libvirt::xml::{RECONNECT_SECS, escaped};
-use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
@@ -189,12 +188,13 @@ fn qemu_devices(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         let mq = if pairs > 1 { ",mq=on" } else { "" };
         let vectors = options.vectors(pairs);
         let mtu = vif.mtu.map(|mtu| format!(",host_mtu={mtu}")).unwrap_or_default();
+        let [rx_ring, tx_ring] = vif.ring_sizes();
         lines.push(format!("-chardev socket,id=weir-{name},path={path},{link}"));
         lines
             .push(format!("-netdev vhost-user,id=weir-{name},chardev=weir-{name},queues={queues}"));
         lines.push(format!(
             "-device virtio-net-pci,netdev=weir-{name},mac={}{mq},vectors={vectors}\
-             ,rx_queue_size={QUEUE_SIZE},tx_queue_size={QUEUE_SIZE}{mtu}",
+             ,rx_queue_size={rx_ring},tx_queue_size={tx_ring}{mtu}",
             vif.mac_or_derived(),
         ));
     }
@@ -349,9 +349,17 @@ fn cloud_hypervisor(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, V
             SocketRole::Client => "server",
         };
         let mtu = vif.mtu.map(|mtu| format!(",mtu={mtu}")).unwrap_or_default();
+        let [rx_ring, tx_ring] = vif.ring_sizes();
+        let size = rx_ring.max(tx_ring);
+        if rx_ring != tx_ring {
+            args.notes.push(format!(
+                "cloud-hypervisor has one size for all rings of {}: {size}",
+                vif.name
+            ));
+        }
         args.lines.push(format!(
             "--net vhost_user=on,socket={path},vhost_mode={mode},num_queues={queues}\
-             ,queue_size={QUEUE_SIZE},mac={}{mtu}",
+             ,queue_size={size},mac={}{mtu}",
             vif.mac_or_derived(),
         ));
         if vif.mode == SocketRole::Server {
@@ -376,6 +384,9 @@ fn crosvm(vifs: &[VifConfig]) -> Result<VmArgs, VmArgsError> {
             args.notes.push(format!(
                 "crosvm has no option for the MAC address: set {mac} inside the guest"
             ));
+        }
+        if vif.ring_sizes() != [RingSize::DEFAULT; 2] {
+            args.notes.push(format!("crosvm chooses the sizes of the rings of {}", vif.name));
         }
         args.notes.push(format!("start weir before the VM, so that {} is there", vif.socket));
     }

@@ -189,6 +189,8 @@ const SET: [(&str, &[&str]); 3] = [
         "a",
         &[
             "queues=2",
+            "rx_ring=512",
+            "tx_ring=256",
             "latency_budget=2ms",
             "moderation=aggregate",
             "rx_usecs=50",

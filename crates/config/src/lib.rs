@@ -112,9 +112,9 @@ pub use values::{
     Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
     InterfaceName, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu,
     NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName,
-    QueuePairs, Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode,
-    SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName,
-    ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup,
+    SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind,
+    UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
 };
 pub use vif::{VifChanges, VifConfig};
 pub use xen::{Bridges, XenConfig};

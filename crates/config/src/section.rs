@@ -22,9 +22,9 @@ use super::values::{
     Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
     InterfaceName, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu,
     NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName,
-    QueuePairs, Realization, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode,
-    SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName,
-    ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup,
+    SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind,
+    UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// The label of a value that is well written and cannot be so.
@@ -488,6 +488,7 @@ from_toml_integer! {
     UdpPort = "a UDP port, such as 4789";
     Dscp = "a DSCP, such as 46, or \"inherit\"";
     QueuePairs = "a number of queues, such as 2";
+    RingSize = "256, 512 or 1024";
     FdbEntries = "a number of addresses, such as 131072";
     RxUsecs = "a number of microseconds, such as 200";
     RxFrames = "a number of frames, such as 32";

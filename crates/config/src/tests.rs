@@ -98,6 +98,8 @@ fn every_key_is_read() {
         mode = "client"
         socket_mode = "0660"
         queues = 2
+        rx_ring = 512
+        tx_ring = 256
         latency_budget = "1ms"
         moderation = "aggregate"
         rx_usecs = 200
@@ -158,6 +160,8 @@ fn every_key_is_read() {
         mode: SocketRole::Client,
         socket_mode: Some("0660".parse().unwrap()),
         queues: 2.try_into().unwrap(),
+        rx_ring: Some(512.try_into().unwrap()),
+        tx_ring: Some(256.try_into().unwrap()),
         latency_budget: Some("1ms".parse().unwrap()),
         moderation: Moderation(Kind::Aggregate),
         rx_usecs: Some(200.try_into().unwrap()),
@@ -706,6 +710,10 @@ fn bad_values_are_refused() {
         "queues = -1",
         "queues = 99999999999999999999999999",
         "queues = 1.5",
+        "rx_ring = 300",
+        "tx_ring = 128",
+        "tx_ring = 2048",
+        "rx_ring = \"512\"",
         "latency_budget = \"1001ms\"",
         "latency_budget = \"99999999999999999999s\"",
         "latency_budget = \"18446744073709551615s\"",

@@ -13,7 +13,8 @@ use super::sharing::{Sharing, SharingChanges};
 use super::storm::{StormChanges, StormControl};
 use super::values::{
     ContainerBytes, LatencyBudget, MacAddress, MemoryMax, Mtu, Owner, PortName, QueuePairs,
-    RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName, VlanMode,
+    RingSize, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName,
+    VlanMode,
 };
 
 /// Why keys of the socket are fixed.
@@ -21,6 +22,10 @@ const SOCKET_EXISTS: &str =
     "the socket exists; `weir vif del NAME` and a reload disconnect its guest";
 /// The reason why a template lacks a key.
 const EACH_ITS_OWN: &str = "each interface has its own";
+/// When a virtual machine gets the rings that it is asked for.
+const WITH_ARGUMENTS: &str = "when its VM starts with new arguments";
+/// Why a Xen guest has no ring of another size.
+const ONE_PAGE: &str = "a ring of a Xen guest is one page";
 /// What a Xen guest has in place of a socket.
 const IN_XENSTORE: &str = "a Xen guest is met in xenstore";
 
@@ -48,6 +53,14 @@ keys! {
         /// Most queue pairs the guest may use.
         queues: QueuePairs => Option<QueuePairs> = QueuePairs::default(),
             [later("when its front end connects again")];
+        /// Entries of each ring on which the guest receives; without it as many as QEMU gives.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        rx_ring: Option<RingSize> => Change<RingSize> = None,
+            [later(WITH_ARGUMENTS), not_of_xen(ONE_PAGE)];
+        /// Entries of each ring from which the guest sends; without it as many as QEMU gives.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tx_ring: Option<RingSize> => Change<RingSize> = None,
+            [later(WITH_ARGUMENTS), not_of_xen(ONE_PAGE)];
         /// The interface's own latency budget; without it the switch's holds.
         latency_budget: Option<LatencyBudget> => Change<LatencyBudget> = None, [];
         /// When the guest is called.
@@ -162,6 +175,11 @@ impl VifConfig {
     /// The port's MTU: the configured one, or Ethernet's 1500.
     pub fn mtu(&self) -> Mtu {
         self.mtu.unwrap_or(Mtu::ETHERNET)
+    }
+
+    /// The entries of each ring for which the virtual machine is asked: to receive, and to send.
+    pub fn ring_sizes(&self) -> [RingSize; 2] {
+        [self.rx_ring, self.tx_ring].map(|size| size.unwrap_or(RingSize::DEFAULT))
     }
 
     /// The configured MAC address, or else the one derived from the name.

@@ -1,7 +1,6 @@
 //! The elements of a domain's XML that connect it to an interface.
 
 use weir_config::{SocketRole, VifConfig};
-use weir_limits::QUEUE_SIZE_SUGGESTED as QUEUE_SIZE;
 
 /// Seconds between two attempts of a VM monitor to reach weir.
 pub const RECONNECT_SECS: u32 = 1;
@@ -36,8 +35,9 @@ pub fn interface(vif: &VifConfig) -> Vec<String> {
         }
     }
     xml.push("  <model type='virtio'/>".into());
+    let [rx_ring, tx_ring] = vif.ring_sizes();
     xml.push(format!(
-        "  <driver queues='{}' rx_queue_size='{QUEUE_SIZE}' tx_queue_size='{QUEUE_SIZE}'/>",
+        "  <driver queues='{}' rx_queue_size='{rx_ring}' tx_queue_size='{tx_ring}'/>",
         vif.queues
     ));
     if let Some(mtu) = vif.mtu {

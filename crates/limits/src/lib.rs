@@ -172,6 +172,8 @@ pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Entries of a virtqueue that `weir qemu-args` suggests and built-in guests use: the most that QEMU gives a vhost-user
 /// device (`VIRTQUEUE_MAX_SIZE`; other back ends get 256 for TX).
 pub const QUEUE_SIZE_SUGGESTED: u16 = 1024;
+/// Smallest virtqueue that QEMU gives a network device (`VIRTIO_NET_RX_QUEUE_MIN_SIZE`, and the same for TX).
+pub const QUEUE_SIZE_ASKED_MIN: u16 = 256;
 /// Most queue pairs of one interface.
 pub const QUEUE_PAIRS_MAX: usize = 8;
 /// Most uplinks of a bond, which has at least one queue of each.

@@ -8,8 +8,8 @@ use utoipa::ToSchema;
 use weir_config::{Moderation, PortName};
 
 use crate::stats::{
-    BlockStats, CallSettings, GuardExplanation, PortState, QueuePairNumbers, RuleStats, SilentRing,
-    Times,
+    BlockStats, CallSettings, GuardExplanation, PortState, QueuePairNumbers, RingSizes, RuleStats,
+    SilentRing, Times,
 };
 
 mod dispatch;
@@ -91,6 +91,9 @@ pub struct VifExplanation {
     /// Numbers of queue pairs.
     #[serde(default)]
     pub queue_pairs: QueuePairNumbers,
+    /// Sizes of the rings.
+    #[serde(default)]
+    pub rings: RingSizes,
     /// Each receive queue.
     pub queues: Vec<QueueExplanation>,
     /// The manager's split of the budget; none for a policy that takes no part in the split.

@@ -12,6 +12,7 @@ use weir_switch::explain::{
 };
 use weir_switch::stats::{
     BlockStats, BondStats, BondUplinkStats, CallSettings, GuardExplanation, LeaseExplanation,
+    RingSizes,
 };
 use weir_text::{Table, decimal, ratio, time};
 
@@ -127,6 +128,7 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
     }
     write!(f, "\n\n{table}")?;
     queue_pairs(f, &it.queue_pairs)?;
+    rings(f, &it.rings)?;
     dispatch(f, &it.dispatch)?;
     sharing(f, &it.sharing)?;
     receiving(f, &it.receiving)?;
@@ -157,6 +159,25 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
         writeln!(f, "told too late: {breaches}")?;
     }
     rules(f, [(it.name.as_str(), it.filter.as_slice())])
+}
+
+/// The sizes of the rings in service.
+fn rings(f: &mut String, it: &RingSizes) -> fmt::Result {
+    let side = |(side, _, sizes): (&str, _, &[u32])| {
+        let mut sizes = sizes.to_vec();
+        sizes.dedup();
+        let sizes: Vec<_> = sizes.iter().map(u32::to_string).collect();
+        (!sizes.is_empty()).then(|| format!("{side} {}", sizes.join(", ")))
+    };
+    let sides: Vec<_> = it.sides().into_iter().filter_map(side).collect();
+    if sides.is_empty() {
+        return Ok(());
+    }
+    write!(f, "entries of a ring: {}", sides.join("; "))?;
+    match it.note() {
+        Some(note) => writeln!(f, "; {note}"),
+        None => writeln!(f),
+    }
 }
 
 /// The security groups, and the frames that they refused.

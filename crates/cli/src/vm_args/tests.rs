@@ -150,6 +150,26 @@ fn libvirt_xml() {
 }
 
 #[test]
+fn a_vm_is_asked_for_the_rings_of_its_interface() {
+    let mut vif = vif("web0");
+    vif.rx_ring = Some(512.try_into().unwrap());
+    vif.tx_ring = Some(256.try_into().unwrap());
+    let asks = |monitor: Monitor, has: &str| {
+        let VmArgs { lines, notes } = monitor.args(std::slice::from_ref(&vif), &options()).unwrap();
+        assert!(lines.join("\n").contains(has), "{lines:?}");
+        notes
+    };
+    for monitor in [Monitor::Qemu, Monitor::Proxmox, Monitor::Vmspawn, Monitor::Incus] {
+        asks(monitor, ",rx_queue_size=512,tx_queue_size=256");
+    }
+    asks(Monitor::Libvirt, " rx_queue_size='512' tx_queue_size='256'/>");
+    let notes = asks(Monitor::CloudHypervisor, ",queue_size=512,");
+    assert!(notes.iter().any(|note| note.ends_with("all rings of web0: 512")), "{notes:?}");
+    let notes = asks(Monitor::Crosvm, "--vhost-user net");
+    assert!(notes.iter().any(|note| note.contains("the rings of web0")), "{notes:?}");
+}
+
+#[test]
 fn a_guest_has_one_port_for_its_agent() {
     let with_agent = |name: &str, agent: &str| {
         let mut vif = vif(name);

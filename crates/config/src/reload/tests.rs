@@ -76,6 +76,8 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("mode", "", "mode = \"client\"", false),
     ("socket_mode", "", "socket_mode = \"0660\"", false),
     ("queues", "", "queues = 4", true),
+    ("rx_ring", "", "rx_ring = 512", true),
+    ("tx_ring", "", "tx_ring = 256", true),
     ("latency_budget", "", "latency_budget = \"1ms\"", true),
     ("moderation", "", "moderation = \"immediate\"", true),
     ("rx_usecs", "moderation = \"backend\"", "rx_usecs = 20", true),

@@ -23,8 +23,8 @@ pub use names::{
     SecurityGroup, SocketMode, SocketPath, TemplateName, UserName,
 };
 pub use numbers::{
-    ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RxFrames, RxUsecs,
-    UdpPort, Vid, Vni, Weight, WorkerCount,
+    ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RingSize, RxFrames,
+    RxUsecs, UdpPort, Vid, Vni, Weight, WorkerCount,
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};

@@ -156,6 +156,58 @@ bounded_integer! {
     QueuePairs(u8) = 1, limits::QUEUE_PAIRS_MAX as u8
 }
 
+/// The entries of a virtqueue for which a virtual machine is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u64", into = "u64")]
+pub struct RingSize(u16);
+
+impl RingSize {
+    /// The entries that a virtual machine is asked for where nothing else is set.
+    pub const DEFAULT: Self = Self(limits::QUEUE_SIZE_SUGGESTED);
+    /// QEMU takes powers of two between its bounds.
+    const CHOICES: [&str; 3] = ["256", "512", "1024"];
+
+    /// The number.
+    pub const fn get(self) -> u16 {
+        self.0
+    }
+
+    /// The error for a number, as text, that is none of the sizes.
+    pub(crate) fn out_of_range(value: String) -> ValueError {
+        ValueError::NotAChoice { value, choices: &Self::CHOICES }
+    }
+}
+
+impl TryFrom<u64> for RingSize {
+    type Error = ValueError;
+    fn try_from(value: u64) -> Result<Self, ValueError> {
+        value.to_string().parse()
+    }
+}
+
+impl FromStr for RingSize {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let choice = Self::CHOICES.iter().position(|choice| *choice == text);
+        let size = choice.map(|nth| Self(limits::QUEUE_SIZE_ASKED_MIN << nth));
+        size.ok_or_else(|| Self::out_of_range(text.into()))
+    }
+}
+
+schema_as!(RingSize, u64);
+
+impl From<RingSize> for u64 {
+    fn from(size: RingSize) -> u64 {
+        size.0.into()
+    }
+}
+
+impl fmt::Display for RingSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 bounded_integer! {
     /// A number of worker threads.
     WorkerCount(u8) = 1, limits::WORKERS_MAX as u8
@@ -230,4 +282,21 @@ impl Mtu {
 
     /// The usual MTU of Ethernet, and the default of a port.
     pub const ETHERNET: Self = Self(1500);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ring_sizes_are_the_powers_of_two_that_qemu_takes() {
+        let sizes = RingSize::CHOICES.map(|choice| choice.parse::<RingSize>().unwrap().get());
+        let (least, most) = (limits::QUEUE_SIZE_ASKED_MIN, limits::QUEUE_SIZE_SUGGESTED);
+        assert_eq!(sizes, [least, 2 * least, most]);
+        for bad in ["0", "255", "300", "2048", "0256", "", "-256"] {
+            assert!(bad.parse::<RingSize>().is_err(), "{bad}");
+        }
+        assert_eq!(RingSize::try_from(512).unwrap().to_string(), "512");
+        assert!(RingSize::try_from(65792).is_err());
+    }
 }

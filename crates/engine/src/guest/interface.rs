@@ -218,6 +218,9 @@ pub trait AnyInterface: Send + Sync {
 
     /// Call times over all of the interface's receive queues.
     fn call_times(&self) -> CallTimes;
+
+    /// The entries of each queue pair's rings, to receive and to send; 0 of a ring that is not in service.
+    fn ring_sizes(&self) -> Vec<[u32; 2]>;
 }
 
 impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T, R> {
@@ -284,5 +287,11 @@ impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T
             }
         }
         CallTimes { hold: times.hold.summary(), latency: times.latency.summary(), decision }
+    }
+
+    fn ring_sizes(&self) -> Vec<[u32; 2]> {
+        self.pairs()
+            .map(|pair| [lock(&pair.rx).queue.size(), pair.tx.lock().queue.size()])
+            .collect()
     }
 }

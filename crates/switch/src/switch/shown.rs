@@ -33,8 +33,8 @@ use crate::named::NoSuchPort;
 use crate::stats::{
     BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats, MemberStats,
     MulticastStats, PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers,
-    QueuePairStats, QueueStats, RuleStats, SessionStats, StageStats, StillThread, SwitchStats,
-    Unclosed, WorkerStats, descriptors, limits,
+    QueuePairStats, QueueStats, RingSizes, RuleStats, SessionStats, StageStats, StillThread,
+    SwitchStats, Unclosed, WorkerStats, descriptors, limits,
 };
 use crate::watchdog::{Still, still};
 
@@ -79,6 +79,7 @@ impl Switch {
             calls: CallSettings::of(&vif.config),
             budget_breaches: breaches(vif.port.interface().counters()),
             queue_pairs: vif.queue_pairs(),
+            rings: RingSizes::of(&vif.config, &vif.port.interface().ring_sizes()),
             queues: vif.port.interface().decisions().into_iter().enumerate().map(queue).collect(),
             split,
             agent,

@@ -12,7 +12,7 @@ use weir_wire::{Mac, Offload};
 use super::*;
 use crate::control::{ControlHandler as _, Request};
 use crate::explain::VifExplanation;
-use crate::stats::{PortKind, PortStats, QueuePairNumbers, Silence, SilentRing};
+use crate::stats::{PortKind, PortStats, QueuePairNumbers, RingSizes, Silence, SilentRing};
 
 mod addresses;
 mod bonds;
@@ -324,4 +324,25 @@ fn a_ring_that_is_never_served_is_told_in_stats_and_in_explain() {
     let json = serde_json::to_value(bench.port("a")).unwrap();
     let expected = serde_json::json!([{ "ring": 1, "why": "buffers_without_kick" }]);
     assert_eq!(json["silent"], expected);
+}
+
+#[test]
+fn rings_are_shown_as_they_are_and_as_their_vm_is_to_have_them() {
+    let bench = Bench::new();
+    assert_eq!(bench.explain("a").rings.rx_in_use, [0; 0], "there is no guest");
+    let (guest, _pairs) = bench.guest("a", 1, 1);
+    let size = u32::from(VifOptions::new(Mac(mac(1))).queue_size);
+    let RingSizes { rx_in_use, tx_in_use, .. } = bench.explain("a").rings;
+    assert_eq!((rx_in_use, tx_in_use), (vec![size], vec![size]));
+    let other = if size == 512 { 1024 } else { 512 };
+    let Response::Noted { note } = bench.set("a", &format!("rx_ring={other}")) else {
+        panic!("the guest has its rings")
+    };
+    assert_eq!(note, "rx_ring: when its VM starts with new arguments");
+    let note = bench.explain("a").rings.note().unwrap();
+    assert!(note.starts_with(&format!("`rx_ring` is {other}: ")), "{note}");
+    bench.set("a", "rx_ring=none");
+    assert_eq!(bench.explain("a").rings.note(), None);
+    drop(guest);
+    eventually("its rings end", || bench.explain("a").rings.tx_in_use.is_empty());
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use weir_config::{GuardMode, RuleDirection};
 use weir_switch::explain::{HostHeard, MoveExplanation, QueueExplanation, SteeringQueue};
-use weir_switch::stats::{QueuePairNumbers, Silence, SilentRing, Times};
+use weir_switch::stats::{QueuePairNumbers, RingSizes, Silence, SilentRing, Times};
 
 use super::super::text;
 use super::*;
@@ -30,6 +30,12 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
         },
         budget_breaches: BTreeMap::from([("asked_late".into(), 2)]),
         queue_pairs: QueuePairNumbers { configured: 4, session: Some(2), in_use: 2 },
+        rings: RingSizes {
+            rx_ring: Some(512.try_into().unwrap()),
+            tx_ring: Some(256.try_into().unwrap()),
+            rx_in_use: vec![1024, 1024],
+            tx_in_use: vec![256],
+        },
         queues: vec![queue(0), queue(1)],
         dispatch: DispatchExplanation {
             workers: vec![Some(1), None],
@@ -64,6 +70,7 @@ fn explanation_for_people() {
         0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
         1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
     queue pairs: 2 in use of 2; `queues` is 4 now: that is offered when the front end connects again
+    entries of a ring: rx 1024; tx 256; `rx_ring` is 512: the VM has other arguments, see `weir qemu-args`
     workers, by queue: 1, none yet
     3 s ago: queue 0, 42% of a core, from worker 0 to 1: its worker was busier
     share: 100% of the workers' time (500 ms), entitled to 100% (weight 2 of 2 of those that sent); limited by its rate (waits: 5,000)

@@ -12,6 +12,7 @@ use crate::control::ReloadOutcome;
 /// Settings that are good by themselves, in each combination.
 const SETTINGS: &[&str] = &[
     "queues = 2",
+    "rx_ring = 512",
     "mtu = 1400",
     "memory_max = \"1GiB\"",
     "access_platform = true",
