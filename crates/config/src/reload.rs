@@ -13,8 +13,8 @@ use super::check::{TableFault, Whole};
 use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
     Config, GroupConfig, GroupIds, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
-    OverlayConfig, PlacementConfig, PortName, SocketPath, SocketRole, SwitchConfig, TemplateConfig,
-    Templates, UplinkConfig, VifConfig, XenConfig,
+    OverlayConfig, PlacementConfig, PortName, Schedule, SocketPath, SocketRole, SwitchConfig,
+    TemplateConfig, Templates, UplinkConfig, VifConfig, XenConfig,
 };
 
 mod save;
@@ -130,6 +130,8 @@ impl std::fmt::Debug for Able<'_> {
 pub struct Steps {
     /// The new default latency budget.
     pub latency_budget: Option<LatencyBudget>,
+    /// The new schedule.
+    pub schedule: Option<Schedule>,
     /// The new placement.
     pub placement: Option<PlacementConfig>,
     /// All groups of the file, if one differs.
@@ -214,6 +216,7 @@ impl Running<'_> {
         if now.latency_budget != file.latency_budget {
             steps.latency_budget = Some(file.latency_budget);
         }
+        steps.schedule = (now.schedule != file.schedule).then_some(file.schedule);
         let placement =
             PlacementConfig { pin_vcpus: !pins && file.placement.pin_vcpus, ..file.placement };
         if now.placement != placement {
@@ -385,6 +388,7 @@ impl Running<'_> {
         after.uplinks.extend(uplinks());
         after.groups = steps.groups.as_ref().unwrap_or(self.groups);
         after.templates = steps.templates.as_ref().unwrap_or(self.templates);
+        after.schedule = steps.schedule.unwrap_or(after.schedule);
         after.latency_budget = steps.latency_budget.unwrap_or(after.latency_budget);
         let reason = |it: &TableFault| match it.fault.keys {
             // The file's networks take effect only after a restart.

@@ -20,7 +20,7 @@ keys! {
         /// The budget of every interface that has none of its own.
         latency_budget: LatencyBudget = LatencyBudget::DEFAULT, [];
         /// By which rule workers give turns to those who send.
-        schedule: Schedule = Schedule::default(), [fixed(NEEDS_A_RESTART)];
+        schedule: Schedule = Schedule::default(), [];
         /// Addresses that the forwarding table has room for.
         fdb_entries: FdbEntries = FdbEntries::default(), [fixed(NEEDS_A_RESTART)];
         /// The control socket.

@@ -15,7 +15,7 @@ use thread_priority::{
 use weir_fabric::{Fabric, PortConfig, PortError, PortId, SourceGuard};
 use weir_groups::Policy;
 use weir_limits::WORKERS_MAX;
-use weir_policy::schedule::Share;
+use weir_policy::schedule::{Kind, Share};
 
 use crate::frames::port::{Port, Side};
 use crate::frames::queue_ref::QueueRef;
@@ -205,6 +205,18 @@ impl Engine {
         self.shared.shares.set(id, share, limit);
         // A worker that sleeps until a port may send again can now be due earlier.
         self.wake();
+    }
+
+    /// The rule by which workers give turns.
+    pub fn schedule(&self) -> Kind {
+        self.shared.shares.schedule()
+    }
+
+    /// Changes the rule by which workers give turns, between two bursts, and returns the old one. Shares stay.
+    pub fn set_schedule(&self, schedule: Kind) -> Kind {
+        let old = self.shared.shares.set_schedule(schedule);
+        self.wake();
+        old
     }
 
     /// Limits the traffic that a port receives from now on, starting with full buckets. Excess frames are dropped and

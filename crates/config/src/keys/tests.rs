@@ -42,7 +42,11 @@ fn bounds(table: &str, key: &str) -> Vec<String> {
             }
         }
         if let Some((_, choices)) = text.split_once(" is not one of ") {
-            bounds.extend(choices.split('`').skip(1).step_by(2).map(|word| format!("\"{word}\"")));
+            let written = |word: &str| match word.parse::<u64>() {
+                Ok(_) => word.to_owned(),
+                Err(_) => format!("\"{word}\""),
+            };
+            bounds.extend(choices.split('`').skip(1).step_by(2).map(written));
         }
     }
     bounds

@@ -184,6 +184,34 @@ fn weights_that_change_while_traffic_flows_count() {
 }
 
 #[test]
+fn a_schedule_that_changes_while_traffic_flows_holds_from_then_on() {
+    let schedule = Kind::RoundRobin;
+    let engine =
+        Engine::start_with(Options { schedule, workers: 1, ..Options::default() }).unwrap();
+    let ports = [7, 20, 3].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
+    for (port, weight) in ports.iter().zip([1, 1, 2]) {
+        engine.set_share(port.id, Share { weight, window: None }, RateLimit::NONE);
+    }
+    let shares = |used: &[f64]| {
+        let all: f64 = used.iter().sum();
+        [0, 1, 2].map(|n| used[n] / all)
+    };
+    let is = |used: &[f64], wanted: [f64; 3]| {
+        shares(used).iter().zip(wanted).all(|(share, wanted)| (share / wanted - 1.0).abs() <= 0.1)
+    };
+    let by_cost = |used: &[f64]| shares(used)[1] > 0.5;
+    let used = run_until(&engine, &ports, 50_000_000, by_cost);
+    assert!(by_cost(&used), "{used:?}");
+    assert_eq!(engine.set_schedule(Kind::Drr), Kind::RoundRobin);
+    let by_weight = |used: &[f64]| is(used, [0.25, 0.25, 0.5]);
+    let used = run_until(&engine, &ports, 200_000_000, by_weight);
+    assert!(by_weight(&used), "{used:?}");
+    assert_eq!(engine.set_schedule(Kind::RoundRobin), Kind::Drr);
+    let used = run_until(&engine, &ports, 200_000_000, by_cost);
+    assert!(by_cost(&used), "{used:?}");
+}
+
+#[test]
 fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
     const PACKETS: Rate = Rate { per_s: 20_000, burst: 100 };
     let engine = Engine::start(2).unwrap();

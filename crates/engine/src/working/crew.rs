@@ -54,7 +54,7 @@ pub struct Options {
     pub execution: Execution,
     /// The way in which the workers wait.
     pub realization: Realization,
-    /// The rule by which workers give turns to queues.
+    /// The rule by which workers give turns to queues at first.
     pub schedule: Kind,
     /// The clock by which workers find out that they were kept from their processors.
     pub cpu_clock: CpuClock,

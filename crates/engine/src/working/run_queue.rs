@@ -179,17 +179,17 @@ impl RunQueue {
         self.limited.iter().map(|limited| limited.until_ns).min()
     }
 
-    /// Applies changed shares, and brings back queues whose rate allows it. The frames of these queues waited for the
+    /// Applies a changed schedule and changed shares, and brings back queues whose rate allows it. The frames of these queues waited for the
     /// rate: the switch's lateness counts from now.
     pub(crate) fn refresh(&mut self, shares: &Shares, now_ns: impl FnOnce() -> u64) {
         let changed = shares.version() != self.version;
-        if changed {
-            self.take_up(shares);
-        }
-        if self.limited.is_empty() {
+        if !changed && self.limited.is_empty() {
             return;
         }
         let now_ns = now_ns();
+        if changed {
+            self.take_up(shares, now_ns);
+        }
         let scheduler = &mut self.scheduler;
         self.limited.retain(|&Limited { ready: Ready { queue, .. }, until_ns }| {
             let due = changed || until_ns <= now_ns;
@@ -201,8 +201,12 @@ impl RunQueue {
     }
 
     #[cold]
-    fn take_up(&mut self, shares: &Shares) {
+    fn take_up(&mut self, shares: &Shares, now_ns: u64) {
         self.version = shares.copy_to(&mut self.entitled);
+        let schedule = shares.schedule();
+        if schedule != self.scheduler.kind() {
+            self.scheduler.change(schedule, now_ns);
+        }
         for (port, entitled) in self.entitled.iter().enumerate() {
             self.scheduler.set_share(port, entitled.share);
         }

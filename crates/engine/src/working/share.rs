@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use weir_fabric::PortId;
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, RATE_WAIT_NS};
-use weir_policy::schedule::{Share, TokenBucket};
+use weir_policy::schedule::{Kind, Share, TokenBucket};
 
 use crate::switching::rate::{Rate, RateLimit};
 use crate::threads::clock;
@@ -122,15 +122,34 @@ pub(crate) struct Entitled {
     pub(crate) limiter: Option<Arc<Limiter>>,
 }
 
-/// The shares of all ports. Workers have copies, and compare versions.
+/// The schedule, and the shares of all ports. Workers have copies, and compare versions.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// The shares by port number; ports beyond the end have the default.
     ports: Mutex<Vec<Entitled>>,
+    schedule: Mutex<Kind>,
     version: AtomicU64,
 }
 
 impl Shares {
+    pub(crate) fn new(schedule: Kind) -> Self {
+        Self { schedule: Mutex::new(schedule), ..Self::default() }
+    }
+
+    /// The rule by which workers give turns.
+    pub(crate) fn schedule(&self) -> Kind {
+        *self.schedule.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Changes the rule, and returns the old one.
+    pub(crate) fn set_schedule(&self, schedule: Kind) -> Kind {
+        let mut now = self.schedule.lock().unwrap_or_else(|e| e.into_inner());
+        let old = std::mem::replace(&mut *now, schedule);
+        drop(now);
+        self.version.fetch_add(1, Ordering::Release);
+        old
+    }
+
     pub(crate) fn set(&self, port: PortId, share: Share, limit: RateLimit) {
         let mut ports = self.lock();
         if ports.len() <= port.index() {
@@ -151,7 +170,7 @@ impl Shares {
         self.ports.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// A number that changes with every change of a share.
+    /// A number that changes with every change of the schedule or of a share.
     #[inline]
     pub(crate) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)

@@ -35,7 +35,7 @@ impl Shared {
             fabric: Fabric::with_capacity(options.fdb),
             ports: ArcSwap::default(),
             crew: Crew::new(options),
-            shares: Shares::default(),
+            shares: Shares::new(options.schedule),
             activity: Activity::new()?,
             stopping: AtomicBool::new(false),
             watcher: Watcher::start()?,

@@ -320,7 +320,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(shared: Arc<Shared>, index: usize, handle: Arc<WorkerHandle>) -> Self {
-        let ready = RunQueue::new(shared.crew.options.schedule);
+        let ready = RunQueue::new(shared.shares.schedule());
         Self {
             shared,
             index,

@@ -36,7 +36,7 @@ struct Stream {
     y: u32,
     /// Set when a window was violated since the last timely service.
     tagged: bool,
-    /// Deadline of the turn (ns).
+    /// Deadline of the turn (ns); 0 before the first turn.
     deadline_ns: u64,
     violations: u64,
 }
@@ -89,6 +89,10 @@ impl Stream {
 
     /// Notes the deadlines that have passed.
     fn advance(&mut self, now_ns: u64) {
+        if self.deadline_ns == 0 {
+            // The window was given to a flow that was ready before.
+            self.deadline_ns = now_ns.saturating_add(self.window.period_ns);
+        }
         if self.deadline_ns >= now_ns {
             return;
         }

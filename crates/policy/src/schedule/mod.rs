@@ -26,6 +26,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::mem;
 use std::str::FromStr;
 
 pub use bucket::TokenBucket;
@@ -153,6 +154,17 @@ enum Turns<Q> {
     Dwcs(Dwcs<Q>),
 }
 
+impl<Q: Copy> Turns<Q> {
+    #[inline]
+    fn next(&mut self, now_ns: u64) -> Option<Entry<Q>> {
+        match self {
+            Self::Drr(drr) => drr.next(),
+            Self::RoundRobin(ready) => ready.pop_front(),
+            Self::Dwcs(dwcs) => dwcs.next(now_ns),
+        }
+    }
+}
+
 impl<Q: Copy> Scheduler<Q> {
     /// Returns a scheduler without queues, with the default [`Share`] for every flow.
     pub fn new(kind: Kind) -> Self {
@@ -162,6 +174,24 @@ impl<Q: Copy> Scheduler<Q> {
             Kind::Dwcs => Turns::Dwcs(Dwcs::new()),
         };
         Self { turns }
+    }
+
+    /// Returns the rule.
+    pub fn kind(&self) -> Kind {
+        match &self.turns {
+            Turns::Drr(_) => Kind::Drr,
+            Turns::RoundRobin(_) => Kind::RoundRobin,
+            Turns::Dwcs(_) => Kind::Dwcs,
+        }
+    }
+
+    /// Changes the rule. Ready queues stay ready, in the order in which the old rule would have served them. Accounts
+    /// begin anew: every flow has the default [`Share`] until [`Self::set_share`].
+    pub fn change(&mut self, kind: Kind, now_ns: u64) {
+        let mut old = mem::replace(self, Self::new(kind));
+        while let Some(Entry { flow, queue }) = old.turns.next(now_ns) {
+            self.wake(flow, queue, now_ns);
+        }
     }
 
     /// Sets `flow`'s entitlement from now on.
@@ -201,12 +231,7 @@ impl<Q: Copy> Scheduler<Q> {
     /// Removes and returns the queue to serve now.
     #[inline]
     pub fn next(&mut self, now_ns: u64) -> Option<Q> {
-        let entry = match &mut self.turns {
-            Turns::Drr(drr) => drr.next(),
-            Turns::RoundRobin(ready) => ready.pop_front(),
-            Turns::Dwcs(dwcs) => dwcs.next(now_ns),
-        };
-        entry.map(|entry| entry.queue)
+        self.turns.next(now_ns).map(|entry| entry.queue)
     }
 
     /// Charges `flow` for a burst that took `cost_ns`. Returns the violations of the flow's window

@@ -289,6 +289,53 @@ fn windows_have_bounds() {
 }
 
 #[test]
+fn a_window_begins_when_it_is_given() {
+    let mut scheduler = Scheduler::new(Kind::Dwcs);
+    scheduler.wake(0, 0, SECOND_NS);
+    scheduler.set_share(0, Played::always(1).window(0, 1, 1_000_000).share);
+    assert_eq!(scheduler.next(2 * SECOND_NS), Some(0));
+    assert_eq!(scheduler.charge(0, 1), 0, "no period has ended since");
+    scheduler.again(0, 0);
+    assert_eq!(scheduler.next(2 * SECOND_NS + 5_000_000), Some(0));
+    assert!(scheduler.charge(0, 1) > 0, "now there are periods without a turn");
+}
+
+#[test]
+fn a_rule_that_changes_keeps_each_ready_queue_once_and_holds_from_then_on() {
+    const QUEUES: usize = 6;
+    let weights = [1, 2, 3];
+    for (from, to) in Kind::ALL.into_iter().flat_map(|from| Kind::ALL.map(|to| (from, to))) {
+        let mut scheduler = Scheduler::new(from);
+        (0..QUEUES).for_each(|queue| scheduler.wake(queue % 3, queue, 0));
+        for turn in 0..10 {
+            let queue = scheduler.next(turn).unwrap();
+            scheduler.charge(queue % 3, 300_000);
+            scheduler.again(queue % 3, queue);
+        }
+        scheduler.change(to, 10);
+        assert_eq!((scheduler.kind(), scheduler.len()), (to, QUEUES));
+        for (flow, weight) in weights.into_iter().enumerate() {
+            scheduler.set_share(flow, Share { weight, window: None });
+        }
+        let mut served = [0_u64; QUEUES];
+        for turn in 0..6_000 {
+            let queue = scheduler.next(turn).unwrap();
+            served[queue] += 1;
+            scheduler.charge(queue % 3, 300_000);
+            scheduler.again(queue % 3, queue);
+        }
+        for (queue, served) in served.into_iter().enumerate() {
+            let due = if to == Kind::Drr { 500 * u64::from(weights[queue % 3]) } else { 1_000 };
+            assert!(served.abs_diff(due) <= 20, "{from} to {to}: {queue} had {served} of {due}");
+        }
+        while let Some(queue) = scheduler.next(0) {
+            assert!(std::mem::take(&mut served[queue]) > 0, "{queue} is there twice");
+        }
+        assert_eq!(served, [0; QUEUES], "{from} to {to}: a queue is lost");
+    }
+}
+
+#[test]
 fn kinds_have_names_of_their_own() {
     for kind in Kind::ALL {
         assert_eq!(kind.as_str().parse(), Ok(kind));

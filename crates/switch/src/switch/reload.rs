@@ -14,7 +14,7 @@ use weir_config::{
 };
 use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
-use weir_policy::schedule::Share;
+use weir_policy::schedule::{Kind, Share};
 
 use super::settings::Settings;
 use super::{
@@ -61,6 +61,8 @@ struct Compared {
 /// The reversal of a step.
 enum Undo {
     Placement(PlacementConfig),
+    /// The old schedule.
+    Schedule(Kind),
     /// The old groups.
     Groups(Arc<Groups>),
     /// The old templates.
@@ -307,6 +309,7 @@ impl Switch {
     ) -> ReloadOutcome {
         let (mut undo, mut notes) = (Vec::new(), Vec::new());
         let (budget, placement) = (steps.latency_budget, steps.placement);
+        let schedule = steps.schedule;
         if let Err(error) = self.take_steps(steps, &mut undo, &mut notes) {
             self.undo(undo, &mut notes);
             let Response::Error { message, help, .. } = failed(&error) else {
@@ -321,6 +324,7 @@ impl Switch {
         }
         if let Some(source) = &mut *self.source() {
             source.switch.latency_budget = budget.unwrap_or(source.switch.latency_budget);
+            source.switch.schedule = schedule.unwrap_or(source.switch.schedule);
             source.switch.placement = placement.unwrap_or(source.switch.placement);
         }
         self.mark(config);
@@ -362,6 +366,9 @@ impl Switch {
         let regrouped = steps.groups.map(|groups| self.replace_groups(Arc::new(groups)));
         let is_regrouped = regrouped.is_some();
         undo.extend(regrouped.map(Undo::Groups));
+        if let Some(schedule) = steps.schedule {
+            undo.push(Undo::Schedule(self.engine.set_schedule(schedule.0)));
+        }
         self.set_all(steps.latency_budget, &steps.vifs_changed, undo)?;
         if is_regrouped {
             self.hold_to_groups();
@@ -403,6 +410,10 @@ impl Switch {
             let undone = match step {
                 Undo::Placement(placement) => {
                     self.place(placement);
+                    Ok(())
+                }
+                Undo::Schedule(schedule) => {
+                    self.engine.set_schedule(schedule);
                     Ok(())
                 }
                 Undo::Groups(groups) => {

@@ -118,3 +118,34 @@ fn rules_that_stay_keep_what_they_have_counted() {
     assert_eq!(bench.port("a").filter, counted);
     assert_ne!(serde_json::to_value(&counted).unwrap()[0]["packets"], 0);
 }
+
+#[test]
+fn a_reload_changes_the_schedule_with_the_keys_that_belong_to_it_or_neither() {
+    use weir_policy::schedule::Kind;
+
+    let bench = Bench::with("[vif.a]\nweight = 3\n");
+    let reload = |keys: &str| {
+        let text = format!("[switch]\nworkers = 2\n{keys}");
+        bench.switch.handle(Request::Reload { text, partly: false })
+    };
+    let applied = |response: &Response| {
+        let Response::Reloaded { outcome, .. } = response else { return false };
+        matches!(outcome, crate::control::ReloadOutcome::Applied { .. })
+    };
+    let dwcs = "schedule = \"dwcs\"\n";
+    let stays = reload(&format!("{dwcs}[vif.a]\nweight = 3\n"));
+    assert!(!applied(&stays), "a weight has no effect there: {stays:?}");
+    assert_eq!(bench.switch.engine.schedule(), Kind::Drr);
+    let becomes = reload(&format!("{dwcs}[vif.a]\nwindow = \"1/4\"\nperiod = \"1ms\"\n"));
+    assert!(applied(&becomes), "{becomes:?}");
+    assert_eq!(bench.switch.engine.schedule(), Kind::Dwcs);
+    assert!(matches!(bench.set("a", "weight=2"), Response::Error { .. }));
+    // A window that no file names stands against a schedule without windows.
+    assert_eq!(bench.puts("late", "window=1/4 period=1ms").0, PutOutcome::Added);
+    let stays = reload("[vif.a]\n");
+    assert!(matches!(stays, Response::Error { .. }), "{stays:?}");
+    assert_eq!(bench.switch.engine.schedule(), Kind::Dwcs);
+    bench.switch.handle(Request::VifDel { name: name("late") });
+    assert!(applied(&reload("[vif.a]\nweight = 2\n")));
+    assert_eq!(bench.switch.engine.schedule(), Kind::Drr);
+}
