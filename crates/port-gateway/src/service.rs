@@ -424,32 +424,3 @@ impl Directory for Here<'_> {
         given.map(str::to_owned).or_else(|| configured().map(|guest| guest.vif))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use weir_limits::READ_AT_ONCE;
-
-    use super::*;
-    use crate::leases::{Client, Lease};
-
-    #[test]
-    fn all_bound_addresses_are_listed_a_page_at_a_time() {
-        let mut leases = Leases::default();
-        let many = 5 * READ_AT_ONCE as u32 / 2;
-        let address = |number: u32| Ipv4Addr::from_bits(0x0a00_0000 + number);
-        for number in 0..many {
-            let client = Client { vif: format!("vif{number}"), mac: Mac([2; 6]), id: None };
-            // A page whose leases have all ended is not the last one.
-            let until_secs = if (5..2 * READ_AT_ONCE as u32).contains(&number) { 50 } else { 200 };
-            let hold = if number == 2 { Hold::Offered } else { Hold::Bound };
-            leases.put(address(number), Lease { client, hold, until_secs }, 10);
-        }
-        assert_eq!(leases.after(None).count(), READ_AT_ONCE);
-        assert_eq!(leases.after(Some(address(9))).next().unwrap().0, address(10));
-        assert_eq!(leases.after(Some(address(many - 1))).count(), 0);
-        let listed = |leases: Leases| bound(&Mutex::new(leases), 100).into_iter().map(|it| it.0);
-        let expected = [0, 1, 3, 4].into_iter().chain(2 * READ_AT_ONCE as u32..many).map(address);
-        assert!(listed(leases).eq(expected));
-        assert_eq!(listed(Leases::default()).count(), 0);
-    }
-}

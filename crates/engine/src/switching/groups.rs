@@ -187,6 +187,7 @@ mod tests {
             rules: [].into(),
             groups: [].into(),
             log: false,
+            set_id: 0,
             generation: 0,
         };
         let groups = PortGroups::new(open, None, 1);

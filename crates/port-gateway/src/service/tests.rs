@@ -7,12 +7,14 @@ use dhcproto::v4::{DhcpOption, Message, MessageType};
 use dhcproto::{Decodable, Decoder, Encodable};
 use weir_engine::PortCounters;
 use weir_fabric::{Capacity, Claim, Fdb, Learner, Vid};
+use weir_limits::READ_AT_ONCE;
 use weir_port_tap::{Tap, TapOptions};
 use weir_testing::eventually;
 use weir_wire::VnetHdr;
 
 use super::*;
 use crate::desk::Bell;
+use crate::leases::{Client, Lease};
 use crate::port::GatewaySettings;
 
 /// As many as one weir serves, beside its own ports.
@@ -129,7 +131,7 @@ fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() 
         assert_eq!(message.opts().msg_type(), Some(MessageType::Ack));
         assert!(offers.iter().any(|(it, offer)| it == to && offer.yiaddr() == message.yiaddr()));
     }
-    assert_eq!(service.leases().len(), usize::from(GUESTS));
+    assert_eq!(service.bound().len(), usize::from(GUESTS));
     let counted: std::collections::HashMap<_, _> = port.answered().all().into_iter().collect();
     let guests = u64::from(GUESTS);
     assert_eq!((counted["dhcp_offered"], counted["dhcp_given"]), (guests, guests));
@@ -263,4 +265,25 @@ fn root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost() {
         ends.store(true, order);
         all.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
+}
+
+#[test]
+fn all_bound_addresses_are_listed_a_page_at_a_time() {
+    let mut leases = Leases::default();
+    let many = 5 * READ_AT_ONCE as u32 / 2;
+    let address = |number: u32| Ipv4Addr::from_bits(0x0a00_0000 + number);
+    for number in 0..many {
+        let client = Client { vif: format!("vif{number}"), mac: Mac([2; 6]), id: None };
+        // A page whose leases have all ended is not the last one.
+        let until_secs = if (5..2 * READ_AT_ONCE as u32).contains(&number) { 50 } else { 200 };
+        let hold = if number == 2 { Hold::Offered } else { Hold::Bound };
+        leases.put(address(number), Lease { client, hold, until_secs }, 10);
+    }
+    assert_eq!(leases.after(None).count(), READ_AT_ONCE);
+    assert_eq!(leases.after(Some(address(9))).next().unwrap().0, address(10));
+    assert_eq!(leases.after(Some(address(many - 1))).count(), 0);
+    let listed = |leases: Leases| bound(&Mutex::new(leases), 100).into_iter().map(|it| it.0);
+    let expected = [0, 1, 3, 4].into_iter().chain(2 * READ_AT_ONCE as u32..many).map(address);
+    assert!(listed(leases).eq(expected));
+    assert_eq!(listed(Leases::default()).count(), 0);
 }
