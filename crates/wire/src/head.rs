@@ -5,7 +5,7 @@ use std::fmt;
 use weir_limits::HEAD_LEN;
 
 use crate::ethernet::{ETHERTYPE_OFFSET, Ethernet, HEADER_LEN};
-use crate::vlan::{TAG_LEN, Tci};
+use crate::vlan::{TAG_LEN, TagProtocol, Tci};
 
 /// Most bytes a [`Head`] holds: a full front and one tag more.
 pub const HEAD_CAPACITY: usize = HEAD_LEN + TAG_LEN;
@@ -100,6 +100,17 @@ impl Head {
     #[inline]
     pub fn ethertype(&self) -> u16 {
         u16::from_be_bytes([self.bytes[ETHERTYPE_OFFSET], self.bytes[ETHERTYPE_OFFSET + 1]])
+    }
+
+    /// True if the ethertype is that of a tag, of either kind. The bytes are compared as they lie there.
+    #[inline(always)]
+    pub fn is_tagged(&self) -> bool {
+        const TAGS: [[u8; 2]; 2] = [
+            TagProtocol::Dot1q.ethertype().to_be_bytes(),
+            TagProtocol::Dot1ad.ethertype().to_be_bytes(),
+        ];
+        let found = [self.bytes[ETHERTYPE_OFFSET], self.bytes[ETHERTYPE_OFFSET + 1]];
+        found == TAGS[0] || found == TAGS[1]
     }
 
     /// The number of bytes.

@@ -44,7 +44,7 @@ impl<'m> Burst<'m> {
         frame.len = len;
         frame.token = chain.token;
         frame.arrived_ns = arrived_ns;
-        if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
+        if !vnet.is_plain() || frame.head.is_tagged() {
             let vnet = vnet.parse();
             let mut looked_at = frame.look_closer(&vnet, self.from_device);
             if looked_at == Err(OffloadError::GsoProtocol { gso_type: vnet.gso_type }.into()) {
@@ -58,8 +58,7 @@ impl<'m> Burst<'m> {
             }
             self.room.special |= 1 << self.count;
             let is_of_provider = frame.tag.is_some_and(|tag| tag.protocol() == TagProtocol::Dot1ad);
-            self.still_tagged |=
-                u64::from(is_of_provider || is_tag(frame.head.ethertype())) << self.count;
+            self.still_tagged |= u64::from(is_of_provider || frame.head.is_tagged()) << self.count;
             let OnWire { packets, bytes } = frame.on_wire();
             self.segments.packets += u64::from(packets - 1);
             self.segments.bytes += u64::from(bytes - frame.len);
@@ -126,18 +125,26 @@ impl<'m> Burst<'m> {
         let room = room.slots.get_mut(self.count..).unwrap_or_default();
         let (mut added, mut bytes) = (0, 0);
         for (frame, chain) in room.iter_mut().zip(chains) {
-            let len = chain.len.wrapping_sub(VnetHdr::LEN as u32);
             let Pieces::Only(piece) = chain.pieces else { break };
-            let is_wanted = (FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len);
-            if !is_wanted || !piece.read_at(VnetHdr::LEN, frame.head.refill(len as usize)) {
+            let len = chain.len.wrapping_sub(VnetHdr::LEN as u32);
+            if !(FRAME_LEN_MIN..=FRAME_LEN_MAX).contains(&len) {
+                break;
+            }
+            let has_body = len as usize > HEAD_LEN;
+            // Two copies: one of a length that is known here, one without a choice of the lesser length.
+            let has_head = match has_body {
+                true => piece.read_at(VnetHdr::LEN, frame.head.refill(HEAD_LEN)),
+                false => piece.read_at(VnetHdr::LEN, frame.head.refill(len as usize)),
+            };
+            if !has_head {
                 break;
             }
             let vnet = RawVnet(u64::from_le_bytes(piece.read_array().unwrap_or_default()), 0);
-            if !vnet.is_plain() || is_tag(frame.head.ethertype()) {
+            if !vnet.is_plain() || frame.head.is_tagged() {
                 break;
             }
             (frame.first_piece, frame.end_piece) = (0, 0);
-            if len as usize > HEAD_LEN {
+            if has_body {
                 (frame.first_piece, frame.end_piece) =
                     push(pieces, piece.skip(VnetHdr::LEN + HEAD_LEN));
             }
@@ -274,12 +281,6 @@ fn fill_in<'m>(
         behind = behind.saturating_sub(piece.len());
     }
     frame.end_piece = pieces.len() as u32;
-}
-
-/// True if the ethertype is that of a tag, of either kind.
-#[inline]
-fn is_tag(ethertype: u16) -> bool {
-    ethertype == TagProtocol::Dot1q.ethertype() || ethertype == TagProtocol::Dot1ad.ethertype()
 }
 
 #[cold]
