@@ -190,11 +190,7 @@ impl GuestRing for Queue {
 
     #[inline]
     fn call_if_wanted(&mut self) -> Option<bool> {
-        let ring = self.ring.as_mut()?;
-        if ring.device.unannounced() == 0 {
-            return None;
-        }
-        let wanted = ring.device.needs_call();
+        let wanted = self.ring.as_mut()?.device.needs_call_for_more()?;
         if let (true, Some(call)) = (wanted, &self.call) {
             call.notify(&mut self.price);
         }

@@ -534,6 +534,12 @@ impl DeviceRing {
         published
     }
 
+    /// Does the same as [`needs_call`](Self::needs_call); `None` if no chains were published since the last check.
+    #[inline]
+    pub fn needs_call_for_more(&mut self) -> Option<bool> {
+        each!(&mut self.format, ring => (ring.unannounced() > 0).then(|| ring.needs_call()))
+    }
+
     /// True if the guest wants a call for the chains published since the last check.
     #[inline]
     pub fn needs_call(&mut self) -> bool {

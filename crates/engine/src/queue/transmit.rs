@@ -178,13 +178,13 @@ impl<R: TransmitRing> TransmitQueue<R> {
         let may_take =
             |state: &Transmit<R>| state.bursts.is_settled() || !state.is_for_one(source, what);
         let Some(mut state) = lock_when(&self.state, || source.has_failed(), may_take) else {
-            return Ok(Taken::default());
+            return Ok(nothing());
         };
         let alone = state.is_for_one(source, what);
         if state.bursts.is_closing() {
-            return Ok(Taken::default());
+            return Ok(nothing());
         }
-        let Some(lent) = source.lend(&mut state.queue, what) else { return Ok(Taken::default()) };
+        let Some(lent) = source.lend(&mut state.queue, what) else { return Ok(nothing()) };
         let turn = RefCell::new(None);
         let mut burst = scratch.lend();
         burst.from_device = S::FROM_DEVICE;
@@ -220,7 +220,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         } else {
             match self.take_turn(state, source, &lent, &turn, &mut burst, forward) {
                 Some(state) => state,
-                None => return Ok(Taken::default()),
+                None => return Ok(nothing()),
             }
         };
         if what == Take::New {
@@ -378,6 +378,13 @@ impl<R: TransmitRing> Transmit<R> {
     pub fn set_policy(&mut self, index: usize, calls: &CallPolicy, counters: &PortCounters) {
         self.calls.set_policy(index, &mut self.queue, calls, counters);
     }
+}
+
+/// The result where nothing can be taken. A call, so that the usual way does not prepare it.
+#[cold]
+#[inline(never)]
+fn nothing() -> Taken {
+    Taken::default()
 }
 
 /// Counts new frames.

@@ -267,7 +267,7 @@ impl SplitDevice {
 
     /// Shows the guest the first `count` completed chains that are not published: one index write. Returns their
     /// number.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn publish_first(&mut self, count: u16) -> u16 {
         self.end_batch();
         let count = count.min(distance(self.published, self.next_used));
