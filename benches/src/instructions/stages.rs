@@ -56,7 +56,9 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
             ("ring/src/device.rs", "publish"),
             ("ring/src/split/device.rs", "publish"),
             ("ring/src/packed/device.rs", "publish"),
+            ("ring/src/packed/device.rs", "show"),
             ("port-vhost/src/queue.rs", "show"),
+            ("port-vhost/src/rx.rs", "show"),
             ("engine/src/queue/fill.rs", ""),
             ("engine/src/queue/receive.rs", "finish"),
         ],
@@ -76,6 +78,8 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
         &[
             ("port-vhost/src/tx.rs", "settle"),
             ("ring/src/device.rs", "complete"),
+            ("ring/src/device.rs", "return"),
+            ("ring/src/packed/device.rs", "return"),
             ("ring/src/split/device.rs", "complete"),
             ("ring/src/packed/device.rs", "complete"),
         ],

@@ -119,13 +119,12 @@ impl Source for Sending<'_> {
     #[inline(always)]
     fn settle(&self, queue: &mut Queue, lent: &Lent, burst: &Burst<'_>) -> u32 {
         let Some(ring) = queue.ring.as_mut() else { return 0 };
-        if burst.room.parked.is_empty() && !lent.stayed {
-            let chains = burst.chains.iter().map(|chain| (chain.token.into(), 0));
-            ring.device.complete_all(chains);
+        let published = if burst.room.parked.is_empty() && !lent.stayed {
+            ring.device.return_all(&burst.chains, |chain| chain.token.into())
         } else {
             settle_some(ring, lent.stayed, burst);
-        }
-        let published = ring.device.publish();
+            ring.device.publish()
+        };
         queue.signal_log();
         published.into()
     }

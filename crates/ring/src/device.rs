@@ -408,6 +408,22 @@ impl DeviceRing {
         }
     }
 
+    /// Completes chains that were only read, in their order, and shows the guest all completed ones. Returns their
+    /// number.
+    #[inline(always)]
+    pub fn return_all<T>(&mut self, chains: &[T], token: impl Fn(&T) -> Token) -> u16 {
+        match &mut self.format {
+            Format::Packed(ring) if self.in_order.is_idle() => {
+                if ring.is_at_rest() && !self.busy && self.log.is_none() {
+                    return ring.return_plain(chains, token, self.record.as_ref());
+                }
+                ring.complete_read(chains, token);
+            }
+            _ => self.complete_all(chains.iter().map(|chain| (token(chain), 0))),
+        }
+        self.publish()
+    }
+
     /// Does the same as [`complete`](Self::complete) for a chain that was [kept](Self::keep).
     #[cold]
     pub fn complete_kept(&mut self, token: Token, written: u32) {

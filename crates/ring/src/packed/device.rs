@@ -517,16 +517,37 @@ impl PackedDevice {
     /// Completes a list with `written` bytes. The guest sees it after [`publish`](crate::DeviceRing::publish).
     #[inline(always)]
     pub(crate) fn complete(&mut self, token: Token, written: u32) {
-        let joins = self.config.in_order && written == 0;
+        self.note(Completed::new(token.id(), token.slots(), written));
+    }
+
+    /// Notes lists that share a used descriptor, which may be that of the last ones.
+    #[inline(always)]
+    fn note(&mut self, completed: Completed) {
+        let joins = self.config.in_order && completed.written() == 0;
         match self.completed.last_mut() {
             Some(last) if joins && last.written() == 0 => {
-                last.word = u64::from(token.id()) << 32;
-                last.slots = last.slots.wrapping_add(token.slots());
-                last.lists += 1;
+                last.word = completed.word;
+                last.slots = last.slots.wrapping_add(completed.slots);
+                last.lists += completed.lists;
                 self.joined = true;
             }
-            _ => self.completed.push(Completed::new(token.id(), token.slots(), written)),
+            _ => {
+                self.joined |= completed.lists > 1;
+                self.completed.push(completed);
+            }
         }
+    }
+
+    /// Completes lists that were only read, in their order.
+    #[inline]
+    pub(crate) fn complete_read<T>(&mut self, lists: &[T], token: impl Fn(&T) -> Token) {
+        if !self.config.in_order {
+            return self.complete_all(lists.iter().map(|list| (token(list), 0)));
+        }
+        let Some(last) = lists.last() else { return };
+        let slots = lists.iter().fold(0, |slots: u16, it| slots.wrapping_add(token(it).slots()));
+        let lists = lists.len() as u16; // at most a ring's
+        self.note(Completed { lists, ..Completed::new(token(last).id(), slots, 0) });
     }
 
     /// Completes several lists, in their order.
@@ -583,6 +604,73 @@ impl PackedDevice {
         self.completed.len() <= 1 || !(self.long || self.joined)
     }
 
+    /// True if nothing is completed and not published, and lists under way have one slot and a used descriptor each.
+    #[inline(always)]
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.completed.is_empty() && !(self.long || self.joined || self.config.in_order)
+    }
+
+    /// Completes `lists` that were only read, and shows them to the guest, while the ring [is at
+    /// rest](Self::is_at_rest): their used descriptors are written without a note of them. Returns the number of lists.
+    #[inline(always)]
+    pub(crate) fn return_plain<T>(
+        &mut self,
+        lists: &[T],
+        token: impl Fn(&T) -> Token,
+        record: Option<&Record>,
+    ) -> u16 {
+        let Some((first, mut left)) = lists.split_first() else { return 0 };
+        let (id, count) = (token(first).id(), lists.len() as u16); // at most a ring's
+        if let Some(record) = record {
+            record.publishes(&Publication {
+                before: self.next_used,
+                after: self.ahead(self.next_used, count),
+                single: count == 1,
+                id,
+                written: 0,
+            });
+        }
+        self.begin_used(id, 0);
+        let mut at = self.ahead(self.next_used, 1);
+        while !left.is_empty() {
+            let flags = u64::from(self.used_flags(at, 0)) << 48;
+            let run = self.run(at, left.len() as u16);
+            let (now, behind) = left.split_at(run.len());
+            for (descriptor, list) in run.zip(now) {
+                descriptor.write_second(u64::from(token(list).id()) << 32 | flags);
+            }
+            at = self.ahead(at, now.len() as u16);
+            left = behind;
+        }
+        self.show_used(0, count);
+        count
+    }
+
+    /// Writes the first used descriptor of a publication, except its flags.
+    #[inline(always)]
+    fn begin_used(&self, id: u16, written: u32) {
+        let first = self.slot(self.next_used);
+        self.ring.write(first + PACKED_LEN, written.to_le_bytes());
+        self.ring.store(first + PACKED_ID, id);
+    }
+
+    /// Shows the guest `slots` slots of written used descriptors: the flags of the first, with `written` bytes, follow
+    /// all other writes.
+    #[inline(always)]
+    fn show_used(&mut self, written: u32, slots: u16) {
+        let flags = self.used_flags(self.next_used, written);
+        // Release: the guest sees all earlier writes when it sees this one (§2.8.22).
+        self.ring.store_release(self.slot(self.next_used) + PACKED_FLAGS, flags);
+        self.published_total += u64::from(slots);
+        self.unannounced = self.unannounced.saturating_add(slots);
+        self.next_used = self.ahead(self.next_used, slots);
+        if self.long {
+            // The place is at most a ring's length ahead.
+            let ahead = self.distance(self.next_used, self.long_until);
+            self.long = (1..=self.config.size).contains(&ahead);
+        }
+    }
+
     /// The used descriptors that [`publish_first`](Self::publish_first) would write.
     pub(crate) fn to_publish(&self, count: u16) -> impl Iterator<Item = Logged> {
         let within = self.completed.iter().scan(0u16, move |lists, completed| {
@@ -609,10 +697,7 @@ impl PackedDevice {
                 written: head.written(),
             });
         }
-        let first = self.slot(self.next_used);
-        let first_flags = self.used_flags(self.next_used, head.written());
-        self.ring.write(first + PACKED_LEN, head.written().to_le_bytes());
-        self.ring.store(first + PACKED_ID, head.id());
+        self.begin_used(head.id(), head.written());
         let (slots, lists) = if single {
             self.completed.clear();
             (head.slots, head.lists)
@@ -622,17 +707,8 @@ impl PackedDevice {
         } else {
             self.write_behind_first(count)
         };
-        // Release: the guest sees all earlier writes when it sees this one (§2.8.22).
-        self.ring.store_release(first + PACKED_FLAGS, first_flags);
-        self.published_total += u64::from(slots);
-        self.unannounced = self.unannounced.saturating_add(slots);
-        self.next_used = self.ahead(self.next_used, slots);
+        self.show_used(head.written(), slots);
         self.joined &= !self.completed.is_empty();
-        if self.long {
-            // The place is at most a ring's length ahead.
-            let ahead = self.distance(self.next_used, self.long_until);
-            self.long = (1..=self.config.size).contains(&ahead);
-        }
         lists
     }
 

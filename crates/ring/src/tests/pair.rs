@@ -190,6 +190,48 @@ fn chains_that_somebody_took_and_never_gave_back_are_taken_again_in_order() {
 }
 
 #[test]
+fn chains_returned_at_once_are_like_chains_completed_one_by_one() {
+    for config in formats(8) {
+        let run = |at_once| {
+            let (memory, mut driver, mut device) = pair(config);
+            let (mut seen, mut kept) = (Vec::new(), None);
+            for round in 0..60 {
+                for nth in 0..=round % 3 {
+                    let two = [buffer(nth, 1, false), buffer(nth, 2, false)];
+                    driver.offer(if round % 7 == 6 { &two } else { &two[..1] }).unwrap();
+                }
+                driver.publish();
+                let mut tokens = Vec::new();
+                while device.refill().unwrap() > 0 {
+                    let chain = device.take(Direction::Readable, &memory, &mut Vec::new());
+                    tokens.push(chain.unwrap().unwrap().token);
+                }
+                if let Some(token) = kept.take() {
+                    device.complete_kept(token, 0);
+                }
+                if round % 5 == 4 {
+                    let token = tokens.remove(0);
+                    device.keep(token);
+                    kept = Some(token);
+                }
+                let published = if at_once {
+                    device.return_all(&tokens, |token| *token)
+                } else {
+                    tokens.iter().for_each(|token| device.complete(*token, 0));
+                    device.publish()
+                };
+                let back: Vec<_> = std::iter::from_fn(|| driver.take()).map(|it| it.head).collect();
+                let (base, more) = (device.base(), device.unannounced());
+                let wanted = (device.needs_call_for_more(), device.needs_call_for_more());
+                seen.push((published, base, more, wanted, back, driver.skipped()));
+            }
+            seen
+        };
+        assert_eq!(run(true), run(false), "{config:?}");
+    }
+}
+
+#[test]
 fn a_packed_base_that_the_ring_contradicts_is_refused() {
     let config = RingConfig { packed: true, ..config(4) };
     let (memory, mut driver, mut device) = pair(config);
