@@ -530,14 +530,12 @@ impl VhostPort {
         let Placed { mut delivered, rest } =
             rx::place(&mut rx, queue, &memory, burst, frames, self.counters())?;
         let Some(copies) = rest else { return Ok(delivered) };
-        if !copies.is_empty() {
-            drop(rx);
-            if delivered.frames == frames.len() {
-                burst.placed();
-            }
-            copies.copy();
-            rx = lock(&pair.rx);
+        drop(rx);
+        if delivered.frames == frames.len() {
+            burst.placed();
         }
+        copies.copy();
+        let mut rx = lock(&pair.rx);
         delivered.hold_until = rx::finish(&mut rx, queue, copies, self.counters())?;
         Ok(delivered)
     }

@@ -45,11 +45,11 @@ const FETCHED_AHEAD: usize = 2048;
 #[must_use]
 pub(crate) struct Placed<'m> {
     pub(crate) delivered: Delivered,
-    /// The remaining copies; `None` if there was no ring.
+    /// The remaining copies; `None` if there are none, and the batch is finished.
     pub(crate) rest: Option<Copies<'m>>,
 }
 
-/// Copies to be made without the queue's lock, if there are any, and then to be [finished](finish).
+/// Copies to be made without the queue's lock, and then to be [finished](finish).
 pub(crate) struct Copies<'m> {
     /// Alternating: source, destination.
     slices: Vec<Slice<'m>>,
@@ -57,11 +57,6 @@ pub(crate) struct Copies<'m> {
 }
 
 impl Copies<'_> {
-    /// True if there are no copies.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.slices.is_empty()
-    }
-
     /// Copies from the senders' memory into the receiver's.
     pub(crate) fn copy(&self) {
         let mut next = self.slices.chunks_exact(2).skip(1);
@@ -134,17 +129,13 @@ pub(crate) fn place<'m>(
         writer.device.suppress_kicks();
     }
     writer.reserve(if packs { 1 } else { frames.len() });
-    let mut list = EgressList::new(burst, frames, caps);
-    let mut run = Run { frames: 0, arrived_ns: u64::MAX };
-    loop {
-        let plain = if packs { writer.pack_plain(list.plain()) } else { writer.place_plain(&list) };
-        list.plain_done(plain.frames as usize);
-        run.add(plain.frames, plain.arrived_ns);
-        if list.is_done() || !writer.emit_next(&mut list, &mut run) {
-            break;
-        }
-    }
-    let dealt_with = list.delivered();
+    let list = EgressList::new(burst, frames, caps);
+    let plain = writer.place_all_plain(&list);
+    let all = Delivered { frames: frames.len(), ..Delivered::default() };
+    let (run, dealt_with, merged) = match plain.frames as usize == frames.len() {
+        true => (plain, all, 0),
+        false => writer.place_rest(list, plain),
+    };
     writer.finish();
     let Writer { buffers, chains, copies: slices, completed, broken, bytes, .. } = writer;
     (room.buffers, room.chains) = (recycle(buffers), recycle(chains));
@@ -156,11 +147,16 @@ pub(crate) fn place<'m>(
         full: dealt_with.frames < frames.len(),
         batch: Batch { frames: run.frames, bytes, arrived_ns: run.arrived_ns },
         chains: completed,
-        merged: list.merged(),
+        merged,
         waited: burst.waited,
     };
-    let (delivered, place) = rx.place(index, written, counters)?;
-    Ok(Placed { delivered, rest: Some(Copies { slices, place }) })
+    let (mut delivered, place) = rx.place(index, written, counters)?;
+    if !slices.is_empty() {
+        return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
+    }
+    rx.queue.room.copies = recycle(slices);
+    delivered.hold_until = show(rx, index, place, counters)?;
+    Ok(Placed { delivered, rest: None })
 }
 
 /// Finishes a batch whose copies are made: see [`ReceiveQueue::finish`].
@@ -176,8 +172,19 @@ pub(crate) fn finish(
         logged::mark_copies(log, &copies.slices);
     }
     rx.queue.room.copies = recycle(copies.slices);
+    show(rx, index, copies.place, counters)
+}
+
+/// Ends a batch that is in the receiver's memory.
+#[inline(always)]
+fn show(
+    rx: &mut RxQueue,
+    index: usize,
+    place: weir_engine::queue::Place,
+    counters: &PortCounters,
+) -> Result<Option<u64>, StopReason> {
     stages::lap(Stage::Copy);
-    let hold_until = rx.finish(index, copies.place, counters)?;
+    let hold_until = rx.finish(index, place, counters)?;
     rx.queue.signal_log();
     Ok(hold_until)
 }
@@ -248,6 +255,25 @@ impl<'m> Writer<'_, 'm> {
         let Self { device, memory, buffers, chains, .. } = self;
         device.take_burst(Direction::Writable, 1, memory, buffers, chains, reserved)?;
         Ok(chains.len() > before)
+    }
+
+    /// Writes the next frames of `list` that need no changes.
+    #[inline(always)]
+    fn place_all_plain(&mut self, list: &EgressList<'m>) -> Run {
+        if self.packs { self.pack_plain(list.plain()) } else { self.place_plain(list) }
+    }
+
+    /// Writes what is left of `list` behind the frames of `run`. Returns the run of all frames that were put in, the
+    /// result for the list, and the number of merged packets.
+    #[inline(never)]
+    fn place_rest(&mut self, mut list: EgressList<'m>, mut run: Run) -> (Run, Delivered, u64) {
+        list.plain_done(run.frames as usize);
+        while !list.is_done() && self.emit_next(&mut list, &mut run) {
+            let plain = self.place_all_plain(&list);
+            list.plain_done(plain.frames as usize);
+            run.add(plain.frames, plain.arrived_ns);
+        }
+        (run, list.delivered(), list.merged())
     }
 
     /// Writes the next packet of `list`, whatever it is, and adds its frames to `run`. `false` where there is none, or no
