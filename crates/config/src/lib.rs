@@ -110,11 +110,12 @@ pub use uplink::UplinkConfig;
 pub use values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
     Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
-    InterfaceName, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu,
-    NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName,
-    QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup,
-    SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind,
-    UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount, Workers,
+    InterfaceName, LacpRate, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax,
+    MirroredPorts, Mtu, NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period,
+    PlacementMode, PortName, QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs,
+    Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName,
+    TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount,
+    Workers,
 };
 pub use vif::{VifChanges, VifConfig};
 pub use xen::{Bridges, XenConfig};

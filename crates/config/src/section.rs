@@ -20,11 +20,11 @@ use super::suggest;
 use super::values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
     Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
-    InterfaceName, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax, MirroredPorts, Mtu,
-    NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period, PlacementMode, PortName,
-    QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup,
-    SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind,
-    UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    InterfaceName, LacpRate, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax,
+    MirroredPorts, Mtu, NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period,
+    PlacementMode, PortName, QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs,
+    Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName,
+    TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// The label of a value that is well written and cannot be so.
@@ -435,7 +435,8 @@ from_toml_string! {
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;
     TagProtocol = "the kind of its own tags, \"802.1q\" or \"802.1ad\"";
-    BondMode = "\"active-backup\" or \"balance\"";
+    BondMode = "\"active-backup\", \"balance\" or \"lacp\"";
+    LacpRate = "\"slow\" or \"fast\"";
     UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\", \"af_xdp\" or \"stream\"";
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";

@@ -7,8 +7,8 @@ use super::check::{Fault, HEADER};
 use super::filter::FilterRule;
 use super::keys::{Key, Rows, keys};
 use super::values::{
-    BondMode, BondUplinks, InterfaceName, Mtu, PortName, QueuePairs, SocketPath, TagProtocol,
-    UplinkKind, VlanMode, Weight,
+    BondMode, BondUplinks, InterfaceName, LacpRate, Mtu, PortName, QueuePairs, SocketPath,
+    TagProtocol, UplinkKind, VlanMode, Weight,
 };
 
 /// Why keys of the device are fixed.
@@ -59,6 +59,9 @@ keys! {
         /// Which uplinks of a bond carry frames.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         mode: Option<BondMode> = None, [];
+        /// How often the other end is to speak LACP.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lacp_rate: Option<LacpRate> = None, [];
     }
 }
 
@@ -159,6 +162,10 @@ impl UplinkConfig {
             if self.uplinks.is_none() {
                 let help = "name them, such as `uplinks = [\"eth0\", \"eth1\"]`";
                 faults.push(fault("uplinks", "a bond needs its `uplinks`", help));
+            }
+            if self.lacp_rate.is_some() && self.mode != Some(BondMode::Lacp) {
+                let help = "leave it out, or say `mode = \"lacp\"`";
+                faults.push(fault("lacp_rate", "only `mode = \"lacp\"` has a `lacp_rate`", help));
             }
             return faults;
         }

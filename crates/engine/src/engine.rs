@@ -17,6 +17,7 @@ use weir_groups::Policy;
 use weir_limits::WORKERS_MAX;
 use weir_policy::schedule::{Kind, Share};
 
+use crate::frames::inbox::Inbox;
 use crate::frames::port::{Port, Side};
 use crate::frames::queue_ref::QueueRef;
 use crate::frames::stats::{Counter, PortCounters};
@@ -196,7 +197,13 @@ impl Engine {
     /// From now on, frames of a port come in by another one, `by`, whose settings then hold for them; with `None` by the
     /// port itself. Counters stay the port's own.
     pub fn set_comes_in_by(&self, id: PortId, by: Option<PortId>) {
-        self.shared.change(id, |slot| slot.comes_in_by = by);
+        self.shared.change(id, |slot| slot.in_bond.get_or_insert_default().comes_in_by = by);
+    }
+
+    /// From now on, the inbox gets the frames for it that come in by a port.
+    pub fn set_inbox(&self, id: PortId, inbox: Option<Arc<Inbox>>) {
+        self.shared
+            .change(id, |slot| slot.in_bond.get_or_insert_default().inbox.clone_from(&inbox));
     }
 
     /// Sets a port's share of each worker, and its sending rate, until it is removed. The default is weight 1

@@ -6,7 +6,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use weir_fabric::{PortId, Vid};
+use weir_fabric::{EgressTag, PortId, Vid};
 use weir_guestmem::HostBuffer;
 use weir_wire::VnetHdr;
 
@@ -80,6 +80,15 @@ impl Engine {
         let Some(tag) = config.and_then(|config| config.vlan.egress(vid, None)) else {
             return false;
         };
+        self.send_tagged(port, tag, frame)
+    }
+
+    /// As [`send_out_of`](Self::send_out_of), for a frame of the link itself, which is in no VLAN.
+    pub fn send_on_link(&self, port: PortId, frame: &[u8]) -> bool {
+        self.send_tagged(port, EgressTag::Untagged, frame)
+    }
+
+    fn send_tagged(&self, port: PortId, tag: EgressTag, frame: &[u8]) -> bool {
         let ports = self.shared.ports.load_full();
         let Some(slot) = slot(&ports, port).filter(|slot| slot.port.rx_queues() > 0) else {
             return false;

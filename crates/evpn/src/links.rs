@@ -7,6 +7,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use rustix::io::Errno;
 use weir_limits::BOND_CHANGES_MAX;
+use weir_wire::Mac;
 
 use crate::socket::Socket;
 
@@ -20,8 +21,22 @@ const CARRIES: u32 = 1 | 1 << 16;
 pub struct Links {
     changes: Socket,
     questions: Socket,
-    /// The name and the number of each interface, and whether it has a carrier.
-    watched: Vec<(String, Option<u32>, bool)>,
+    watched: Vec<Watched>,
+}
+
+/// An interface.
+#[derive(Debug)]
+struct Watched {
+    name: String,
+    number: Option<u32>,
+    mac: Option<Mac>,
+    carries: bool,
+}
+
+impl Watched {
+    fn new(name: String) -> Self {
+        Self { name, number: None, mac: None, carries: false }
+    }
 }
 
 impl Links {
@@ -32,7 +47,7 @@ impl Links {
     pub fn open(names: impl IntoIterator<Item = String>) -> io::Result<Self> {
         // Changes are subscribed to before the present state is read, so none is missed.
         let (changes, questions) = (Socket::open(GROUP_LINKS)?, Socket::open(0)?);
-        let watched = names.into_iter().map(|name| (name, None, false)).collect();
+        let watched = names.into_iter().map(Watched::new).collect();
         let mut links = Self { changes, questions, watched };
         links.read_all()?;
         Ok(links)
@@ -40,7 +55,12 @@ impl Links {
 
     /// The state of the interfaces, in the order of their names: true if it has a carrier.
     pub fn carriers(&self) -> impl Iterator<Item = bool> {
-        self.watched.iter().map(|(.., carries)| *carries)
+        self.watched.iter().map(|it| it.carries)
+    }
+
+    /// The addresses of the interfaces, as far as they have one.
+    pub fn macs(&self) -> impl Iterator<Item = Option<Mac>> {
+        self.watched.iter().map(|it| it.mac)
     }
 
     /// Reads changes, up to a bound. The descriptor stays readable if there are more.
@@ -63,7 +83,7 @@ impl Links {
     fn read_all(&mut self) -> io::Result<()> {
         let watched = &mut self.watched;
         // An interface that is gone is not in the answer.
-        watched.iter_mut().for_each(|(.., carries)| *carries = false);
+        watched.iter_mut().for_each(|it| it.carries = false);
         let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
         self.questions.dump(question, |message| note(watched, &message))
     }
@@ -77,25 +97,30 @@ impl AsFd for Links {
 
 /// Notes what a message says of a watched interface. An interface keeps its place if it is renamed: weir's sockets are
 /// bound to its number.
-fn note(watched: &mut [(String, Option<u32>, bool)], message: &RouteNetlinkMessage) {
+fn note(watched: &mut [Watched], message: &RouteNetlinkMessage) {
     let (link, is_there) = match message {
         RouteNetlinkMessage::NewLink(link) => (link, true),
         RouteNetlinkMessage::DelLink(link) => (link, false),
         _ => return,
     };
     let index = link.header.index;
-    let known = watched.iter().position(|(_, number, _)| *number == Some(index));
+    let known = watched.iter().position(|it| it.number == Some(index));
     let place = known.or_else(|| {
         let name = link.attributes.iter().find_map(|attribute| match attribute {
             LinkAttribute::IfName(name) => Some(name),
             _ => None,
         })?;
         // An interface that has come back under its name is another one, and no socket is bound to it.
-        watched.iter().position(|(watched, number, _)| number.is_none() && watched == name)
+        watched.iter().position(|it| it.number.is_none() && it.name == *name)
     });
-    if let Some((_, number, carries)) = place.and_then(|place| watched.get_mut(place)) {
-        *number = Some(index);
-        *carries = is_there && link.header.flags.bits() & CARRIES == CARRIES;
+    if let Some(it) = place.and_then(|place| watched.get_mut(place)) {
+        it.number = Some(index);
+        it.carries = is_there && link.header.flags.bits() & CARRIES == CARRIES;
+        let mac = link.attributes.iter().find_map(|attribute| match attribute {
+            LinkAttribute::Address(bytes) => Some(Mac(bytes.as_slice().try_into().ok()?)),
+            _ => None,
+        });
+        it.mac = mac.or(it.mac);
     }
 }
 
@@ -113,10 +138,10 @@ mod tests {
 
     #[test]
     fn a_carrier_is_that_of_the_interface_whatever_it_is_called_and_ends_with_it() {
-        let mut watched = vec![("eth0".to_owned(), None, false), ("eth1".to_owned(), None, false)];
+        let mut watched = vec![Watched::new("eth0".into()), Watched::new("eth1".into())];
         let mut say = |message| {
             note(&mut watched, &message);
-            [watched[0].2, watched[1].2]
+            [watched[0].carries, watched[1].carries]
         };
         let new = |index, name, flags| RouteNetlinkMessage::NewLink(link(index, name, flags));
         assert_eq!(say(new(2, "eth0", CARRIES)), [true, false]);
@@ -131,7 +156,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_seen_and_a_missing_one_has_no_carrier() {
         let mut links = Links::open(["lo", "no-such-if"].map(str::to_owned)).unwrap();
-        assert!(links.watched[0].1.is_some() && links.watched[1].1.is_none());
+        assert!(links.watched[0].number.is_some() && links.watched[1].number.is_none());
         links.look().unwrap();
         assert_eq!(links.carriers().nth(1), Some(false));
     }

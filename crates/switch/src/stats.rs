@@ -403,6 +403,9 @@ pub struct BondUplinkStats {
     pub has_carrier: bool,
     /// True if it carries frames.
     pub carries: bool,
+    /// The system at the other end, as that says by LACP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partner: Option<MacAddress>,
 }
 
 /// One virtqueue, or one direction of an uplink's queue.

@@ -16,6 +16,8 @@ pub mod ethertype {
     pub const VLAN: u16 = 0x8100;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
+    /// Slow protocols of a link, of which LACP is one.
+    pub const SLOW_PROTOCOLS: u16 = 0x8809;
     /// 802.1ad service tag.
     pub const QINQ: u16 = 0x88a8;
 }

@@ -265,7 +265,10 @@ pub(super) fn bond(it: &BondStats) -> String {
             (true, true) => "carries frames",
             (true, false) => "stands by",
         };
-        format!("{} {state}", uplink.name)
+        match &uplink.partner {
+            Some(partner) => format!("{} {state}, to {partner}", uplink.name),
+            None => format!("{} {state}", uplink.name),
+        }
     };
     let uplinks: Vec<_> = it.uplinks.iter().map(uplink).collect();
     format!("{}: {}; {} changes", it.mode, uplinks.join(", "), it.changes)

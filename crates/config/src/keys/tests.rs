@@ -93,7 +93,7 @@ fn the_guide_is_right(table: &str, rows: Rows) {
 fn the_guide_has_each_key_with_its_default_and_its_bounds() {
     the_guide_is_right("switch", SwitchConfig::default().rows());
     the_guide_is_right("vif.NAME", VifConfig::template().rows());
-    let is_bonds = |key: &Key| matches!(key.name, "uplinks" | "mode");
+    let is_bonds = |key: &Key| matches!(key.name, "uplinks" | "mode" | "lacp_rate");
     let (bond, uplink) =
         UplinkConfig::template().rows().into_iter().partition::<Rows, _>(|(key, _)| is_bonds(key));
     the_guide_is_right("uplink.NAME", uplink);
@@ -101,8 +101,13 @@ fn the_guide_has_each_key_with_its_default_and_its_bounds() {
     for (key, _) in bond {
         let row = guide.iter().find(|(name, ..)| name == key.name);
         let (_, values, _) = row.unwrap_or_else(|| panic!("[bond.NAME] lacks {}", key.name));
-        for word in ["\"active-backup\"", "\"balance\""].iter().filter(|_| key.name == "mode") {
-            assert!(values.contains(word), "{values}");
+        let words = match key.name {
+            "mode" => BondMode::WORDS,
+            "lacp_rate" => LacpRate::WORDS,
+            _ => &[],
+        };
+        for word in words {
+            assert!(values.contains(&format!("\"{word}\"")), "{values}");
         }
     }
 }

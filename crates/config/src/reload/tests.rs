@@ -151,6 +151,7 @@ const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
 const BOND_KEYS: &[(&str, &str, &str, bool)] = &[
     ("uplinks", "", "uplinks = [\"eth1\", \"eth0\"]", false),
     ("mode", "uplinks = [\"eth0\", \"eth1\"]", "mode = \"balance\"", true),
+    ("lacp_rate", "uplinks = [\"eth0\", \"eth1\"]\nmode = \"lacp\"", "lacp_rate = \"fast\"", true),
 ];
 
 /// The same for each key of `[switch]`.

@@ -29,7 +29,7 @@ pub use numbers::{
 pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
 pub use words::{
-    BondMode, Direction, Execution, FilterAction, GroupDefault, GuardMode, PlacementMode,
+    BondMode, Direction, Execution, FilterAction, GroupDefault, GuardMode, LacpRate, PlacementMode,
     Realization, RuleDirection, SocketRole, TagProtocol, UplinkKind,
 };
 

@@ -202,6 +202,19 @@ words! {
         ActiveBackup = "active-backup",
         /// All that have a carrier, each with its part of the flows.
         Balance = "balance",
+        /// All that the other switch has together by LACP, each with its part of the flows.
+        Lacp = "lacp",
+    }
+}
+
+words! {
+    /// How often the other end of a bond is to speak LACP.
+    LacpRate {
+        /// Each 30 seconds. It counts as gone after 90.
+        #[default]
+        Slow = "slow",
+        /// Each second. It counts as gone after 3.
+        Fast = "fast",
     }
 }
 

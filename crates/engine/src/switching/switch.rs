@@ -15,6 +15,7 @@ use weir_wire::{Ethernet, Mac, Tci};
 use crate::frames::burst::{Burst, Frame, ones};
 use crate::frames::drop_reason::DropReason;
 use crate::frames::flow::symmetric_hash;
+use crate::frames::inbox::Inbox;
 use crate::frames::per_queue::place;
 use crate::frames::port::{Delivered, Outgoing, PANICKED, Port, Side};
 use crate::frames::stats::PortCounters;
@@ -28,6 +29,15 @@ use crate::switching::storm::Storm;
 use crate::switching::waiters::Waiters;
 use crate::threads::clock;
 use crate::threads::stages::{self, Stage};
+
+/// The part of an uplink in its bond.
+#[derive(Clone, Default)]
+pub(crate) struct InBond {
+    /// The port by which frames of the uplink come in: the bond, if the uplink carries frames.
+    pub(crate) comes_in_by: Option<PortId>,
+    /// Gets frames of the link's own protocol.
+    pub(crate) inbox: Option<Arc<Inbox>>,
+}
 
 /// A port in the table that workers read.
 #[derive(Clone)]
@@ -58,8 +68,8 @@ pub struct Slot {
     snooping: Option<Arc<Snooping>>,
     /// True if frames from the port are flooded without storm control and snooping.
     floods_freely: bool,
-    /// The port by which frames of this port come in: a bond, if this port is one of its uplinks that carry frames.
-    pub(crate) comes_in_by: Option<PortId>,
+    /// The port's part in a bond.
+    pub(crate) in_bond: Option<InBond>,
     /// True if no check other than the fabric's applies to the frames that the port sends.
     sends_freely: bool,
     /// True if no check other than the rate's applies to the frames that the port receives.
@@ -86,7 +96,7 @@ impl Slot {
             groups,
             snooping: None,
             floods_freely: true,
-            comes_in_by: None,
+            in_bond: None,
             sends_freely: true,
             receives_freely: true,
         }

@@ -39,7 +39,7 @@ use crate::frames::queue_ref::QueueRef;
 use crate::lost::blocked;
 use crate::lost::cpu_loss;
 use crate::lost::dear;
-use crate::switching::switch::{Forwarder, Hold, Ingress, Ports, Slot, slot};
+use crate::switching::switch::{Forwarder, Hold, InBond, Ingress, Ports, Slot, slot};
 use crate::taps::tap;
 use crate::threads::beat::{Beats, Place, Role};
 use crate::threads::clock;
@@ -153,7 +153,13 @@ impl Worker {
                 // The view is read after the frames were taken, so they reach all ports that were present when they
                 // were sent.
                 let view = shared.fabric.view();
-                let port = slot.comes_in_by.unwrap_or(queue.port);
+                let port = match &slot.in_bond {
+                    None => queue.port,
+                    Some(InBond { comes_in_by, inbox }) => {
+                        inbox.iter().for_each(|inbox| inbox.look(burst.frames()));
+                        comes_in_by.unwrap_or(queue.port)
+                    }
+                };
                 let counters = &slot.counters;
                 forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, burst);
                 parked = burst.room.parked.len();

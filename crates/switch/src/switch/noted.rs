@@ -42,6 +42,8 @@ pub(super) struct Noted {
     pub(super) addresses: BTreeMap<String, Vec<(u16, u64, u32)>>,
     /// By interface: addresses leased by DHCP.
     pub(super) leases: BTreeMap<String, Vec<NotedLease>>,
+    /// By bond: the uplinks that carry frames.
+    pub(super) carriers: BTreeMap<String, Vec<String>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -171,7 +173,7 @@ impl Switch {
         }
     }
 
-    fn to_note(&self) -> serde_json::Result<Noted> {
+    pub(super) fn to_note(&self) -> serde_json::Result<Noted> {
         let now_secs = clock::secs(clock::now_ns());
         let ports = self.ports();
         let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
@@ -197,8 +199,11 @@ impl Switch {
             (name.to_string(), guard.leases(now_secs).filter_map(lease).collect::<Vec<_>>())
         });
         let leases = leases.filter(|(_, leases)| !leases.is_empty()).collect();
+        let bonds =
+            ports.uplinks.iter().filter_map(|it| Some((&it.config.name, it.bond.as_ref()?)));
+        let carriers = bonds.map(|(name, bond)| (name.to_string(), bond.carriers())).collect();
         drop(ports);
-        Ok(Noted { addresses, leases, ..self.set_since()? })
+        Ok(Noted { addresses, leases, carriers, ..self.set_since()? })
     }
 
     /// Run-time settings since the file was read, without learned addresses.

@@ -597,8 +597,9 @@ impl Switch {
             let weight = wanted.weight.map_or(1, |weight| weight.get());
             self.engine.set_share(*id, Share { weight, window: None }, RateLimit::NONE);
         }
-        if let Some(bond) = bond.as_ref().filter(|_| wanted.mode != config.mode) {
-            bond.set_mode(wanted.mode.unwrap_or_default());
+        let in_bond = |it: &UplinkConfig| (it.mode, it.lacp_rate);
+        if let Some(bond) = bond.as_ref().filter(|_| in_bond(&wanted) != in_bond(config)) {
+            bond.set_mode(&wanted);
         }
         if wanted.rss_rebalance != config.rss_rebalance {
             self.manager.change_uplink(&wanted.name, wanted.rss_rebalance);

@@ -6,14 +6,20 @@ use weir_limits::INDIRECTION_LEN;
 /// Uplinks of a bond, by their places in it: bit i is the uplink i.
 pub(super) type Places = u8;
 
-/// The uplinks that carry frames, of those that are `up`. One that carries frames alone goes on until it is down:
-/// each change costs frames.
+/// The uplinks that carry frames, of those that are `up`, without LACP. One that carries frames alone goes on until it is
+/// down: each change costs frames.
 pub(super) fn carriers(mode: BondMode, up: Places, before: Places) -> Places {
     match mode {
+        // Without LACP's word none carries.
+        BondMode::Lacp => 0,
         BondMode::Balance => up,
-        BondMode::ActiveBackup if up & before != 0 => lowest(up & before),
-        BondMode::ActiveBackup => lowest(up),
+        BondMode::ActiveBackup => one(up, before),
     }
+}
+
+/// One of `up`, if there is any.
+pub(super) fn one(up: Places, before: Places) -> Places {
+    if up & before != 0 { lowest(up & before) } else { lowest(up) }
 }
 
 fn lowest(places: Places) -> Places {

@@ -2,6 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
+//! | `lacp/` | LACP, which tells what leads to the same switch; pure |
 //! | `choice.rs` | which uplinks carry frames, and which flows go where; pure |
 //! | `port.rs` | the port that sends by its uplinks |
 
@@ -10,21 +11,24 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use weir_config::{BondMode, PortName, UplinkConfig};
-use weir_engine::{Engine, beat, clock, lock, supervise};
+use weir_config::{BondMode, LacpRate, PortName, UplinkConfig};
+use weir_engine::{Engine, Inbox, beat, clock, lock, supervise};
 use weir_evpn::Links;
 use weir_fabric::{Claim, PortId};
-use weir_limits::BOND_ANNOUNCED_MAX;
-use weir_wire::rarp;
+use weir_limits::{BOND_ANNOUNCED_MAX, BOND_LACP_PAUSE_NS};
+use weir_wire::{Mac, rarp};
 
 use super::{Ports, Switch, SwitchError};
 use crate::stats::{BondStats, BondUplinkStats};
 use choice::{Places, has};
+use lacp::{Lacp, SLOW_PROTOCOLS};
 pub(super) use port::BondPort;
 
 mod choice;
+mod lacp;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -41,11 +45,24 @@ struct Uplink {
 }
 
 /// The uplinks that carry frames, and why.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct State {
     mode: BondMode,
     /// The uplinks that have a carrier.
     up: Places,
+    /// What LACP says, in mode `lacp`.
+    lacp: Option<Lacp>,
+    /// The uplinks that carried frames for the weir before, until some carry frames here.
+    noted: Places,
+}
+
+impl State {
+    fn set_up(&mut self, up: Places, now_ns: u64) {
+        self.up = up;
+        if let Some(lacp) = &mut self.lacp {
+            lacp.set_up(up, now_ns);
+        }
+    }
 }
 
 /// The bond, as its thread and the switch share it.
@@ -58,6 +75,12 @@ struct Shared {
     state: Mutex<State>,
     changes: AtomicU64,
     ends: AtomicBool,
+    /// Wakes the thread.
+    bell: Arc<OwnedFd>,
+    /// This end's system in LACP.
+    system: Mac,
+    /// LACPDUs that came in, by uplink.
+    inboxes: Vec<Arc<Inbox>>,
 }
 
 impl Shared {
@@ -67,7 +90,13 @@ impl Shared {
         let mut state = lock(&self.state);
         change(&mut state);
         let before = self.port.carriers();
-        let now = choice::carriers(state.mode, state.up, before);
+        let now = match &state.lacp {
+            Some(lacp) => lacp.carriers(),
+            None => choice::carriers(state.mode, state.up, before | state.noted),
+        };
+        if now != 0 {
+            state.noted = 0;
+        }
         let Some(engine) = self.engine.upgrade().filter(|_| now != before) else { return false };
         let comes_in = |places: Places, by: Option<PortId>| {
             for (place, uplink) in (0..).zip(&self.uplinks) {
@@ -85,6 +114,11 @@ impl Shared {
         let carry = self.names(now);
         tracing::info!(bond = %self.name, carry, mode = %state.mode, "other uplinks carry frames");
         now & !before != 0
+    }
+
+    fn ring(&self) {
+        // A full counter means that the bell rings already.
+        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
     }
 
     fn names(&self, places: Places) -> String {
@@ -106,8 +140,53 @@ impl Shared {
         }
     }
 
+    /// Takes up a mode, and the rate of LACP. The caller rings the bell.
+    fn set_mode(&self, mode: BondMode, rate: LacpRate) -> bool {
+        let speaks = mode == BondMode::Lacp;
+        if let Some(engine) = self.engine.upgrade() {
+            for (uplink, inbox) in self.uplinks.iter().zip(&self.inboxes) {
+                engine.set_inbox(uplink.id, speaks.then(|| Arc::clone(inbox)));
+            }
+        }
+        self.take_up(|state| {
+            state.mode = mode;
+            match &mut state.lacp {
+                Some(lacp) if speaks => lacp.set_rate(rate),
+                _ => {
+                    state.lacp = speaks.then(|| {
+                        let mut lacp = Lacp::new(self.system, rate, self.uplinks.len());
+                        lacp.set_up(state.up, clock::now_ns());
+                        lacp
+                    });
+                }
+            }
+        })
+    }
+
+    /// Does what LACP has to do. Returns true if other uplinks carry frames now.
+    fn speak(&self) -> bool {
+        let mut frames = Vec::new();
+        let changed = self.take_up(|state| {
+            let Some(lacp) = &mut state.lacp else { return };
+            let now_ns = clock::now_ns();
+            for (place, inbox) in (0..).zip(&self.inboxes) {
+                if let Some(frame) = inbox.take() {
+                    lacp.hear(place, frame.as_slice(), now_ns);
+                }
+            }
+            frames = lacp.act(now_ns);
+        });
+        let Some(engine) = self.engine.upgrade() else { return changed };
+        for (place, frame) in frames {
+            if let Some(uplink) = self.uplinks.get(usize::from(place)) {
+                engine.send_on_link(uplink.id, &frame);
+            }
+        }
+        changed
+    }
+
     /// Runs in the bond's thread.
-    fn run(&self, links: &mut Links, bell: &OwnedFd) {
+    fn run(&self, links: &mut Links) {
         let up = |links: &Links| {
             let bits = (0..).zip(links.carriers());
             bits.fold(0, |bits, (place, carries): (u32, bool)| {
@@ -115,24 +194,42 @@ impl Shared {
             })
         };
         let mut refused = false;
+        let mut spoken_ns = 0;
         while !self.ends.load(Ordering::Acquire) {
             let carriers = up(links);
-            if self.take_up(|state| state.up = carriers) {
+            let now_ns = clock::now_ns();
+            let mut changed = self.take_up(|state| state.set_up(carriers, now_ns));
+            // A stranger who sends one LACPDU after the other gets one look each pause. A carrier is seen at once.
+            let may_speak_ns = spoken_ns + BOND_LACP_PAUSE_NS;
+            let waits = now_ns < may_speak_ns;
+            if !waits {
+                spoken_ns = now_ns;
+                changed |= self.speak();
+            }
+            if changed {
                 self.announce();
             }
-            let mut fds = [
-                PollFd::from_borrowed_fd(links.as_fd(), PollFlags::IN),
-                PollFd::new(bell, PollFlags::IN),
-            ];
+            let due_ns = match waits {
+                true => Some(may_speak_ns),
+                false => lock(&self.state).lacp.as_ref().map(Lacp::due_ns),
+            };
+            let left = due_ns.map(|due_ns| due_ns.saturating_sub(clock::now_ns()));
+            let left = left.map(|ns| Duration::from_nanos(ns).try_into().unwrap_or_default());
+            let changes = PollFd::from_borrowed_fd(links.as_fd(), PollFlags::IN);
+            let mut fds = [changes, PollFd::new(&*self.bell, PollFlags::IN)];
+            let watched = if waits { &mut fds[..1] } else { &mut fds[..] };
             // An interrupted sleep counts as a reason to look.
-            let _ = beat::wait(|| poll(&mut fds, None));
+            let _ = beat::wait(|| poll(watched, left.as_ref()));
+            if !waits {
+                let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
+            }
             match links.look() {
                 Ok(()) => refused = false,
                 Err(error) => {
                     if !std::mem::replace(&mut refused, true) {
                         tracing::warn!(bond = %self.name, %error, "carriers cannot be read");
                     }
-                    beat::wait(|| std::thread::sleep(std::time::Duration::from_nanos(RETRY_NS)));
+                    beat::wait(|| std::thread::sleep(Duration::from_nanos(RETRY_NS)));
                 }
             }
         }
@@ -142,15 +239,13 @@ impl Shared {
 /// A bond. Dropping it ends its thread.
 pub(super) struct Bond {
     shared: Arc<Shared>,
-    bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Drop for Bond {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Release);
-        // A full counter means that the bell rings already.
-        let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());
+        self.shared.ring();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -158,51 +253,69 @@ impl Drop for Bond {
 }
 
 impl Bond {
-    /// Begins to carry frames by the uplinks of `ports` that the bond names.
+    /// Begins to carry frames by `uplinks`, and by those in `noted` if it has the choice.
     fn start(
         config: &UplinkConfig,
         id: PortId,
         port: &Arc<BondPort>,
         uplinks: Vec<Uplink>,
+        noted: &[String],
         engine: &Arc<Engine>,
         mut links: Links,
     ) -> Result<Self, SwitchError> {
         let failed = |source| SwitchError::Start(source);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let bell = Arc::new(bell.map_err(|errno| failed(errno.into()))?);
+        let system = links.macs().flatten().next().unwrap_or_default();
+        let inbox = |_| Arc::new(Inbox::new(SLOW_PROTOCOLS, Arc::clone(&bell)));
+        let is_noted = |it: &Uplink| noted.iter().any(|name| name == it.name.as_str());
+        let noted = uplinks.iter().rev().fold(0, |bits, it| bits << 1 | Places::from(is_noted(it)));
         let shared = Arc::new(Shared {
             name: config.name.clone(),
             id,
             engine: Arc::downgrade(engine),
             port: Arc::clone(port),
+            inboxes: (0..uplinks.len()).map(inbox).collect(),
             uplinks,
-            state: Mutex::new(State { mode: config.mode.unwrap_or_default(), up: 0 }),
+            state: Mutex::new(State { mode: BondMode::ActiveBackup, up: 0, lacp: None, noted }),
             changes: AtomicU64::new(0),
             ends: AtomicBool::new(false),
+            bell,
+            system,
         });
-        let (of_thread, rung) = (Arc::clone(&shared), Arc::clone(&bell));
+        shared.set_mode(config.mode.unwrap_or_default(), config.lacp_rate.unwrap_or_default());
+        let of_thread = Arc::clone(&shared);
         let run = move || {
-            supervise(NAME, || of_thread.run(&mut links, &rung));
+            supervise(NAME, || of_thread.run(&mut links));
         };
         let thread = std::thread::Builder::new().name(NAME.into()).spawn(run).map_err(failed)?;
-        Ok(Self { shared, bell, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Takes up a new mode.
-    pub(super) fn set_mode(&self, mode: BondMode) {
-        if self.shared.take_up(|state| state.mode = mode) {
+    /// Takes up a new mode, and a new rate of LACP.
+    pub(super) fn set_mode(&self, config: &UplinkConfig) {
+        let (mode, rate) = (config.mode.unwrap_or_default(), config.lacp_rate.unwrap_or_default());
+        if self.shared.set_mode(mode, rate) {
             self.shared.announce();
         }
+        self.shared.ring();
+    }
+
+    /// The names of the uplinks that carry frames.
+    pub(super) fn carriers(&self) -> Vec<String> {
+        let uplinks = self.shown().uplinks.into_iter();
+        uplinks.filter(|it| it.carries).map(|it| it.name.to_string()).collect()
     }
 
     /// The bond, to be shown.
     pub(super) fn shown(&self) -> BondStats {
         let Shared { uplinks, port, state, changes, .. } = &*self.shared;
-        let (State { mode, up }, carriers) = (*lock(state), port.carriers());
+        let (State { mode, up, lacp, .. }, carriers) = (lock(state).clone(), port.carriers());
         let shown = |(place, uplink): (u8, &Uplink)| BondUplinkStats {
             name: uplink.name.clone(),
             has_carrier: has(up, place),
             carries: has(carriers, place),
+            partner: lacp.as_ref().and_then(|lacp| lacp.partner(place)?.to_string().parse().ok()),
         };
         BondStats {
             mode,
@@ -246,7 +359,9 @@ impl Switch {
         };
         let Some(id) = id else { return Ok(()) };
         self.engine.set_mtu(id, mtu);
-        let bond = Bond::start(config, id, &port, uplinks, &self.engine, links)?;
+        let noted = self.keeper.noted().carriers.get(config.name.as_str());
+        let noted = noted.map_or(&[][..], Vec::as_slice);
+        let bond = Bond::start(config, id, &port, uplinks, noted, &self.engine, links)?;
         let mut ports = self.ports();
         if let Some(uplink) = ports.uplinks.iter_mut().find(|it| it.id == id) {
             uplink.bond = Some(bond);

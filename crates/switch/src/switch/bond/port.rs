@@ -126,7 +126,7 @@ impl UplinkPort for BondPort {
 
     fn trouble(&self) -> Option<String> {
         let idle =
-            || (self.carriers() == 0).then(|| "no uplink of the bond has a carrier".to_owned());
+            || (self.carriers() == 0).then(|| "no uplink of the bond carries frames".to_owned());
         self.failure().map(str::to_owned).or_else(idle)
     }
 }

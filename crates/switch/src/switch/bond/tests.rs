@@ -129,15 +129,22 @@ impl Rig {
         engine.fabric().set_active(id, true).unwrap();
         let named =
             |it: &Member| Uplink { name: format!("eth{}", it.id).parse().unwrap(), id: it.id };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = Arc::new(eventfd(0, flags).unwrap());
         let bond = Shared {
             name: "lan".parse().unwrap(),
             id,
             engine: Arc::downgrade(&engine),
             port,
             uplinks: uplinks.iter().map(named).collect(),
-            state: Mutex::new(State { mode, up: 0 }),
+            state: Mutex::new(State { mode, up: 0, lacp: None, noted: 0 }),
             changes: AtomicU64::new(0),
             ends: AtomicBool::new(false),
+            inboxes: (0..3)
+                .map(|_| Arc::new(Inbox::new(SLOW_PROTOCOLS, Arc::clone(&bell))))
+                .collect(),
+            bell,
+            system: station(9),
         };
         Self { engine, guest, uplinks, bond }
     }
@@ -272,4 +279,45 @@ fn what_an_uplink_that_stands_by_gets_is_counted_there() {
     let drops: Vec<_> = rig.uplinks[1].end.service.counters().drops().collect();
     assert_eq!(drops, [("port_inactive", 1)]);
     assert_eq!(rig.take(), (0, vec![0; 3]));
+}
+
+#[test]
+fn a_link_is_heard_and_answered_and_a_guest_that_speaks_lacp_is_not() {
+    let rig = Rig::new(BondMode::ActiveBackup);
+    rig.bond.set_mode(BondMode::Lacp, LacpRate::Fast);
+    rig.bond.take_up(|state| state.set_up(0b011, clock::now_ns()));
+    assert!(!rig.bond.speak());
+    let said = lock(&rig.uplinks[0].end.got)[0].clone();
+    assert_eq!(rig.take(), (0, vec![1, 1, 0]));
+    // Another system, which says the same of itself.
+    let mut frame = said;
+    frame[25] ^= 1;
+    let rings = || rustix::io::read(&*rig.bond.bell, &mut [0; 8]).is_ok();
+    rig.comes_in(&rig.guest, &frame);
+    assert!(!rings());
+    rig.bond.speak();
+    assert_eq!(rig.take(), (0, vec![0; 3]));
+    rig.comes_in(&rig.uplinks[1], &frame);
+    assert!(rings());
+    rig.bond.speak();
+    let partner = |place| lock(&rig.bond.state).lacp.as_ref().unwrap().partner(place);
+    assert_eq!((partner(0), partner(1)), (None, Some(station(8))));
+    assert_eq!(rig.take(), (0, vec![0, 1, 0]), "it is answered, and reaches no guest");
+    // In another mode nobody listens.
+    rig.bond.set_mode(BondMode::ActiveBackup, LacpRate::Fast);
+    rig.comes_in(&rig.uplinks[1], &frame);
+    assert!(!rings());
+}
+
+#[test]
+fn the_uplink_that_carried_frames_before_a_restart_goes_on() {
+    let rig = Rig::new(BondMode::ActiveBackup);
+    lock(&rig.bond.state).noted = 0b010;
+    rig.bond.take_up(|state| state.up = 0);
+    rig.bond.take_up(|state| state.up = 0b111);
+    assert_eq!(rig.bond.port.carriers(), 0b010);
+    rig.bond.take_up(|state| state.up = 0b100);
+    rig.bond.take_up(|state| state.up = 0);
+    rig.bond.take_up(|state| state.up = 0b011);
+    assert_eq!(rig.bond.port.carriers(), 0b001, "the first, if all were lost");
 }

@@ -51,7 +51,16 @@ fn got_while(pair: &mut QueuePair, act: impl FnOnce() + Send) -> Vec<(u32, Insta
 
 #[test]
 fn root_a_bond_fails_over_under_traffic() {
-    let Some(net) = Net::new("bonds") else { return };
+    fails_over("af_packet");
+}
+
+#[test]
+fn root_a_bond_of_xdp_uplinks_fails_over_under_traffic() {
+    fails_over("af_xdp");
+}
+
+fn fails_over(kind: &str) {
+    let Some(net) = Net::new(&format!("bonds-{kind}")) else { return };
     net.within(|| {
         ip("link add br0 type bridge");
         ip("address add 192.0.2.1/24 dev br0");
@@ -60,7 +69,7 @@ fn root_a_bond_fails_over_under_traffic() {
             ip(&format!("link add {lan} type veth peer name {lan}p"));
             ip(&format!("link set {lan}p master br0 up"));
             ip(&format!("link set {lan} up"));
-            config += &format!("[uplink.{lan}]\nkind = \"af_packet\"\nname = \"{lan}\"\n");
+            config += &format!("[uplink.{lan}]\nkind = \"{kind}\"\nname = \"{lan}\"\n");
         }
         ip("link set br0 up");
         ip("neighbour add 192.0.2.2 lladdr 52:54:00:00:00:02 dev br0");
@@ -94,6 +103,8 @@ fn root_a_bond_fails_over_under_traffic() {
         println!("longest gap of the fail-over: {} ms", gap.as_millis());
         assert_eq!(carriers(&bench), [false, true]);
         assert_eq!(bench.port("lan").bond.unwrap().changes, 2);
+        let noted = bench.switch.to_note().unwrap().carriers;
+        assert_eq!(noted, [("lan".to_owned(), vec!["lan1".to_owned()])].into());
         assert_eq!(bench.switch.stats().loops.found, 0);
         let Response::UplinkExplained { explanation } =
             bench.switch.handle(Request::VifExplain { name: name("lan1") })
@@ -101,5 +112,71 @@ fn root_a_bond_fails_over_under_traffic() {
             panic!("an uplink is explained")
         };
         assert_eq!(explanation.in_bond.unwrap().as_str(), "lan");
+    });
+}
+
+/// A switch with a guest and a bond of two uplinks that speaks LACP.
+fn speaks_lacp(side: &str, rate: &str, number: u8) -> (Bench, Guest, QueuePair) {
+    let mut config = String::new();
+    for lan in ["0", "1"] {
+        config += &format!("[uplink.{side}{lan}]\nkind = \"af_packet\"\nname = \"{side}{lan}\"\n");
+    }
+    config += &format!("[bond.lan]\nuplinks = [\"{side}0\", \"{side}1\"]\nmode = \"lacp\"\n");
+    let bench = Bench::with(&format!("{config}lacp_rate = \"{rate}\"\n[vif.a]\n"));
+    let (guest, mut pairs) = bench.guest("a", number, 1);
+    (bench, guest, pairs.remove(0))
+}
+
+#[test]
+fn root_two_switches_agree_by_lacp_on_the_links_that_carry() {
+    let Some(net) = Net::new("lacp") else { return };
+    net.within(|| {
+        for lan in ["0", "1"] {
+            ip(&format!("link add l{lan} type veth peer name r{lan}"));
+            ip(&format!("link set l{lan} up"));
+            ip(&format!("link set r{lan} up"));
+        }
+        let (left, _a, mut a) = speaks_lacp("l", "slow", 2);
+        let begun = Instant::now();
+        eventually("alone, one carries", || carriers(&left) == [true, false]);
+        assert!(begun.elapsed() > Duration::from_millis(2500), "{:?}", begun.elapsed());
+        let (right, _b, mut b) = speaks_lacp("r", "fast", 3);
+        let begun = Instant::now();
+        let both = |carry: [bool; 2]| carriers(&left) == carry && carriers(&right) == carry;
+        eventually("both links carry", || both([true, true]));
+        println!("together after {} ms", begun.elapsed().as_millis());
+        let bond = |bench: &Bench| bench.port("lan").bond.unwrap();
+        assert!(
+            bond(&left).uplinks.iter().chain(&bond(&right).uplinks).all(|it| it.partner.is_some())
+        );
+        // Each frame comes once, whichever way, and one to the protocol's address does not.
+        let mut exchange = |count: u32| {
+            send(&mut a, [1, 0x80, 0xc2, 0, 0, 2], 2, &[0; 46]);
+            for number in 0..count {
+                send(&mut a, [0xff; 6], 2, &number.to_be_bytes());
+                send(&mut b, [0xff; 6], 3, &number.to_be_bytes());
+            }
+            for (pair, from) in [(&mut b, 2), (&mut a, 3)] {
+                let (mut got, mut frame) = (Vec::new(), Vec::new());
+                eventually("the last frame arrives", || {
+                    while pair.recv_into(&mut frame).is_some() {
+                        if frame[6..14] == [&mac(from)[..], &[0x88, 0xb5]].concat() {
+                            assert_eq!(frame[..6], [0xff; 6]);
+                            got.push(u32::from_be_bytes(frame[14..18].try_into().unwrap()));
+                        }
+                    }
+                    got.last() == Some(&(count - 1))
+                });
+                assert_eq!(got, (0..count).collect::<Vec<_>>());
+            }
+        };
+        exchange(50);
+        ip("link set l0 down");
+        eventually("the other carries all", || both([false, true]));
+        exchange(50);
+        ip("link set l0 up");
+        eventually("both carry again", || both([true, true]));
+        exchange(50);
+        assert_eq!(left.switch.stats().loops.found + right.switch.stats().loops.found, 0);
     });
 }
