@@ -82,10 +82,16 @@ impl UplinkConfig {
             UplinkKind::Bond => |key| {
                 matches!(
                     key.name,
-                    "uplinks" | "mode" | "vlan" | "tag_protocol" | "filter" | "weight"
+                    "uplinks"
+                        | "mode"
+                        | "lacp_rate"
+                        | "vlan"
+                        | "tag_protocol"
+                        | "filter"
+                        | "weight"
                 )
             },
-            _ => |key| !matches!(key.name, "uplinks" | "mode"),
+            _ => |key| !matches!(key.name, "uplinks" | "mode" | "lacp_rate"),
         }
     }
 
