@@ -10,7 +10,7 @@ use weir_limits::ADMINS_MAX;
 
 use super::error::Problem;
 use super::keys::{NEEDS_A_RESTART, keys};
-use super::section::{Fault, FromToml, Section, each};
+use super::section::{Fault, FromToml, Section, each, from_toml_string};
 use super::values::{FilePath, GroupName, UserName, ValueError};
 
 keys! {
@@ -68,6 +68,10 @@ impl fmt::Display for ListenAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
+}
+
+from_toml_string! {
+    ListenAddress = "an address in quotes, such as \"127.0.0.1:9101\"";
 }
 
 impl FromToml for Admins {

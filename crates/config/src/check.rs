@@ -5,28 +5,14 @@ use std::collections::BTreeMap;
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_text::count;
 
+use super::error::{Fault, HEADER};
 use super::group::{Groups, NoSuchGroup};
 use super::mirror::check_mirrors;
 use super::overlay::{NetworkError, Networks};
 use super::sharing::Sharing;
 use super::template::{NoSuchTemplate, Templates};
 use super::values::{LatencyBudget, Schedule, SocketPath, SocketRole, UplinkKind};
-use super::{Config, UplinkConfig, VifConfig, XenConfig};
-
-/// The place of a table's header.
-pub(super) const HEADER: &str = "";
-
-/// A rule that does not hold.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Fault {
-    /// The keys, of one table: the first is the one to change.
-    pub keys: [&'static str; 2],
-    /// Why they cannot be so.
-    pub reason: String,
-    /// What to do about it.
-    pub help: String,
-}
+use super::{UplinkConfig, VifConfig, XenConfig};
 
 /// A rule that does not hold of a table of the whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -445,23 +431,5 @@ impl UplinkConfig {
             Sharing { weight: self.weight, ..Sharing::default() }.faults(Some(schedule));
         faults.extend(self.kind_faults());
         faults
-    }
-}
-
-impl Config {
-    /// All of it, to be checked.
-    pub fn whole(&self) -> Whole<'_> {
-        Whole {
-            control: &self.switch.control,
-            keeper: self.switch.keeper.as_ref(),
-            latency_budget: self.switch.latency_budget,
-            schedule: self.switch.schedule,
-            groups: &self.groups,
-            templates: &self.templates,
-            networks: &self.networks,
-            uplinks: self.uplinks.iter().collect(),
-            vifs: self.vifs.iter().collect(),
-            xen: self.xen.as_ref(),
-        }
     }
 }

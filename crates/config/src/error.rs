@@ -1,4 +1,4 @@
-//! Configuration problems as diagnostics that show the line.
+//! Rules that do not hold, and configuration problems as diagnostics that show the line.
 
 use std::io;
 use std::ops::Range;
@@ -58,6 +58,21 @@ pub struct InvalidConfig {
     /// The number of problems that are not shown, in words.
     #[help]
     more: Option<String>,
+}
+
+/// The place of a table's header.
+pub(super) const HEADER: &str = "";
+
+/// A rule that does not hold.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{reason}")]
+pub struct Fault {
+    /// The keys, of one table: the first is the one to change.
+    pub keys: [&'static str; 2],
+    /// Why they cannot be so.
+    pub reason: String,
+    /// What to do about it.
+    pub help: String,
 }
 
 /// One problem, with its places in the text.

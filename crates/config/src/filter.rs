@@ -12,8 +12,8 @@ use weir_filter::Program;
 use weir_limits as limits;
 
 use super::error::Problem;
-use super::parse::missing;
-use super::section::Section;
+use super::keys::{Key, Rows, Value};
+use super::section::{Section, from_toml_string, missing};
 use super::values::{Direction, FilterAction, ValueError, serde_as_text};
 
 /// A rule. The first rule of a direction that matches a frame decides; unmatched frames pass.
@@ -80,6 +80,10 @@ impl fmt::Display for Expression {
 }
 
 serde_as_text!(Expression);
+
+from_toml_string! {
+    Expression = "an expression in quotes, such as \"tcp port 80\"";
+}
 
 impl FromStr for FilterRule {
     type Err = ValueError;
@@ -170,8 +174,30 @@ pub fn port_rules(rules: &[FilterRule]) -> Result<PortRules, RulesError> {
     Ok(PortRules { tx: side(Direction::Tx)?, rx: side(Direction::Rx)? })
 }
 
+impl Value for Vec<FilterRule> {
+    fn read(
+        &mut self,
+        key: &Key,
+        section: &mut Section<'_>,
+        which: fn(&Key) -> bool,
+        problems: &mut Vec<Problem>,
+    ) {
+        if which(key) {
+            let said = rules(section, problems);
+            if section.has(key.name) {
+                *self = said;
+            }
+        }
+    }
+
+    fn show(&self, key: Key, rows: &mut Rows) {
+        let rules: Vec<_> = self.iter().map(FilterRule::to_string).collect();
+        rows.push((key, (!rules.is_empty()).then(|| rules.join("; "))));
+    }
+}
+
 /// Reads the tables `[[PORT.filter]]` of a port.
-pub(super) fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vec<FilterRule> {
+fn rules(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Vec<FilterRule> {
     let mut rules = Vec::new();
     let tables = section.tables("filter", problems);
     let too_many = (tables.len() > limits::FILTER_RULES_MAX).then_some(tables.len());

@@ -13,8 +13,9 @@ use weir_limits as limits;
 
 use super::error::Problem;
 use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
-use super::parse::report_repeated;
-use super::section::{Fault, FromToml, Located, REFUSED, Section, each};
+use super::section::{
+    Fault, FromToml, Located, REFUSED, Section, each, from_toml_string, report_repeated,
+};
 use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
 
 #[cfg(test)]
@@ -204,22 +205,7 @@ impl DhcpConfig {
     }
 }
 
-/// Reads a type from a TOML string by its `FromStr`.
-macro_rules! from_text {
-    ($($type:ty = $expected:expr;)+) => {
-        $(impl FromToml for $type {
-            fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-                let found = value.get_ref().type_str();
-                let fault = |error| Fault::new(value, error);
-                let text = value.get_ref().as_str();
-                let text = text.ok_or_else(|| fault(ValueError::WrongType { expected: $expected, found }))?;
-                text.parse().map_err(fault)
-            }
-        })+
-    };
-}
-
-from_text! {
+from_toml_string! {
     OwnAddress = OwnAddress::EXPECTED;
     AddressRange = AddressRange::EXPECTED;
     Ipv4Text = Ipv4Text::EXPECTED;

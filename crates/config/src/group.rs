@@ -16,8 +16,7 @@ use weir_wire::layers::protocol;
 
 use super::error::Problem;
 use super::keys::{Key, Rows};
-use super::parse::missing;
-use super::section::{Fault, FromToml, Located, Section, each};
+use super::section::{Fault, FromToml, Located, Section, each, from_toml_string, missing};
 use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
 
 /// All groups of a switch.
@@ -248,6 +247,10 @@ impl FromStr for RuleSide {
             }
         }
     }
+}
+
+from_toml_string! {
+    RuleSide = "the other end in quotes, such as \"group:lb\" or \"10.0.0.0/8\"";
 }
 
 impl fmt::Display for RuleSide {

@@ -13,10 +13,9 @@ use utoipa::ToSchema;
 use weir_fabric::SourceGuard;
 use weir_limits::SOURCE_ADDRESSES_MAX;
 
-use super::check::Fault;
-use super::keys::keys;
+use super::error::Fault;
+use super::keys::{Change, keys};
 use super::section::{self, FromToml};
-use super::settings::Change;
 use super::values::{GuardMode, ValueError, schema_as};
 
 keys! {

@@ -3,15 +3,19 @@
 
 use std::fmt::Display;
 
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::DeValue;
+use utoipa::ToSchema;
+
 use super::error::Problem;
-use super::filter::{self, FilterRule};
-use super::parse;
-use super::section::{FromToml, Section};
-use super::settings::{Change, NONE};
-use super::values::VlanMode;
+use super::section::{Fault, FromToml, Section};
 
 /// Why most keys of `[switch]` are fixed.
 pub(crate) const NEEDS_A_RESTART: &str = "needs a restart";
+
+/// The word that resets a setting to its default.
+pub(super) const NONE: &str = "none";
 
 /// One key of a table of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,46 +161,34 @@ impl<T: FromToml + Clone + PartialEq + Display> Value for Option<T> {
     }
 }
 
-impl Value for VlanMode {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key) {
-            let said = parse::vlan(section, problems);
-            if said != Self::Unset {
-                *self = said;
-            }
-        }
-    }
+/// A change of an optional setting.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Change<T> {
+    /// The setting stays as it is.
+    #[default]
+    Keep,
+    /// The setting gets its default.
+    Clear,
+    /// The setting gets this value.
+    Set(T),
+}
 
-    fn show(&self, key: Key, rows: &mut Rows) {
-        rows.push((key, (*self != Self::Unset).then(|| self.to_string())));
+impl<T> Change<T> {
+    /// Clears this setting too if `other` is cleared, unless this setting gets a new value.
+    pub(super) fn clear_with<U>(&mut self, other: &Change<U>) {
+        if let (Self::Keep, Change::Clear) = (&self, other) {
+            *self = Self::Clear;
+        }
     }
 }
 
-impl Value for Vec<FilterRule> {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key) {
-            let said = filter::rules(section, problems);
-            if section.has(key.name) {
-                *self = said;
-            }
+impl<T: FromToml> FromToml for Change<T> {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        match value.get_ref().as_str() {
+            Some(NONE) => Ok(Self::Clear),
+            _ => T::from_toml(value).map(Self::Set),
         }
-    }
-
-    fn show(&self, key: Key, rows: &mut Rows) {
-        let rules: Vec<_> = self.iter().map(FilterRule::to_string).collect();
-        rows.push((key, (!rules.is_empty()).then(|| rules.join("; "))));
     }
 }
 
@@ -246,30 +238,6 @@ impl<T: FromToml + Default> Alters<T> for Change<T> {
             Self::Keep => {}
             Self::Clear => *to = T::default(),
             Self::Set(value) => *to = value,
-        }
-    }
-}
-
-impl Alters<VlanMode> for Option<VlanMode> {
-    fn read(_: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        // `none` of one and a value of another are one change. A `native` goes with its trunk.
-        if section.has("trunk") && section.is_word("native", NONE) {
-            section.hide("native");
-        }
-        let mut is_taken_back = false;
-        for key in ["vlan", "trunk", "network", "mirror"] {
-            if section.is_word(key, NONE) {
-                section.hide(key);
-                is_taken_back = true;
-            }
-        }
-        let mode = parse::vlan(section, problems);
-        (is_taken_back || mode != VlanMode::Unset).then_some(mode)
-    }
-
-    fn apply(self, to: &mut VlanMode) {
-        if let Some(mode) = self {
-            *to = mode;
         }
     }
 }

@@ -19,9 +19,10 @@
 //! * [`Config`] and its parts: plain structs, independent of TOML.
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
 //! * [`cost`]: the cost of a text, checked before the text is read.
-//! * [`error`]: problems as diagnostics that show the line.
+//! * [`error`]: rules that do not hold, and problems as diagnostics that show the line.
 //! * `api`: access to the HTTP API.
-//! * `moderation`: interrupt moderation of a guest.
+//! * `moderation`: the policy of interrupt moderation.
+//! * `calls`: the calls (interrupts) of an interface's guest.
 //! * `overlay`: the networks of tenants, and the other hosts in them.
 //! * [`filter`]: the frames that a port can send and receive.
 //! * `gateway`: weir's services for the guests of a network.
@@ -35,6 +36,7 @@
 //! * `template`: keys that interfaces have in common.
 //! * `uplink`: the keys of a port to the host or the outside.
 //! * `vif`: the keys of a guest's interface.
+//! * `vlan`: the keys that say in which VLANs or network a port is.
 //! * `xen`: the vifs of Xen guests that weir serves, and their settings.
 //! * [`reload`]: the differences between a file and a running switch.
 //! * [`settings`]: the same keys given as `KEY=VALUE` on the command line.
@@ -50,6 +52,7 @@ use rustix::fs::{Mode, OFlags};
 use weir_limits as limits;
 
 mod api;
+mod calls;
 mod check;
 pub mod cost;
 pub mod error;
@@ -76,14 +79,15 @@ mod template;
 mod uplink;
 pub mod values;
 mod vif;
+mod vlan;
 mod xen;
 
 #[cfg(test)]
 mod tests;
 
 pub use api::{Admins, ApiConfig, ListenAddress};
-pub use check::{Fault, TableFault, Whole};
-pub use error::{ConfigError, Problem};
+pub use check::{TableFault, Whole};
+pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
     AddressRange, DhcpConfig, DomainName, FixedAddress, Forward, ForwardProtocol, GatewayConfig,
@@ -95,13 +99,13 @@ pub use group::{
     VifGroups,
 };
 pub use guard::{Addresses, GuardChanges, Guarding};
-pub use keys::Key;
+pub use keys::{Change, Key};
 pub use mirror::{MirrorError, check_mirrors, mirror_note};
 pub use moderation::Moderation;
 pub use overlay::{
     GbpPeers, NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
 };
-pub use settings::{Change, Setting};
+pub use settings::Setting;
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
 pub use storm::{StormChanges, StormControl};
 pub use switch::{PlacementConfig, SwitchConfig};
@@ -226,6 +230,22 @@ impl Config {
         self.uplinks
             .iter()
             .filter(move |it| !self.uplinks.iter().any(|bond| further(bond, &it.name)))
+    }
+
+    /// All of it, to be checked.
+    pub fn whole(&self) -> Whole<'_> {
+        Whole {
+            control: &self.switch.control,
+            keeper: self.switch.keeper.as_ref(),
+            latency_budget: self.switch.latency_budget,
+            schedule: self.switch.schedule,
+            groups: &self.groups,
+            templates: &self.templates,
+            networks: &self.networks,
+            uplinks: self.uplinks.iter().collect(),
+            vifs: self.vifs.iter().collect(),
+            xen: self.xen.as_ref(),
+        }
     }
 
     /// The budget that holds for `vif`: its own, or the switch's.

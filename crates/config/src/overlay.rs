@@ -18,8 +18,7 @@ use super::error::Problem;
 use super::gateway::{self, FixedAddress, GatewayConfig, GatewayKeys};
 use super::group::RuleSide;
 use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
-use super::parse::{missing, report_repeated};
-use super::section::{Fault, FromToml, Located, Section, each};
+use super::section::{Fault, FromToml, Located, Section, each, missing, report_repeated};
 use super::suggest;
 use super::values::{
     HostAddress, InterfaceName, Mtu, NetworkName, OverlayDscp, PacketRate, PortName, QueuePairs,

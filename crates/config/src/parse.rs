@@ -5,26 +5,21 @@
 //! across ports come last.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 
-use toml::de::DeTable;
 use weir_limits as limits;
 use weir_text::count;
 
 use super::api;
 use super::check::{Shown, TableFault, Whole};
-use super::cost;
 use super::error::Problem;
 use super::group;
 use super::keys::{Key, Value};
 use super::overlay::{self, Networks};
-use super::section::{Places, Section};
-use super::settings::NONE;
+use super::section::{Places, Section, document, missing};
 use super::template::{self, Copied, Templates, templates};
 use super::values::{
-    Execution, LatencyBudget, MirroredPorts, NetworkName, PlacementMode, PortName, SocketPath,
-    TrunkVids, UplinkKind, UserName, Vid, VlanMode,
+    Execution, LatencyBudget, PlacementMode, PortName, SocketPath, UplinkKind, UserName,
 };
 use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
@@ -136,69 +131,6 @@ pub(super) fn single_vif(text: &str, control: &SocketPath) -> Result<VifConfig, 
         Some(placed) if problems.is_empty() => Ok(placed.port),
         _ => Err(problems),
     }
-}
-
-/// The text as a tree.
-///
-/// # Errors
-/// The text is too costly, or it is not TOML. For a short text all mistakes are reported, for a long one only the
-/// first: the parser keeps all mistakes in memory.
-pub(super) fn document(text: &str) -> Result<toml::Spanned<DeTable<'_>>, Vec<Problem>> {
-    cost::check(text).map_err(|problem| vec![problem])?;
-    let errors = match text.len() <= limits::CONFIG_MISTAKES_LEN_MAX {
-        true => match DeTable::parse_recoverable(text) {
-            (document, errors) if errors.is_empty() => return Ok(document),
-            (_, errors) => errors,
-        },
-        false => match DeTable::parse(text) {
-            Ok(document) => return Ok(document),
-            Err(error) => vec![error],
-        },
-    };
-    let problem = |error: &toml::de::Error| {
-        let words = error.message().lines().next().unwrap_or_default().to_owned();
-        let place = error.span().unwrap_or(0..0);
-        let first = if words == DUPLICATE { first_place(text, place.start) } else { None };
-        let problem = Problem::new("not valid TOML").label(place, words);
-        match first {
-            Some(first) => problem.label(first, "stands here already").help("join the two"),
-            None => problem,
-        }
-    };
-    Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
-}
-
-/// What the parser says of a header or a key that stands twice.
-const DUPLICATE: &str = "duplicate key";
-
-/// The first place of the header or key that stands once more in the line at `second`.
-fn first_place(text: &str, second: usize) -> Option<Range<usize>> {
-    let mut end = 0;
-    let lines: Vec<_> = text
-        .split_inclusive('\n')
-        .map(|line| {
-            let start = end;
-            end += line.len();
-            (start, line.trim())
-        })
-        .take_while(|(start, _)| *start <= second)
-        .collect();
-    let ((_, again), before) = lines.split_last()?;
-    let is_header = |line: &str| line.starts_with('[');
-    let own = |line: &str| {
-        let part =
-            if is_header(line) { line.split_inclusive(']') } else { line.split_inclusive('=') }
-                .next();
-        part.unwrap_or_default().replace([' ', '\t'], "")
-    };
-    let table = match is_header(again) {
-        true => 0,
-        false => before.iter().rposition(|(_, line)| is_header(line)).map_or(0, |nth| nth + 1),
-    };
-    let (start, line) = before[table..].iter().find(|(_, line)| own(line) == own(again))?;
-    let indent = text[*start..].len() - text[*start..].trim_start().len();
-    let start = start + indent;
-    Some(start..start + line.len())
 }
 
 fn switch_table(
@@ -373,82 +305,6 @@ fn vif_socket(
     }
 }
 
-/// Reads `network`, `vlan`, `trunk` and `native`, which exclude or need each other.
-pub(super) fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> VlanMode {
-    let access = section.take::<Vid>("vlan", problems);
-    let trunk = section.take::<TrunkVids>("trunk", problems);
-    let native = section.take::<Vid>("native", problems);
-    let network = section.take::<NetworkName>("network", problems);
-    if let Some(mirror) = section.take::<MirroredPorts>("mirror", problems) {
-        let others = ["vlan", "trunk", "native", "network"];
-        if let Some(other) = others.into_iter().find_map(|key| section.place(key)) {
-            problems.push(
-                Problem::new(format!("`{}` has `mirror` and takes part", section.title))
-                    .label(mirror.span.clone(), "gets copies only")
-                    .label(other, "takes part in the switch")
-                    .help("keep one: a mirror gets copies and nothing else, and may send nothing"),
-            );
-        }
-        for (key, _) in VifConfig::template().rows() {
-            let key = match key.of_copies {
-                true => continue,
-                false => key.name,
-            };
-            // A setting that is reset to its default can stand beside `mirror`.
-            if !section.has(key) || section.is_word(key, NONE) {
-                continue;
-            }
-            if let Some(span) = section.refuse(key) {
-                section.is_refused("mirror");
-                problems.push(
-                    Problem::new(format!("`{}` has `mirror` and `{key}`", section.title))
-                        .label(mirror.span.clone(), "gets copies only")
-                        .label(span, "does not hold for copies")
-                        .help("keep one: a mirror gets copies of all frames, of any length"),
-                );
-            }
-        }
-        return VlanMode::Mirror(mirror.value);
-    }
-    if let Some(network) = &network
-        && let Some(other) = ["vlan", "trunk"].into_iter().find_map(|key| section.place(key))
-    {
-        problems.push(
-            Problem::new(format!("`{}` has both `network` and a VLAN", section.title))
-                .label(network.span.clone(), "puts it into a network")
-                .label(other, "puts it elsewhere")
-                .help("keep one; a network can be a VLAN: `vlan` of its table"),
-        );
-    }
-    if let (Some(access), Some(trunk)) = (&access, &trunk) {
-        problems.push(
-            Problem::new(format!("`{}` has both `vlan` and `trunk`", section.title))
-                .label(access.span.clone(), "makes it an access port")
-                .label(trunk.span.clone(), "makes it a trunk")
-                .help("keep one; the VLAN of a trunk's untagged frames is `native`"),
-        );
-    }
-    if let Some(native) = &native
-        && !section.has("trunk")
-    {
-        problems.push(
-            Problem::new(format!("`{}` has `native` without `trunk`", section.title))
-                .label(native.span.clone(), "belongs to a trunk")
-                .help("add `trunk`, or use `vlan` for an access port"),
-        );
-    }
-    if let Some(network) = network {
-        return VlanMode::Network(network.value);
-    }
-    match (access, trunk) {
-        (Some(access), _) => VlanMode::Access(access.value),
-        (None, Some(trunk)) => {
-            VlanMode::Trunk { allowed: trunk.value, native: native.map(|native| native.value) }
-        }
-        (None, None) => VlanMode::Unset,
-    }
-}
-
 fn port_name(section: &Section<'_>, prefix: &str, problems: &mut Vec<Problem>) -> Option<PortName> {
     let name = section.title.strip_prefix(prefix).unwrap_or(&section.title);
     match name.parse::<PortName>() {
@@ -460,12 +316,6 @@ fn port_name(section: &Section<'_>, prefix: &str, problems: &mut Vec<Problem>) -
             None
         }
     }
-}
-
-pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
-    Problem::new(format!("`{}` has no `{key}`", section.title))
-        .label(section.span.clone(), format!("needs `{key}`"))
-        .help(help)
 }
 
 /// Reports the faults of the checks, each at its place.
@@ -515,31 +365,4 @@ fn too_many(
         );
     }
     one_more.is_some()
-}
-
-/// Reports every value that stands in more than one place: the `what` VALUE `place` is there again.
-pub(super) fn report_repeated(
-    (what, place, help): (&str, &str, &str),
-    values: impl Iterator<Item = (String, Range<usize>)>,
-    problems: &mut Vec<Problem>,
-) {
-    let mut places: BTreeMap<String, Vec<Range<usize>>> = BTreeMap::new();
-    for (value, span) in values {
-        places.entry(value).or_default().push(span);
-    }
-    for (value, spans) in places {
-        let [first, again @ ..] = spans.as_slice() else {
-            continue;
-        };
-        if again.is_empty() {
-            continue;
-        }
-        let space = if place.is_empty() { "" } else { " " };
-        let times = spans.len();
-        let message = format!("the {what} {value}{space}{place} is used {times} times");
-        let problem = Problem::new(message).label(first.clone(), "first used here").help(help);
-        problems.push(
-            again.iter().fold(problem, |problem, span| problem.label(span.clone(), "and here")),
-        );
-    }
 }

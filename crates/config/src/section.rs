@@ -1,4 +1,4 @@
-//! Reads one TOML table key by key. Each problem has its place in the text.
+//! Reads TOML table by table, key by key. Each problem has its place in the text.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -10,12 +10,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use weir_limits as limits;
 
-use super::api::ListenAddress;
-use super::check;
-use super::error::Problem;
-use super::filter::Expression;
-use super::group::RuleSide;
-use super::moderation::Moderation;
+use super::cost;
+use super::error::{self, Problem};
 use super::suggest;
 use super::values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
@@ -42,6 +38,69 @@ impl<T: Clone> Located<T> {
     pub fn nowhere(value: &T) -> Self {
         Self { value: value.clone(), span: 0..0 }
     }
+}
+
+/// The text as a tree.
+///
+/// # Errors
+/// The text is too costly, or it is not TOML. For a short text all mistakes are reported, for a long one only the
+/// first: the parser keeps all mistakes in memory.
+pub(super) fn document(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Problem>> {
+    cost::check(text).map_err(|problem| vec![problem])?;
+    let errors = match text.len() <= limits::CONFIG_MISTAKES_LEN_MAX {
+        true => match DeTable::parse_recoverable(text) {
+            (document, errors) if errors.is_empty() => return Ok(document),
+            (_, errors) => errors,
+        },
+        false => match DeTable::parse(text) {
+            Ok(document) => return Ok(document),
+            Err(error) => vec![error],
+        },
+    };
+    let problem = |error: &toml::de::Error| {
+        let words = error.message().lines().next().unwrap_or_default().to_owned();
+        let place = error.span().unwrap_or(0..0);
+        let first = if words == DUPLICATE { first_place(text, place.start) } else { None };
+        let problem = Problem::new("not valid TOML").label(place, words);
+        match first {
+            Some(first) => problem.label(first, "stands here already").help("join the two"),
+            None => problem,
+        }
+    };
+    Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
+}
+
+/// What the parser says of a header or a key that stands twice.
+const DUPLICATE: &str = "duplicate key";
+
+/// The first place of the header or key that stands once more in the line at `second`.
+fn first_place(text: &str, second: usize) -> Option<Range<usize>> {
+    let mut end = 0;
+    let lines: Vec<_> = text
+        .split_inclusive('\n')
+        .map(|line| {
+            let start = end;
+            end += line.len();
+            (start, line.trim())
+        })
+        .take_while(|(start, _)| *start <= second)
+        .collect();
+    let ((_, again), before) = lines.split_last()?;
+    let is_header = |line: &str| line.starts_with('[');
+    let own = |line: &str| {
+        let part =
+            if is_header(line) { line.split_inclusive(']') } else { line.split_inclusive('=') }
+                .next();
+        part.unwrap_or_default().replace([' ', '\t'], "")
+    };
+    let table = match is_header(again) {
+        true => 0,
+        false => before.iter().rposition(|(_, line)| is_header(line)).map_or(0, |nth| nth + 1),
+    };
+    let (start, line) = before[table..].iter().find(|(_, line)| own(line) == own(again))?;
+    let indent = text[*start..].len() - text[*start..].trim_start().len();
+    let start = start + indent;
+    Some(start..start + line.len())
 }
 
 /// A table that is being read. Keys that were not read are unknown: [`Section::finish`] reports them.
@@ -76,7 +135,7 @@ impl Places {
     }
 
     /// Reports settings that do not fit together. A key whose value was refused has no second problem.
-    pub fn report(&self, fault: &check::Fault, problems: &mut Vec<Problem>) {
+    pub fn report(&self, fault: &error::Fault, problems: &mut Vec<Problem>) {
         if !self.is_bad(fault) {
             let problem = Problem::new(format!("`{}`: {}", self.title, fault.reason));
             problems.push(problem.label(self.of(fault.keys[0]), REFUSED).help(&fault.help));
@@ -84,7 +143,7 @@ impl Places {
     }
 
     /// True if the fault is about a value that was refused.
-    pub fn is_bad(&self, fault: &check::Fault) -> bool {
+    pub fn is_bad(&self, fault: &error::Fault) -> bool {
         let of_template = self.template.as_ref().is_some_and(|template| template.is_bad(fault));
         of_template || fault.keys.iter().any(|key| self.bad.contains(key))
     }
@@ -365,6 +424,40 @@ impl<'t> Section<'t> {
     }
 }
 
+/// A table without a key that it needs.
+pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
+    Problem::new(format!("`{}` has no `{key}`", section.title))
+        .label(section.span.clone(), format!("needs `{key}`"))
+        .help(help)
+}
+
+/// Reports every value that stands in more than one place: the `what` VALUE `place` is there again.
+pub(super) fn report_repeated(
+    (what, place, help): (&str, &str, &str),
+    values: impl Iterator<Item = (String, Range<usize>)>,
+    problems: &mut Vec<Problem>,
+) {
+    let mut places: BTreeMap<String, Vec<Range<usize>>> = BTreeMap::new();
+    for (value, span) in values {
+        places.entry(value).or_default().push(span);
+    }
+    for (value, spans) in places {
+        let [first, again @ ..] = spans.as_slice() else {
+            continue;
+        };
+        if again.is_empty() {
+            continue;
+        }
+        let space = if place.is_empty() { "" } else { " " };
+        let times = spans.len();
+        let message = format!("the {what} {value}{space}{place} is used {times} times");
+        let problem = Problem::new(message).label(first.clone(), "first used here").help(help);
+        problems.push(
+            again.iter().fold(problem, |problem, span| problem.label(span.clone(), "and here")),
+        );
+    }
+}
+
 /// A bad value, and the place of its bad part.
 pub(super) struct Fault {
     pub span: Range<usize>,
@@ -414,14 +507,20 @@ pub(super) trait FromToml: Sized {
 /// Types written as a string in quotes.
 macro_rules! from_toml_string {
     ($($type:ty = $expected:expr;)+) => {
-        $(impl FromToml for $type {
-            fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-                let text = value.get_ref().as_str().ok_or_else(|| Fault::wrong_type(value, $expected))?;
-                text.parse().map_err(|error| Fault::new(value, error))
+        $(impl $crate::section::FromToml for $type {
+            fn from_toml(
+                value: &toml::Spanned<toml::de::DeValue<'_>>,
+            ) -> Result<Self, $crate::section::Fault> {
+                let text = value.get_ref().as_str();
+                let text =
+                    text.ok_or_else(|| $crate::section::Fault::wrong_type(value, $expected))?;
+                text.parse().map_err(|error| $crate::section::Fault::new(value, error))
             }
         })+
     };
 }
+
+pub(super) use from_toml_string;
 
 from_toml_string! {
     PortName = "a name in quotes";
@@ -430,7 +529,6 @@ from_toml_string! {
     TemplateName = "the name of a template in quotes, such as \"tenant\"";
     GroupDefault = "\"deny\" or \"allow\"";
     RuleDirection = "\"in\" or \"out\"";
-    RuleSide = "the other end in quotes, such as \"group:lb\" or \"10.0.0.0/8\"";
     HostAddress = "an address in quotes, such as \"192.0.2.1\"";
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;
@@ -441,7 +539,6 @@ from_toml_string! {
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";
     FilePath = "a path in quotes, such as \"/etc/weir/token\"";
-    ListenAddress = "an address in quotes, such as \"127.0.0.1:9101\"";
     InterfaceName = "the name of an interface in quotes, such as \"weir0\"";
     SocketPath = "a path in quotes, such as \"/run/weir/web0.sock\"";
     SocketMode = "an octal mode in quotes, such as \"0660\"";
@@ -454,8 +551,6 @@ from_toml_string! {
     Direction = "\"tx\" or \"rx\"";
     FilterAction = "\"accept\" or \"drop\"";
     GuardMode = "\"off\", \"configured\" or \"snooped\"";
-    Expression = "an expression in quotes, such as \"tcp port 80\"";
-    Moderation = "the name of a policy in quotes, such as \"immediate\"";
     Schedule = "the name of a schedule in quotes, such as \"drr\"";
     BitRate = "a rate in quotes, such as \"1Gbit\"";
     BurstSize = "a number of bytes in quotes, such as \"256KiB\"";
@@ -500,7 +595,6 @@ from_toml_integer! {
     PacketBurst = "a number of packets, such as 256";
 }
 
-/// Addresses, each with its place.
 impl FromToml for bool {
     fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
         value.get_ref().as_bool().ok_or_else(|| Fault::wrong_type(value, "true or false"))

@@ -5,22 +5,17 @@
 use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-use toml::Spanned;
 use toml::de::DeValue;
-use utoipa::ToSchema;
 
 use super::error::{ConfigError, Problem};
-use super::keys::{Alters, Key};
+use super::keys::{Alters, Key, NONE};
 use super::parse;
-use super::section::{Fault, FromToml, Section};
+use super::section::{Section, document};
 use super::values::{PortName, SocketPath, TemplateName};
 use super::{VifChanges, VifConfig};
 
 /// The name of the command line's text in diagnostics.
 const SOURCE_NAME: &str = "settings";
-/// The word that resets a setting to its default.
-pub(super) const NONE: &str = "none";
 
 /// One `KEY=VALUE`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,37 +131,6 @@ fn invalid(text: &str, problems: Vec<Problem>) -> ConfigError {
     ConfigError::invalid(SOURCE_NAME, text, problems)
 }
 
-/// A change of an optional setting.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Change<T> {
-    /// The setting stays as it is.
-    #[default]
-    Keep,
-    /// The setting gets its default.
-    Clear,
-    /// The setting gets this value.
-    Set(T),
-}
-
-impl<T> Change<T> {
-    /// Clears this setting too if `other` is cleared, unless this setting gets a new value.
-    pub(super) fn clear_with<U>(&mut self, other: &Change<U>) {
-        if let (Self::Keep, Change::Clear) = (&self, other) {
-            *self = Self::Clear;
-        }
-    }
-}
-
-impl<T: FromToml> FromToml for Change<T> {
-    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
-        match value.get_ref().as_str() {
-            Some(NONE) => Ok(Self::Clear),
-            _ => T::from_toml(value).map(Self::Set),
-        }
-    }
-}
-
 impl VifChanges {
     /// The changes in `settings`. The value `none` resets a setting to its default.
     ///
@@ -175,7 +139,7 @@ impl VifChanges {
     pub fn from_settings(name: &PortName, settings: &[Setting]) -> Result<Self, ConfigError> {
         let text = as_toml(name, settings);
         let invalid = |problems| invalid(&text, problems);
-        let document = parse::document(&text).map_err(invalid)?;
+        let document = document(&text).map_err(invalid)?;
         let mut problems = Vec::new();
         let mut root = Section::new(String::new(), 0..0, document.get_ref());
         let mut changes = Self::default();

@@ -6,9 +6,8 @@ use weir_engine::{Rate, RateLimit};
 use weir_limits as limits;
 use weir_policy::schedule::{Kind, Share, Window};
 
-use super::check::Fault;
-use super::keys::keys;
-use super::settings::Change;
+use super::error::Fault;
+use super::keys::{Change, keys};
 use super::values::{
     BitRate, BurstSize, LateTurns, PacketBurst, PacketRate, Period, Schedule, ValueError, Weight,
 };

@@ -5,8 +5,7 @@ use utoipa::ToSchema;
 use weir_engine::{Rate, StormLimit};
 use weir_limits::{STORM_BURST_MIN, STORM_BURST_NS};
 
-use super::keys::keys;
-use super::settings::Change;
+use super::keys::{Change, keys};
 use super::values::PacketRate;
 
 keys! {

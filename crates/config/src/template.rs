@@ -6,9 +6,8 @@ use weir_limits as limits;
 
 use super::VifConfig;
 use super::error::Problem;
-use super::keys::{Key, Row, Rows, Value};
+use super::keys::{Key, NONE, Row, Rows, Value};
 use super::section::{Places, Section};
-use super::settings::NONE;
 use super::values::{PortName, SocketPath, TemplateName};
 
 /// All templates of a switch.

@@ -151,6 +151,7 @@ fn every_key_is_read() {
         weight: Some(4.try_into().unwrap()),
         uplinks: None,
         mode: None,
+        lacp_rate: None,
     };
     assert_eq!(config.uplinks, [lan]);
     let web0 = VifConfig {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use weir_limits::STREAM_MTU_MAX;
 
-use super::check::{Fault, HEADER};
+use super::error::{Fault, HEADER};
 use super::filter::FilterRule;
 use super::keys::{Key, Rows, keys};
 use super::values::{

@@ -6,9 +6,8 @@ use utoipa::ToSchema;
 use super::filter::FilterRule;
 use super::group::VifGroups;
 use super::guard::{GuardChanges, Guarding};
-use super::keys::keys;
+use super::keys::{Change, keys};
 use super::moderation::Moderation;
-use super::settings::Change;
 use super::sharing::{Sharing, SharingChanges};
 use super::storm::{StormChanges, StormControl};
 use super::values::{

@@ -1,7 +1,7 @@
 use super::*;
 use crate::overlay::NetworkKeys;
 use crate::tests::{messages, parse, refused};
-use crate::{OverlayConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
+use crate::{BondMode, LacpRate, OverlayConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
 
 const GUIDE: &str = include_str!("../../../../docs/guide/configuration.md");
 const TWO_HOSTS: &str = include_str!("../../../../docs/guide/two-hosts.md");

@@ -8,8 +8,8 @@ use super::super::{
 };
 use super::Running;
 use crate::Setting;
-use crate::keys::{Key, Rows};
-use crate::settings::{NONE, from_text};
+use crate::keys::{Key, NONE, Rows};
+use crate::settings::from_text;
 
 impl VifConfig {
     /// The interface with `settings` in place of its own. Other keys stay as they are, except for those that belong to
