@@ -383,6 +383,37 @@ mod tests {
     }
 
     #[test]
+    fn hosts_that_take_ids_of_groups_come_first_however_they_join() {
+        let claims: ClaimsGroups = Arc::new(|host| host == ip(4) || host == ip(6));
+        let spec = NetworkSpec {
+            number: 0,
+            vni: 100,
+            peers: vec![ip(3), ip(4)],
+            floods_per_s: 1000,
+            neigh_suppress: false,
+        };
+        let mut networks = Networks::new(&[spec], 4789, Some(claims));
+        let first = |networks: &Networks| {
+            let network = networks.network(0).unwrap();
+            let (with, without) = network.peers.split_at(network.peers_with_groups);
+            let has = |peers: &[PeerAddress], last| {
+                peers.contains(&PeerAddress::new(SocketAddr::new(ip(last), 4789)))
+            };
+            assert!((3..8).all(|last| !has(with, last) || [4, 6].contains(&last)));
+            assert!([4, 6].iter().all(|last| !has(without, *last)));
+            (with.len(), without.len())
+        };
+        assert_eq!(first(&networks), (1, 1));
+        // As FRR names them.
+        networks.set_members(0, &[ip(6), ip(3), ip(4), ip(5)], &[ip(7)]);
+        assert_eq!(first(&networks), (2, 2));
+        networks.set_members(0, &[ip(3), ip(5)], &[ip(4)]);
+        assert_eq!(first(&networks), (0, 2), "one that only speaks gets no floods");
+        networks.set_members(0, &[ip(6)], &[]);
+        assert_eq!(first(&networks), (1, 0));
+    }
+
+    #[test]
     fn three_hosts_that_leave_and_come_back_are_known_again() {
         let mut networks = two();
         networks.set_members(1, &[], &[]);
