@@ -117,13 +117,35 @@ impl Foreign<UnixStream> {
 /// # Errors
 /// The errors of recvmsg(2).
 pub fn receive(socket: impl AsFd, room: &mut [u8], party: &Party) -> io::Result<usize> {
+    take(socket, room, RecvFlags::empty(), |descriptor| party.close(descriptor))
+}
+
+/// Reads bytes that have come, without waiting for more, and leaves the descriptors that came with them to the caller:
+/// a worker may make no thread that closes them.
+///
+/// # Errors
+/// The errors of recvmsg(2).
+pub fn receive_now(
+    socket: impl AsFd,
+    room: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    take(socket, room, RecvFlags::DONTWAIT, |descriptor| descriptors.push(descriptor))
+}
+
+fn take(
+    socket: impl AsFd,
+    room: &mut [u8],
+    flags: RecvFlags,
+    mut each: impl FnMut(OwnedFd),
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut room = [IoSliceMut::new(room)];
-    let received = recvmsg(socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let received = recvmsg(socket, &mut room, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            rights.for_each(|descriptor| party.close(descriptor));
+            rights.for_each(&mut each);
         }
     }
     Ok(received.bytes)

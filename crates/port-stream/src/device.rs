@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use rustix::event::epoll;
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketAddrUnix, SocketType, recv};
 use weir_engine::egress::Packet;
 use weir_engine::{Side, beat, lock, supervise};
+use weir_foreign::{Foreign, Party, receive_now};
 use weir_guestmem::{Batch, HostBuffer};
 use weir_limits::{STREAM_LOOK_LEN, STREAM_REDIAL_NS};
 use weir_policy::steering::Steering;
@@ -28,8 +28,15 @@ use crate::guard::Guard;
 /// The pause between two attempts to connect.
 const REDIAL: Duration = Duration::from_nanos(STREAM_REDIAL_NS);
 
+/// The pause between two looks whether a worker still has a lost socket.
+const LAST_CALL: Duration = Duration::from_millis(1);
+
 /// Connects to the peer, without waiting for it.
 pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send>;
+
+/// A socket in which the peer's descriptors can lie. No worker is the last one to have it: see
+/// [`Connecting::leave`].
+type Socket = Arc<Foreign<OwnedFd>>;
 
 /// Gives the present socket to the keeper; `None` if there is none.
 pub type Keep = Box<dyn Fn(Option<&OwnedFd>) + Send>;
@@ -72,8 +79,10 @@ pub fn leads_to(socket: &OwnedFd, path: &Path) -> bool {
 struct Line {
     options: StreamOptions,
     guard: Guard,
+    /// The peer, at whose expense its descriptors are closed.
+    party: Party,
     /// The present socket.
-    socket: ArcSwapOption<OwnedFd>,
+    socket: ArcSwapOption<Foreign<OwnedFd>>,
     /// An epoll set that has the present socket: what a worker watches stays when the socket changes.
     watched: [OwnedFd; 1],
     state: Mutex<State>,
@@ -85,6 +94,8 @@ struct Line {
 struct State {
     /// The reason why there is no socket.
     trouble: Option<String>,
+    /// Descriptors that the peer has sent, of one message. The thread lets them go.
+    sent: Vec<Foreign<OwnedFd>>,
     ends: bool,
 }
 
@@ -103,6 +114,8 @@ enum Nothing {
     Yet,
     /// The socket is of no more use.
     Broken(String),
+    /// These came beside the bytes, and nobody here wants any.
+    Descriptors(Vec<OwnedFd>),
 }
 
 impl StreamDevice {
@@ -120,10 +133,14 @@ impl StreamDevice {
         let StreamOptions { host_access, asks_dhcp, .. } = options;
         let line = Arc::new(Line {
             guard: Guard { host_access, asks_dhcp },
+            party: Party::new(options.name.clone()),
             options,
             socket: ArcSwapOption::empty(),
             watched: [epoll::create(epoll::CreateFlags::CLOEXEC)?],
-            state: Mutex::new(State { trouble: Some("not connected yet".into()), ends: false }),
+            state: Mutex::new(State {
+                trouble: Some("not connected yet".into()),
+                ..State::default()
+            }),
             woken: Condvar::new(),
         });
         let mut connecting =
@@ -152,7 +169,7 @@ impl StreamDevice {
     ) -> Result<(), Nothing> {
         let mut looked = lock(&self.looked);
         // The part of a frame stays in the kernel: whoever has the socket next finds the beginning of a frame.
-        let (_, len) = get(socket, &mut looked, RecvFlags::PEEK)?;
+        let len = look(socket, &mut looked)?;
         let mut stream = looked.get(..len).unwrap_or_default();
         let mut taken = 0;
         for buffer in buffers {
@@ -174,8 +191,8 @@ impl StreamDevice {
             return Err(Nothing::Yet);
         }
         while let Some(rest) = looked.get_mut(..taken).filter(|rest| !rest.is_empty()) {
-            match get(socket, rest, RecvFlags::empty()) {
-                Ok((_, len)) => taken = taken.saturating_sub(len),
+            match get(socket, rest) {
+                Ok(len) => taken = taken.saturating_sub(len),
                 Err(Nothing::Yet) => {
                     return Err(Nothing::Broken("another process reads from it".into()));
                 }
@@ -193,15 +210,30 @@ impl StreamDevice {
     }
 }
 
-/// Reads without waiting.
-fn get(socket: &OwnedFd, into: &mut [u8], flags: RecvFlags) -> Result<(usize, usize), Nothing> {
+/// The bytes that a read gives, which stay in the socket, as the descriptors beside them do.
+fn look(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Nothing> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    read(|| Ok(recv(socket, &mut *into, flags)?.1))
+}
+
+/// Reads without waiting. The kernel would close descriptors beside the bytes in the reader, which they could keep
+/// waiting, so they are received.
+fn get(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Nothing> {
+    let mut sent = Vec::new();
+    let len = read(|| receive_now(socket, into, &mut sent))?;
+    if sent.is_empty() { Ok(len) } else { Err(Nothing::Descriptors(sent)) }
+}
+
+fn read(mut once: impl FnMut() -> io::Result<usize>) -> Result<usize, Nothing> {
     loop {
-        match recv(socket, &mut *into, flags | RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => return Err(Nothing::Broken("it has ended the connection".into())),
-            Ok(read) => return Ok(read),
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(Nothing::Yet),
-            Err(error) => return Err(Nothing::Broken(error.to_string())),
+        match once() {
+            Ok(0) => return Err(Nothing::Broken("it has ended the connection".into())),
+            Ok(len) => return Ok(len),
+            Err(error) => match error.kind() {
+                io::ErrorKind::Interrupted => {}
+                io::ErrorKind::WouldBlock => return Err(Nothing::Yet),
+                _ => return Err(Nothing::Broken(error.to_string())),
+            },
         }
     }
 }
@@ -211,9 +243,10 @@ impl Line {
         lock(&self.state)
     }
 
-    /// Gives up `socket`, if it is the present one.
-    fn lose(&self, socket: &Arc<OwnedFd>, why: String) {
+    /// Gives up `socket`, if it is the present one, and leaves descriptors that have come from it to the thread.
+    fn lose(&self, socket: &Socket, why: String, sent: Vec<OwnedFd>) {
         let mut state = self.state();
+        state.sent.extend(sent.into_iter().map(|sent| Foreign::new(sent, &self.party)));
         let is_present = self.socket.load().as_ref().is_some_and(|it| Arc::ptr_eq(it, socket));
         if is_present {
             self.socket.store(None);
@@ -272,8 +305,12 @@ impl FrameDevice for StreamDevice {
         match self.read(&socket, buffers, places) {
             Ok(()) => Ok(places.len()),
             Err(nothing) => {
-                if let Nothing::Broken(why) = nothing {
-                    self.line.lose(&socket, why);
+                match nothing {
+                    Nothing::Yet => {}
+                    Nothing::Broken(why) => self.line.lose(&socket, why, Vec::new()),
+                    Nothing::Descriptors(sent) => {
+                        self.line.lose(&socket, "it has sent descriptors".into(), sent);
+                    }
                 }
                 Err(io::ErrorKind::WouldBlock.into())
             }
@@ -289,8 +326,8 @@ impl FrameDevice for StreamDevice {
         let Some(socket) = self.line.socket.load_full() else {
             return batch.lose_all(&io::ErrorKind::NotConnected.into(), lost);
         };
-        if let Err(error) = batch.send_whole(&socket, lost) {
-            self.line.lose(&socket, error.to_string());
+        if let Err(error) = batch.send_whole(&**socket, lost) {
+            self.line.lose(&socket, error.to_string(), Vec::new());
         }
     }
 
@@ -322,26 +359,39 @@ struct Connecting {
     dial: Dial,
     keep: Keep,
     /// The socket that is in the epoll set.
-    present: Option<Arc<OwnedFd>>,
+    present: Option<Socket>,
     tried_at: Option<Instant>,
 }
 
 impl Connecting {
     fn run(&mut self) {
         while self.wait_until_lost() {
-            if let Some(lost) = self.present.take() {
-                // The keeper has it open, so it does not leave the set by being closed.
-                let _ = epoll::delete(&self.line.watched[0], &lost);
-                (self.keep)(None);
-            }
+            self.leave();
             if !self.pause() {
                 return;
             }
             self.tried_at = Some(Instant::now());
-            let connected = (self.dial)().and_then(|socket| self.take_up(socket));
+            let connected = match self.line.party.is_full() {
+                true => Err(io::Error::other("descriptors that it has sent do not close")),
+                false => (self.dial)().and_then(|socket| self.take_up(socket)),
+            };
             if let Err(error) = connected {
                 self.line.state().trouble = Some(error.to_string());
             }
+        }
+    }
+
+    /// Leaves the lost socket, and what has come from it, to the peer's closer.
+    fn leave(&mut self) {
+        let sent = std::mem::take(&mut self.line.state().sent);
+        drop(sent);
+        let Some(lost) = self.present.take() else { return };
+        // The keeper has it open, so it does not leave the set by being closed.
+        let _ = epoll::delete(&self.line.watched[0], &**lost);
+        (self.keep)(None);
+        // A worker has it for one call, which does not wait, and may make no thread for the closer.
+        while Arc::strong_count(&lost) > 1 {
+            std::thread::sleep(LAST_CALL);
         }
     }
 
@@ -363,15 +413,15 @@ impl Connecting {
     }
 
     fn take_up(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let socket = Arc::new(socket);
-        (self.keep)(Some(&socket));
+        let socket = Arc::new(Foreign::new(socket, &self.line.party));
+        (self.keep)(Some(&**socket));
         self.present = Some(Arc::clone(&socket));
         // A worker that finds the socket broken reports it after this.
         let mut state = self.line.state();
         self.line.socket.store(Some(Arc::clone(&socket)));
         // A worker that is woken finds the socket.
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&self.line.watched[0], &socket, data, epoll::EventFlags::IN)
+        epoll::add(&self.line.watched[0], &**socket, data, epoll::EventFlags::IN)
             .inspect_err(|_| self.line.socket.store(None))?;
         state.trouble = None;
         drop(state);

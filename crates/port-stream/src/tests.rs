@@ -4,7 +4,8 @@ use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use weir_engine::burst::{Burst, Scratch};
@@ -13,6 +14,7 @@ use weir_fabric::PortConfig;
 use weir_guestmem::HostBuffer;
 use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN, UplinkPort};
 use weir_testing::eventually;
+use weir_testing::slow::{lingering, send_with};
 
 use crate::frames::{Next, prefix};
 use crate::guard::Guard;
@@ -318,4 +320,42 @@ fn guests_reach_names_and_addresses_of_gvproxy_and_neither_its_api_nor_the_host(
     let rig = Rig::new();
     rig.deliver(&[packet(tcp, gateway, 80, 0, 0)]);
     assert_eq!(rig.dropped(DropReason::FilteredRx), 1);
+}
+
+#[test]
+fn descriptors_that_a_peer_sends_end_the_connection_and_keep_nobody_waiting() {
+    // A descriptor that was read, one that nobody reads, and one whose sender has gone.
+    for way in 0..3 {
+        let (done, waits) = mpsc::channel();
+        // The close of such a socket takes ten minutes, whoever closes it.
+        let (slow, reader) = lingering();
+        std::thread::spawn(move || {
+            let mut rig = Rig::new();
+            let whole = framed(&frame(60, 1));
+            let sent = if way == 0 { &whole[..] } else { &whole[..9] };
+            send_with(&rig.peer, sent, slow).unwrap();
+            // The sender's copy is closed, and the last one is here.
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(rig.take(), [] as [Vec<u8>; 0]);
+            if way == 2 {
+                rig.peer.shutdown(std::net::Shutdown::Both).unwrap();
+            }
+            drop(rig);
+            done.send(()).unwrap();
+        });
+        waits.recv_timeout(Duration::from_secs(60)).expect("no thread closes it itself");
+        drop(reader);
+    }
+}
+
+#[test]
+fn a_peer_that_sends_descriptors_has_to_connect_anew() {
+    let mut rig = Rig::new();
+    let whole = framed(&frame(60, 1));
+    rig.peer.write_all(&whole).unwrap();
+    assert_eq!(rig.take(), [frame(60, 1)]);
+    send_with(&rig.peer, &whole, UnixStream::pair().unwrap().0).unwrap();
+    assert_eq!(rig.take(), [] as [Vec<u8>; 0]);
+    eventually("the port says why", || rig.port.trouble());
+    eventually("the connection is over", || rig.peer.write_all(&whole).is_err().then_some(()));
 }
