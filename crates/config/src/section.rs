@@ -9,6 +9,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 use weir_limits as limits;
+use weir_text::plain::plain_short;
 
 use super::cost;
 use super::error::{self, Problem};
@@ -384,7 +385,7 @@ impl<'t> Section<'t> {
 
     /// Reports the keys that were not read.
     pub fn finish(self, problems: &mut Vec<Problem>) {
-        let place = match self.title.as_str() {
+        let place: String = match self.title.as_str() {
             "" => "the file".into(),
             title => format!("`{title}`"),
         };
@@ -396,15 +397,14 @@ impl<'t> Section<'t> {
             if self.asked.contains(&key) {
                 continue;
             }
-            let help = match suggest::closest(key, &self.asked) {
+            let mut problem = Problem::new(format!("unknown key `{key}` in {place}"))
+                .label(name.span(), "unknown key");
+            // The list is whole, however long it is: none of it is from the text.
+            problem.help = Some(match suggest::closest(key, &self.asked) {
                 Some(known) => format!("did you mean `{known}`?"),
-                None => format!("{place} can have: {}", self.asked.join(", ")),
-            };
-            problems.push(
-                Problem::new(format!("unknown key `{key}` in {place}"))
-                    .label(name.span(), "unknown key")
-                    .help(help),
-            );
+                None => format!("{} can have: {}", plain_short(&place), self.asked.join(", ")),
+            });
+            problems.push(problem);
         }
     }
 
