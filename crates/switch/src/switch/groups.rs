@@ -39,8 +39,18 @@ impl Switch {
             }
         }
         if let Some(overlay) = &self.ports().overlay {
-            tell_group_sets(&groups, &overlay.port);
+            self.tell_group_sets(&overlay.port);
         }
+    }
+
+    /// Tells an overlay the sets of groups that have an ID.
+    pub(super) fn tell_group_sets(&self, overlay: &VxlanPort) {
+        let groups = self.groups();
+        let sets = groups
+            .ids
+            .iter()
+            .map(|(id, set)| (id, GroupSet { groups: set.ids(), check: set.check() }));
+        overlay.change_networks(|networks| networks.set_group_sets(sets.collect()));
     }
 
     /// Holds an interface to its groups.
@@ -239,13 +249,6 @@ impl Switch {
             Why::Full => "the interface has as many connections as it may".into(),
         }
     }
-}
-
-/// Tells an overlay the sets of groups that have an ID.
-pub(super) fn tell_group_sets(groups: &Groups, overlay: &VxlanPort) {
-    let sets =
-        groups.ids.iter().map(|(id, set)| (id, GroupSet { groups: set.ids(), check: set.check() }));
-    overlay.change_networks(|networks| networks.set_group_sets(sets.collect()));
 }
 
 /// The number, unless there is nothing to say.

@@ -19,7 +19,6 @@ use weir_wire::Mac;
 
 use super::evpn::{Evpn, EvpnDevices};
 use super::gateways::{self, HostTaps, LeaseFiles};
-use super::groups::tell_group_sets;
 use super::keeping::Kept;
 use super::{Keeping, Switch, SwitchError, UplinkDevice};
 use crate::stats::{Limit, Limits, limits};
@@ -183,7 +182,7 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.engine.set_mtu(id, Some(overlay.mtu.get()));
-        tell_group_sets(&self.groups(), &port);
+        self.tell_group_sets(&port);
         for (number, _) in self.networks.by_evpn() {
             if let Some(vid) = Vid::of_network(number) {
                 self.engine.fabric().fdb().told_behind(vid, id);
