@@ -80,6 +80,28 @@ impl Links {
         }
     }
 
+    /// Asks for the state of the interfaces. The kernel knows of a lost carrier at once, and may tell of it a second
+    /// later.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn ask(&mut self) -> io::Result<()> {
+        let watched = &mut self.watched;
+        for place in 0..watched.len() {
+            let Some(index) = watched.get(place).and_then(|it| it.number) else { continue };
+            let mut question = LinkMessage::default();
+            question.header.index = index;
+            let question = RouteNetlinkMessage::GetLink(question);
+            match self.questions.ask(question, |message| note(watched, &message)) {
+                Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
+                    watched.get_mut(place).into_iter().for_each(|it| it.carries = false);
+                }
+                asked => asked?,
+            }
+        }
+        Ok(())
+    }
+
     fn read_all(&mut self) -> io::Result<()> {
         let watched = &mut self.watched;
         // An interface that is gone is not in the answer.
@@ -158,6 +180,12 @@ mod tests {
         let mut links = Links::open(["lo", "no-such-if"].map(str::to_owned)).unwrap();
         assert!(links.watched[0].number.is_some() && links.watched[1].number.is_none());
         links.look().unwrap();
+        links.ask().unwrap();
+        assert_eq!(links.carriers().nth(1), Some(false));
+        // No interface has this number.
+        links.watched[1].number = Some(u32::MAX / 2);
+        links.watched[1].carries = true;
+        links.ask().unwrap();
         assert_eq!(links.carriers().nth(1), Some(false));
     }
 }

@@ -180,6 +180,8 @@ pub const QUEUE_PAIRS_MAX: usize = 8;
 pub const BOND_UPLINKS_MAX: usize = QUEUE_PAIRS_MAX;
 /// Most stations that a bond announces when another of its uplinks begins to carry frames.
 pub const BOND_ANNOUNCED_MAX: usize = 4096;
+/// Time (ns) between two questions of a bond which of its uplinks have a carrier, while it can choose.
+pub const BOND_ASK_NS: u64 = 40_000_000;
 /// Shortest time (ns) between two looks of a bond at the LACPDUs that came in. Of those that an uplink gets in that time
 /// the last counts.
 pub const BOND_LACP_PAUSE_NS: u64 = 10_000_000;

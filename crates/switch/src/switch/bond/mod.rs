@@ -18,7 +18,7 @@ use weir_config::{BondMode, LacpRate, PortName, UplinkConfig};
 use weir_engine::{Engine, Inbox, beat, clock, lock, supervise};
 use weir_evpn::Links;
 use weir_fabric::{Claim, PortId};
-use weir_limits::{BOND_ANNOUNCED_MAX, BOND_LACP_PAUSE_NS};
+use weir_limits::{BOND_ANNOUNCED_MAX, BOND_ASK_NS, BOND_LACP_PAUSE_NS};
 use weir_wire::{Mac, rarp};
 
 use super::{Ports, Switch, SwitchError};
@@ -209,10 +209,14 @@ impl Shared {
             if changed {
                 self.announce();
             }
-            let due_ns = match waits {
+            let speaks_ns = match waits {
                 true => Some(may_speak_ns),
                 false => lock(&self.state).lacp.as_ref().map(Lacp::due_ns),
             };
+            // The kernel tells of one lost carrier a second, of all interfaces of the host. Where another uplink could
+            // take over, the bond asks.
+            let asks_ns = (carriers.count_ones() > 1).then_some(now_ns + BOND_ASK_NS);
+            let due_ns = speaks_ns.into_iter().chain(asks_ns).min();
             let left = due_ns.map(|due_ns| due_ns.saturating_sub(clock::now_ns()));
             let left = left.map(|ns| Duration::from_nanos(ns).try_into().unwrap_or_default());
             let changes = PollFd::from_borrowed_fd(links.as_fd(), PollFlags::IN);
@@ -223,7 +227,8 @@ impl Shared {
             if !waits {
                 let _ = rustix::io::read(&*self.bell, &mut [0; 8]);
             }
-            match links.look() {
+            let asks = asks_ns.is_some();
+            match links.look().and_then(|()| if asks { links.ask() } else { Ok(()) }) {
                 Ok(()) => refused = false,
                 Err(error) => {
                     if !std::mem::replace(&mut refused, true) {

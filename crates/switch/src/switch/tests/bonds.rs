@@ -4,6 +4,8 @@ use std::net::UdpSocket;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use weir_port_tap::{Tap, TapOptions};
+
 use super::loops::{Net, ip};
 use super::*;
 
@@ -178,5 +180,63 @@ fn root_two_switches_agree_by_lacp_on_the_links_that_carry() {
         eventually("both carry again", || both([true, true]));
         exchange(50);
         assert_eq!(left.switch.stats().loops.found + right.switch.stats().loops.found, 0);
+    });
+}
+
+/// Sets a flag when it is dropped.
+struct Sets<'f>(&'f AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A TAP that is up. As with a card, and not with veth pairs, the kernel takes its time to tell of its carrier.
+fn tap(name: &str) -> Tap {
+    Tap::open(&TapOptions { name: name.into(), queues: 1, mtu: None, mac: None }).unwrap()
+}
+
+#[test]
+fn root_a_lost_carrier_is_seen_while_the_kernel_tells_of_others() {
+    let (Some(net), Some(other)) = (Net::new("told"), Net::new("tells")) else { return };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // The kernel tells of one lost carrier a second, whichever namespace has it.
+        scope.spawn(|| {
+            other.within(|| {
+                let _tap = tap("x0");
+                while !over.load(Ordering::Relaxed) {
+                    ip("link set x0 carrier off");
+                    ip("link set x0 carrier on");
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+        });
+        let _ends = Sets(&over);
+        net.within(|| {
+            let mut config = String::new();
+            let _taps = ["l0", "l1"].map(tap);
+            for lan in ["l0", "l1"] {
+                config += &format!("[uplink.{lan}]\nkind = \"af_packet\"\nname = \"{lan}\"\n");
+            }
+            let bench = Bench::with(&format!("{config}[bond.lan]\nuplinks = [\"l0\", \"l1\"]\n"));
+            let mut longest = Duration::ZERO;
+            for round in 0..10 {
+                let (lost, left) = [("l0", [false, true]), ("l1", [true, false])][round % 2];
+                let bond = || bench.port("lan").bond.unwrap();
+                eventually("both have a carrier", || {
+                    bond().uplinks.iter().all(|it| it.has_carrier)
+                });
+                ip(&format!("link set {lost} carrier off"));
+                let begun = Instant::now();
+                eventually("the other carries", || carriers(&bench) == left);
+                longest = longest.max(begun.elapsed());
+                ip(&format!("link set {lost} carrier on"));
+            }
+            println!("longest of ten fail-overs: {} ms", longest.as_millis());
+            // The kernel alone takes up to a second.
+            assert!(longest < Duration::from_millis(400), "{longest:?}");
+        });
     });
 }
