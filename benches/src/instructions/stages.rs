@@ -58,7 +58,6 @@ pub(super) const STAGES: [(&str, &[(&str, &str)]); 11] = [
             ("ring/src/packed/device.rs", "publish"),
             ("ring/src/packed/device.rs", "show"),
             ("port-vhost/src/queue.rs", "show"),
-            ("port-vhost/src/rx.rs", "show"),
             ("engine/src/queue/fill.rs", ""),
             ("engine/src/queue/receive.rs", "finish"),
         ],
@@ -244,6 +243,8 @@ pub(super) fn stage_of(functions: &[(String, String)]) -> &'static str {
 fn own_name(function: &str) -> &str {
     let path = function.split("::{").next().unwrap_or(function);
     let path = path.split("::<").next().unwrap_or(path);
+    // A path that begins with `<` names a type and its trait.
+    let path = if path.starts_with('<') { path } else { path.split('<').next().unwrap_or(path) };
     path.rsplit("::").next().unwrap_or(path)
 }
 
@@ -273,6 +274,10 @@ mod tests {
         assert_eq!(at(&[core, add, fill]), "header check");
         assert_eq!(at(&[core, fill]), "chain");
         assert_eq!(at(&[core]), "poll");
+        let place = "place_each<core::slice::iter::Iter<weir_engine::gro::{impl#1}::iter>>";
+        assert_eq!(at(&[core, (place, "/w/crates/port-vhost/src/rx.rs:4")]), "copy");
+        let take = "<weir_port_vhost::port::VhostPort as weir_engine::Port>::take";
+        assert_eq!(own_name(take), "take");
     }
 
     #[test]
