@@ -51,20 +51,22 @@ pub(crate) struct Placed<'m> {
 
 /// Copies to be made without the queue's lock, and then to be [finished](finish).
 pub(crate) struct Copies<'m> {
-    /// Alternating: source, destination.
-    slices: Vec<Slice<'m>>,
+    /// From, to.
+    slices: Vec<[Slice<'m>; 2]>,
     place: weir_engine::queue::Place,
 }
 
 impl Copies<'_> {
     /// Copies from the senders' memory into the receiver's.
     pub(crate) fn copy(&self) {
-        let mut next = self.slices.chunks_exact(2).skip(1);
-        for pair in self.slices.chunks_exact(2) {
-            if let Some(next) = next.next() {
-                next[1].prefetch_write(FETCHED_AHEAD);
+        for two in self.slices.windows(2) {
+            if let [[from, to], [_, next]] = two {
+                next.prefetch_write(FETCHED_AHEAD);
+                from.copy_to(to);
             }
-            pair[0].copy_to(&pair[1]);
+        }
+        if let Some([from, to]) = self.slices.last() {
+            from.copy_to(to);
         }
     }
 }
@@ -216,8 +218,8 @@ struct Writer<'r, 'm> {
     /// Frames are packed into containers.
     packs: bool,
     container: Option<Open<'m>>,
-    /// Copies that are put off: from, to, from, to.
-    copies: Vec<Slice<'m>>,
+    /// Copies that are put off: from, to.
+    copies: Vec<[Slice<'m>; 2]>,
     completed: u16,
     log: Option<&'r WriteLog>,
     counters: &'r PortCounters,
@@ -354,7 +356,7 @@ impl<'m> Writer<'_, 'm> {
             for (Reserved { front, .. }, plain) in used.iter().zip(frames) {
                 let mut to = front.skip(VnetHdr::LEN + plain.frame.head.len());
                 for from in plain.body() {
-                    copies.extend([*from, to.first(from.len())]);
+                    copies.push([*from, to.first(from.len())]);
                     to = to.skip(from.len());
                 }
             }
@@ -460,10 +462,10 @@ impl<'p, 'm: 'p, I: Iterator<Item = &'p Slice<'m>>> Cursor<'m, I> {
 
     /// Notes a copy from the sender's memory into the receiver's, to be made later.
     #[inline]
-    fn put_off(&mut self, mut from: Slice<'m>, copies: &mut Vec<Slice<'m>>) {
+    fn put_off(&mut self, mut from: Slice<'m>, copies: &mut Vec<[Slice<'m>; 2]>) {
         while let (Some(to), false) = (self.left, from.is_empty()) {
             let len = from.len().min(to.len());
-            copies.extend([from.first(len), to]);
+            copies.push([from.first(len), to]);
             from = from.skip(len);
             self.advance(to, len);
         }

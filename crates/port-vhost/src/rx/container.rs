@@ -68,7 +68,7 @@ impl<'m> Writer<'_, 'm> {
         let mut to = buffer.skip(place.frame);
         to = to.skip(to.write(head));
         for from in body {
-            self.copies.extend([from, to.first(from.len())]);
+            self.copies.push([from, to.first(from.len())]);
             to = to.skip(from.len());
         }
         true

@@ -31,11 +31,11 @@ pub(super) fn mark_container(log: &WriteLog, written: &Slice<'_>) {
     log.after_writes().slice(written);
 }
 
-/// Marks the copied bytes (from, to, from, to).
+/// Marks the copied bytes (from, to).
 #[inline(never)]
-pub(super) fn mark_copies(log: &WriteLog, slices: &[Slice<'_>]) {
+pub(super) fn mark_copies(log: &WriteLog, copies: &[[Slice<'_>; 2]]) {
     let marks = log.after_writes();
-    for pair in slices.chunks_exact(2) {
-        marks.slice(&pair[1].first(pair[0].len()));
+    for [from, to] in copies {
+        marks.slice(&to.first(from.len()));
     }
 }

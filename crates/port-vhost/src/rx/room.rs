@@ -8,7 +8,7 @@ use weir_ring::Chain;
 pub(crate) struct Room {
     pub(super) buffers: Vec<Slice<'static>>,
     pub(super) chains: Vec<Reserved<'static>>,
-    pub(super) copies: Vec<Slice<'static>>,
+    pub(super) copies: Vec<[Slice<'static>; 2]>,
 }
 
 /// A chain that is taken and not written to yet.
