@@ -14,6 +14,7 @@ pub mod compatibility;
 pub mod cpio;
 pub mod error;
 pub mod fabric;
+pub mod foreign;
 pub mod guest_image;
 pub mod http;
 pub mod hugepages;

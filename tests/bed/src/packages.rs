@@ -12,7 +12,7 @@ use std::{
 use crate::{
     error::{Error, Result, check},
     guest_image::{unpack, unpack_archive},
-    process::run_in,
+    process::{run, run_in},
     workspace::Workspace,
 };
 
@@ -81,6 +81,14 @@ const LIBVIRT: &[Tool] = &[
     Tool { program: "/usr/bin/virsh", package: "libvirt-clients" },
 ];
 
+/// QEMUs for guests of other architectures, and the firmware of their machines.
+const FOREIGN: &[Tool] = &[
+    Tool { program: "/usr/bin/qemu-system-aarch64", package: "qemu-system-arm" },
+    Tool { program: "/usr/bin/qemu-system-riscv64", package: "qemu-system-misc" },
+    Tool { program: "/usr/bin/qemu-system-ppc64", package: "qemu-system-ppc" },
+    Tool { program: "/usr/share/qemu/opensbi-riscv64-generic-fw_dynamic.bin", package: "opensbi" },
+];
+
 /// Prometheus, which scrapes weir. `promtool` comes with it.
 const PROMETHEUS: Tool = Tool { program: "/usr/bin/prometheus", package: "prometheus" };
 
@@ -93,6 +101,8 @@ const LIBPCAP: Tool = Tool { program: "/usr/include/pcap.h", package: "libpcap-d
 /// The QEMU of all guests.
 pub const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 const QEMU_PACKAGE: &str = "qemu-system-x86";
+/// All of one source package, which must have one version.
+const QEMU_PACKAGES: &str = "qemu-system-";
 
 /// Open vSwitch with DPDK. The `ovs-vswitchd` alternative may point elsewhere.
 pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
@@ -161,6 +171,11 @@ pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(LIBVIRT))
 }
 
+/// Installs the QEMUs of other architectures that are missing. Needs root then.
+pub fn ensure_foreign(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(FOREIGN))
+}
+
 /// Installs the tools that check examples if one is missing. Needs root then.
 pub fn ensure_for_examples(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(EXAMPLES))
@@ -190,7 +205,8 @@ fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> 
     let _no_services = ServicePolicy::forbid_start()?;
     refresh_lists()?;
     // QEMU comes last: if libraries are from backports, the release's own packages may not fit them.
-    let (newer, plain): (Vec<_>, Vec<_>) = missing.into_iter().partition(|p| *p == QEMU_PACKAGE);
+    let (newer, plain): (Vec<_>, Vec<_>) =
+        missing.into_iter().partition(|p| p.starts_with(QEMU_PACKAGES));
     install(&[], &plain).or_else(|error| {
         println!("{error}\ntrying again with backports");
         install_from_backports(workspace, &plain)
@@ -201,6 +217,14 @@ fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> 
         println!("{error}\nno QEMU from backports; taking the release's own");
         install(&[], &newer)
     })
+}
+
+/// The server of Debian from which this machine has its packages.
+pub fn site() -> Result<String> {
+    let targets = ["apt-get", "indextargets", "--format", "$(SITE)"];
+    let sites = run(&[&targets[..], &["Created-By: Packages", "Label: Debian"]].concat())?;
+    let site = sites.lines().next();
+    site.map(str::to_owned).ok_or_else(|| Error::parse("a source of Debian", &*sites))
 }
 
 /// Fetches the package lists if apt does not know `package`, as on a newly installed machine.

@@ -260,7 +260,8 @@ impl Guest {
         let mut printed = String::new();
         loop {
             let line = self.next_line("to boot", &mut patience, &printed)?;
-            if line == READY {
+            // A firmware's last line may have no end.
+            if line.ends_with(READY) {
                 return Ok(());
             }
             printed.push_str(&line);

@@ -20,7 +20,7 @@ use weir_bed::{
 
 use super::{
     bed::{Bed, TESTED},
-    linux::{Expected, Return, try_out},
+    linux::{Expected, Return, Streams, try_out},
     qemu_cells::stop,
     record::{Record, Verdict},
 };
@@ -45,7 +45,7 @@ pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     // The process is declared last, so that it ends before the namespace is removed.
     let netns = Netns::new()?;
     let guest = domain.start(&netns, weir.dir())?;
-    let expected = Expected { queues: 1, present: &[], absent: &[] };
+    let expected = Expected { queues: 1, present: &[], absent: &[], streams: Streams::Rate };
     try_out(&mut weir, &mut partner, guest, &expected, Return::ByItself, record)?;
     bed.give_back(partner);
     stop(weir)

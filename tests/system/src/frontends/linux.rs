@@ -15,7 +15,7 @@ use super::{
     bed::{PARTNER, TESTED, await_running},
     record::{Record, Step},
 };
-use crate::guests::traffic::no_checksum_errors;
+use crate::guests::traffic::{no_checksum_errors, send_file};
 
 /// Longest time for a command in a guest.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -38,6 +38,18 @@ const EXPLAINED: &[Explanation] = &[
     ("rx_waited_too_long", "the receiving VM was not run for 100 ms by this machine"),
 ];
 
+/// Files between guests, in mebibytes.
+const FILE_MEBIBYTES: u32 = 8;
+
+/// The streams of a cell.
+#[derive(Clone, Copy, Debug)]
+pub enum Streams {
+    /// Those of iperf3, which shows a rate.
+    Rate,
+    /// Files whose digests are compared, for guests without iperf3.
+    Files,
+}
+
 /// A virtio feature that a cell tests.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
@@ -56,6 +68,8 @@ pub struct Expected {
     pub present: &'static [Feature],
     /// Features that the driver does not use.
     pub absent: &'static [Feature],
+    /// The streams that the guest can send.
+    pub streams: Streams,
 }
 
 /// The way by which a front end returns to a switch that was killed and started again.
@@ -81,7 +95,7 @@ pub fn try_out(
     })?;
     record.step(Step::Ping, || pings(&mut guest, partner))?;
     record.step(Step::Fragments, || fragments(&mut guest, partner))?;
-    record.step(Step::Tcp, || tcp(&mut guest, partner))?;
+    record.step(Step::Tcp, || tcp(&mut guest, partner, expected.streams))?;
     let before = weir.stats()?;
     record.step(Step::Reconnect, || {
         weir.crash();
@@ -97,7 +111,7 @@ pub fn try_out(
         await_running(weir, &[PARTNER, TESTED])?;
         pings(&mut guest, partner)?;
         fragments(&mut guest, partner)?;
-        tcp(&mut guest, partner)?;
+        tcp(&mut guest, partner, expected.streams)?;
         Ok(word.into())
     })?;
     record.step(Step::Drops, || drops(&[before, weir.stats()?], &weir::name(TESTED), &[]))?;
@@ -146,7 +160,12 @@ pub fn echo(from: &mut Guest, to: u8, payload_bytes: Option<u32>) -> Result<()> 
     check(printed.contains(" 3 packets received"), || printed)
 }
 
-fn tcp(guest: &mut Guest, partner: &mut Guest) -> Result<String> {
+fn tcp(guest: &mut Guest, partner: &mut Guest, streams: Streams) -> Result<String> {
+    if matches!(streams, Streams::Files) {
+        send_file(guest, partner, PARTNER, FILE_MEBIBYTES)?;
+        send_file(partner, guest, TESTED, FILE_MEBIBYTES)?;
+        return Ok("files".into());
+    }
     let mut reached = Vec::new();
     for direction in [Direction::ToServer, Direction::ToClient] {
         let tcp = Tcp { direction, ..Tcp::to(address::ip(PARTNER), FLOWS_SECONDS) };

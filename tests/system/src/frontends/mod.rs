@@ -5,6 +5,7 @@
 
 mod answering;
 mod bed;
+mod foreign;
 mod ipxe;
 mod libvirt;
 mod linux;
@@ -18,7 +19,12 @@ mod uml;
 use std::{path::PathBuf, time::Instant};
 
 use weir_bed::{
-    error::Result, lab::Lab, process::run as run_program, release::Programs, tally::Tally,
+    error::Result,
+    foreign::{ARM64, ARM64_16K, ARMHF, Architecture, PPC64EL_64K, RISCV64, S390X},
+    lab::Lab,
+    process::run as run_program,
+    release::Programs,
+    tally::Tally,
     workspace::Workspace,
 };
 
@@ -47,6 +53,7 @@ pub struct Cell {
 enum Kind {
     Qemu(QemuCell),
     Testpmd(Driver),
+    Foreign(Architecture),
     Other(fn(&mut Bed<'_>, &mut Record) -> Result<Verdict>),
 }
 
@@ -61,6 +68,12 @@ const fn qemu(options: &'static str, cell: QemuCell) -> Cell {
 
 const fn testpmd(options: &'static str, driver: Driver) -> Cell {
     Cell { front_end: "testpmd", options, short: false, kind: Kind::Testpmd(driver) }
+}
+
+/// A guest of another architecture, under the installed QEMU.
+const fn foreign(options: &'static str, architecture: Architecture) -> Cell {
+    let front_end = "QEMU of another architecture";
+    Cell { front_end, options, short: false, kind: Kind::Foreign(architecture) }
 }
 
 const fn other(
@@ -128,6 +141,12 @@ const CELLS: &[Cell] = &[
     qemu("4 queues", OF_SID.queues(4)),
     qemu("2 queues, packed", OF_SID.packed_queues()),
     qemu("microvm, packed", OF_SID.microvm_packed()),
+    foreign("arm64", ARM64),
+    foreign("arm64, pages of 16 KiB", ARM64_16K),
+    foreign("armhf", ARMHF),
+    foreign("ppc64el, pages of 64 KiB", PPC64EL_64K),
+    foreign("riscv64", RISCV64),
+    foreign("s390x, virtio-net-ccw", S390X),
     short(other("user-mode Linux", "packed", uml::works)),
     testpmd("split", testpmd::SPLIT),
     testpmd("split, mrg_rxbuf=0", testpmd::SPLIT_PLAIN),
@@ -176,6 +195,7 @@ impl Cell {
         let result = match &self.kind {
             Kind::Qemu(cell) => cell.run(bed, &mut record),
             Kind::Testpmd(driver) => driver.run(bed, &mut record),
+            Kind::Foreign(architecture) => foreign::run(architecture, bed, &mut record),
             Kind::Other(run) => run(bed, &mut record),
         };
         record.version = record.version.take().or_else(|| self.installed());

@@ -76,9 +76,7 @@ impl Parts {
 /// Makes a root of the suite that has QEMU.
 fn debootstrap(suite: &str, root: &Path) -> Result<()> {
     println!("making a root of {suite} with QEMU");
-    let targets = ["apt-get", "indextargets", "--format", "$(SITE)"];
-    let sites = run(&[&targets[..], &["Created-By: Packages", "Label: Debian"]].concat())?;
-    let site = sites.lines().next().ok_or_else(|| Error::parse("a source of Debian", &*sites))?;
+    let site = packages::site()?;
     // One that was interrupted is made anew.
     let part = root.with_extension("part");
     if part.exists() {
@@ -86,7 +84,7 @@ fn debootstrap(suite: &str, root: &Path) -> Result<()> {
     }
     let path = part.to_string_lossy();
     let include = "--include=qemu-system-x86";
-    run(&["debootstrap", "--variant=minbase", include, suite, &path, site])?;
+    run(&["debootstrap", "--variant=minbase", include, suite, &path, &site])?;
     fs::rename(&part, root).map_err(Error::io("rename", &part))
 }
 

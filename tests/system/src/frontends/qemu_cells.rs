@@ -9,7 +9,7 @@ use weir_bed::{
 
 use super::{
     bed::{Bed, TESTED},
-    linux::{Expected, Feature, Return, try_out},
+    linux::{Expected, Feature, Return, Streams, try_out},
     record::{Record, Verdict},
 };
 
@@ -17,11 +17,11 @@ const CSUM: Feature = Feature { bit: 0, name: "csum" };
 const GUEST_CSUM: Feature = Feature { bit: 1, name: "guest_csum" };
 const GUEST_TSO4: Feature = Feature { bit: 7, name: "guest_tso4" };
 const HOST_TSO4: Feature = Feature { bit: 11, name: "host_tso4" };
-const MRG_RXBUF: Feature = Feature { bit: 15, name: "mrg_rxbuf" };
+pub const MRG_RXBUF: Feature = Feature { bit: 15, name: "mrg_rxbuf" };
 const MQ: Feature = Feature { bit: 22, name: "mq" };
 const INDIRECT: Feature = Feature { bit: 28, name: "indirect" };
 const EVENT_IDX: Feature = Feature { bit: 29, name: "event_idx" };
-const VERSION_1: Feature = Feature { bit: 32, name: "version_1" };
+pub const VERSION_1: Feature = Feature { bit: 32, name: "version_1" };
 const RING_PACKED: Feature = Feature { bit: 34, name: "packed" };
 const IN_ORDER: Feature = Feature { bit: 35, name: "in_order" };
 const RSS: Feature = Feature { bit: 60, name: "rss" };
@@ -69,7 +69,12 @@ pub struct QemuCell {
 
 /// The device as `weir qemu-args` writes it.
 pub const fn plain(which: Which) -> QemuCell {
-    let expected = Expected { queues: 1, present: &[VERSION_1, MRG_RXBUF], absent: &[RING_PACKED] };
+    let expected = Expected {
+        queues: 1,
+        present: &[VERSION_1, MRG_RXBUF],
+        absent: &[RING_PACKED],
+        streams: Streams::Rate,
+    };
     QemuCell { which, device: "", machine: None, modern_mmio: false, expected }
 }
 
@@ -80,7 +85,7 @@ impl QemuCell {
         present: &'static [Feature],
         absent: &'static [Feature],
     ) -> Self {
-        let expected = Expected { queues: self.expected.queues, present, absent };
+        let expected = Expected { present, absent, ..self.expected };
         Self { device, expected, ..self }
     }
 
@@ -142,7 +147,7 @@ impl QemuCell {
 
     /// Several queue pairs.
     pub const fn queues(self, queues: usize) -> Self {
-        let expected = Expected { queues, present: &[MQ], absent: &[] };
+        let expected = Expected { queues, present: &[MQ], absent: &[], ..self.expected };
         Self { expected, ..self }
     }
 
@@ -159,7 +164,7 @@ impl QemuCell {
     }
 
     const fn queues_with(self, present: &'static [Feature]) -> Self {
-        let expected = Expected { queues: 2, present, absent: &[] };
+        let expected = Expected { queues: 2, present, absent: &[], ..self.expected };
         Self { expected, ..self }
     }
 

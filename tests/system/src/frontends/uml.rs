@@ -10,14 +10,18 @@ use weir_bed::{
 
 use super::{
     bed::{Bed, RETURN_PATIENCE, TESTED},
-    linux::{Expected, Feature, Return, try_out},
+    linux::{Expected, Feature, Return, Streams, try_out},
     qemu_cells::stop,
     record::{Record, Verdict},
 };
 
 /// User-mode Linux accepts packed rings wherever they are offered, and has no option against them.
-const EXPECTED: Expected =
-    Expected { queues: 1, present: &[Feature { bit: 34, name: "packed" }], absent: &[] };
+const EXPECTED: Expected = Expected {
+    queues: 1,
+    present: &[Feature { bit: 34, name: "packed" }],
+    absent: &[],
+    streams: Streams::Rate,
+};
 
 /// The cell with one queue pair.
 pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {

@@ -115,23 +115,26 @@ pub(super) fn guest_sends_udp_to_guest(lab: &Lab) -> Result<()> {
 }
 
 pub(super) fn file_arrives_unchanged(lab: &Lab) -> Result<()> {
-    const MEBIBYTES: u32 = 32;
-    const PORT: u16 = 7000;
-    const PATIENCE: Duration = Duration::from_secs(60);
     let weir = Weir::start(lab, &Setup::vifs(2))?;
     let [mut sender, mut receiver] = boot(lab, &weir)?;
+    send_file(&mut sender, &mut receiver, 1, 32)
+}
 
-    let make = format!("dd if=/dev/urandom of=/tmp/file bs=1M count={MEBIBYTES} 2>/dev/null");
+/// Sends a file of random bytes to guest `to`, which is `receiver`, and compares digests.
+pub fn send_file(sender: &mut Guest, receiver: &mut Guest, to: u8, mebibytes: u32) -> Result<()> {
+    const PORT: u16 = 7000;
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let make = format!("dd if=/dev/urandom of=/tmp/file bs=1M count={mebibytes} 2>/dev/null");
     sender.run(&make, PATIENCE)?;
     let sent = sender.run("md5sum </tmp/file", PATIENCE)?;
     // `nc` disconnects at the end of its input. A pipe that is also open for writing never ends.
-    let receive = format!("mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
-    iperf::serve_with(&mut receiver, &receive, PORT)?;
-    sender.run(&format!("nc {} {PORT} </tmp/file", address::ip(1)), PATIENCE)?;
+    let receive = format!("[ -p /tmp/open ] || mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
+    iperf::serve_with(receiver, &receive, PORT)?;
+    sender.run(&format!("nc {} {PORT} </tmp/file", address::ip(to)), PATIENCE)?;
     receiver.run("while pidof nc >/dev/null; do sleep 0.1; done", PATIENCE)?;
     let received = receiver.run("md5sum </tmp/file", PATIENCE)?;
     check(sent == received, || format!("sent {sent}, received {received}"))?;
-    no_checksum_errors(&mut receiver)
+    no_checksum_errors(receiver)
 }
 
 /// Datagrams that reached the guest and were discarded by full sockets.

@@ -1,0 +1,230 @@
+//! Guests of other architectures: Debian's kernels and busyboxes, unpacked in `target/frontends`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    error::{Error, Result},
+    guest_image::{BUSYBOX_PACKAGE, GuestImage, Modules, copy, only_entry, unpack_archive},
+    packages,
+    process::run_in,
+    workspace::Workspace,
+};
+
+/// The suite of the kernels. Debian 12 has none of riscv64 and none with pages of 16 KiB.
+const SUITE: &str = "trixie";
+
+/// Modules for virtio-net. What a machine's bus needs is a part of these kernels.
+const MODULES: &[&str] = &["virtio_net"];
+
+/// An architecture, and the machine and the kernel that stand for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Architecture {
+    /// Debian's name.
+    debian: &'static str,
+    /// The end of the names of its kernel's packages.
+    flavour: &'static str,
+    /// The QEMU.
+    pub qemu: &'static str,
+    /// The machine's type.
+    pub machine: &'static str,
+    /// The CPU's model.
+    pub cpu: &'static str,
+    /// The serial line, as Linux calls it.
+    pub serial: &'static str,
+    /// True if devices are on channels, not on PCI.
+    pub channels: bool,
+}
+
+/// 64-bit Arm.
+pub const ARM64: Architecture = Architecture {
+    debian: "arm64",
+    flavour: "cloud-arm64",
+    qemu: "qemu-system-aarch64",
+    machine: "virt",
+    // Pointers that are signed take half of the time otherwise.
+    cpu: "max,pauth-impdef=on",
+    serial: "ttyAMA0",
+    channels: false,
+};
+
+/// 64-bit Arm with larger pages.
+pub const ARM64_16K: Architecture = Architecture { flavour: "arm64-16k", ..ARM64 };
+
+/// 32-bit Arm.
+pub const ARMHF: Architecture = Architecture {
+    debian: "armhf",
+    flavour: "armmp-lpae",
+    qemu: "qemu-system-arm",
+    machine: "virt",
+    cpu: "cortex-a15",
+    serial: "ttyAMA0",
+    channels: false,
+};
+
+/// Little-endian POWER with larger pages.
+pub const PPC64EL_64K: Architecture = Architecture {
+    debian: "ppc64el",
+    flavour: "powerpc64le-64k",
+    qemu: "qemu-system-ppc64",
+    machine: "pseries",
+    cpu: "power9",
+    serial: "hvc0",
+    channels: false,
+};
+
+/// 64-bit RISC-V.
+pub const RISCV64: Architecture = Architecture {
+    debian: "riscv64",
+    flavour: "riscv64",
+    qemu: "qemu-system-riscv64",
+    machine: "virt",
+    cpu: "rv64",
+    serial: "ttyS0",
+    channels: false,
+};
+
+/// IBM's mainframes, which are big-endian.
+pub const S390X: Architecture = Architecture {
+    debian: "s390x",
+    flavour: "s390x",
+    qemu: "qemu-system-s390x",
+    machine: "s390-ccw-virtio",
+    cpu: "max",
+    serial: "ttysclp0",
+    channels: true,
+};
+
+/// The files that a guest boots from.
+#[derive(Clone, Debug)]
+pub struct Foreign {
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The first root file system.
+    pub initrd: PathBuf,
+    /// The kernel's version.
+    pub version: String,
+}
+
+impl Foreign {
+    /// The kernel and a busybox, fetched if they are missing.
+    pub fn ensure(workspace: &Workspace, architecture: &Architecture) -> Result<Self> {
+        let frontends = workspace.target("frontends")?;
+        let dir = frontends.join(format!("guest-{}", architecture.flavour));
+        let [kernel, initrd, busybox, modules, stamp] =
+            ["kernel", "initrd.img", "busybox", "modules", "version"].map(|name| dir.join(name));
+        if !stamp.exists() {
+            println!("fetching a kernel of {}", architecture.flavour);
+            let _ = fs::remove_dir_all(&dir);
+            fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
+            let apt = Apt::of(architecture, &frontends)?;
+            let root = dir.join("root");
+            let version = apt.unpack_kernel(architecture, &root)?;
+            apt.unpack(BUSYBOX_PACKAGE, &root)?;
+            copy(&only_entry(&root.join("boot"), "vmlinu")?, &kernel)?;
+            copy(&root.join("usr/bin/busybox"), &busybox)?;
+            let found = Modules::below(&only_entry(&root.join("usr/lib/modules"), "")?)?;
+            for (number, path) in found.in_load_order(MODULES)?.iter().enumerate() {
+                copy(path, &modules.join(format!("{number:02}.ko")))?;
+            }
+            fs::remove_dir_all(&root).map_err(Error::io("remove", &root))?;
+            fs::write(&stamp, version).map_err(Error::io("write", &stamp))?;
+        }
+        let version = fs::read_to_string(&stamp).map_err(Error::io("read", &stamp))?;
+        let image = GuestImage { kernel: kernel.clone(), initrd: initrd.clone(), busybox };
+        image.write_initrd(&modules, &[], &initrd)?;
+        Ok(Self { kernel, initrd, version })
+    }
+}
+
+/// An apt of its own: another architecture's lists, and nothing that is installed.
+struct Apt {
+    config: PathBuf,
+}
+
+impl Apt {
+    fn of(architecture: &Architecture, frontends: &Path) -> Result<Self> {
+        let dir = frontends.join(format!("apt-{}", architecture.debian));
+        for name in ["lists/partial", "cache/archives/partial"] {
+            let made = dir.join(name);
+            fs::create_dir_all(&made).map_err(Error::io("make", &made))?;
+        }
+        let [config, sources, status] =
+            ["apt.conf", "sources.list", "status"].map(|name| dir.join(name));
+        let place = dir.display();
+        let name = architecture.debian;
+        // The newest suite's list can be older than it allows.
+        let text = format!(
+            "APT::Architecture \"{name}\";\nAPT::Architectures {{ \"{name}\"; }};\n\
+             Dir::State::status \"{place}/status\";\nDir::State::Lists \"{place}/lists\";\n\
+             Dir::Cache \"{place}/cache\";\nDir::Etc::SourceList \"{place}/sources.list\";\n\
+             Dir::Etc::SourceParts \"/dev/null\";\nAcquire::Languages \"none\";\n\
+             Acquire::Check-Valid-Until \"false\";\n"
+        );
+        let source = format!("deb {} {SUITE} main\n", packages::site()?);
+        for (path, text) in [(&config, text), (&sources, source), (&status, String::new())] {
+            fs::write(path, text).map_err(Error::io("write", path))?;
+        }
+        let apt = Self { config };
+        apt.run(&["apt-get", "update", "-q"], Path::new("/"))?;
+        Ok(apt)
+    }
+
+    fn run(&self, argv: &[&str], dir: &Path) -> Result<String> {
+        run_in(argv, dir, &[("APT_CONFIG", self.config.as_os_str())])
+    }
+
+    fn unpack(&self, package: &str, root: &Path) -> Result<()> {
+        fs::create_dir_all(root).map_err(Error::io("make", root))?;
+        self.run(&["apt-get", "download", "-q", package], root)?;
+        unpack_archive(package, root)
+    }
+
+    /// Unpacks the newest kernel that the server has, and returns its version. A list can name one that is not
+    /// there yet.
+    fn unpack_kernel(&self, architecture: &Architecture, root: &Path) -> Result<String> {
+        let named = format!("^linux-image-[0-9][^-]*-{}$", architecture.flavour);
+        let found = self.run(&["apt-cache", "search", "--names-only", &named], Path::new("/"))?;
+        let mut last = Error::parse("a kernel's package", &*found);
+        for package in kernels(&found) {
+            match self.unpack(package, root) {
+                Ok(()) => return Ok(version(package, architecture.flavour)),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
+/// The packages in what `apt-cache search` has printed, the newest first.
+fn kernels(found: &str) -> Vec<&str> {
+    let mut names: Vec<_> =
+        found.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    let numbers = |name: &str| -> Vec<u64> {
+        name.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
+    };
+    names.sort_by_key(|name| std::cmp::Reverse(numbers(name)));
+    names
+}
+
+/// Linux's version in a package's name.
+fn version(package: &str, flavour: &str) -> String {
+    let text = package.trim_start_matches("linux-image-").trim_end_matches(flavour);
+    text.split(['+', '-']).next().unwrap_or(text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_kernel_comes_first() {
+        let found =
+            "linux-image-6.12.94+deb13-s390x - Linux\nlinux-image-6.12.107+deb13-s390x - Linux\n";
+        let names = kernels(found);
+        assert_eq!(names, ["linux-image-6.12.107+deb13-s390x", "linux-image-6.12.94+deb13-s390x"]);
+        assert_eq!(version(names[0], "s390x"), "6.12.107");
+    }
+}
