@@ -32,14 +32,15 @@ const EXPECTED: Expected =
 /// Runs the cell of `architecture`.
 pub fn run(architecture: &Architecture, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     let workspace = &bed.lab.workspace;
-    if let Err(error) = packages::ensure_foreign(workspace) {
-        return Ok(Verdict::Skipped(format!("no {}: {error}", architecture.qemu)));
-    }
+    let installed = packages::ensure_foreign(workspace);
+    let qemu = match installed.and_then(|()| Qemu::at(architecture.qemu)) {
+        Ok(qemu) => qemu,
+        Err(error) => return Ok(Verdict::Skipped(format!("no {}: {error}", architecture.qemu))),
+    };
     let files = match Foreign::ensure(workspace, architecture) {
         Ok(files) => files,
         Err(error) => return Ok(Verdict::Skipped(format!("no kernel: {error}"))),
     };
-    let qemu = Qemu::at(architecture.qemu)?;
     record.version = Some(format!("{qemu}, Linux {}", files.version));
     let (mut weir, mut partner) = bed.set_up(&[Vif::default()])?;
     let guest = boot(architecture, &files, &weir, qemu)?;

@@ -128,7 +128,8 @@ pub fn send_file(sender: &mut Guest, receiver: &mut Guest, to: u8, mebibytes: u3
     sender.run(&make, PATIENCE)?;
     let sent = sender.run("md5sum </tmp/file", PATIENCE)?;
     // `nc` disconnects at the end of its input. A pipe that is also open for writing never ends.
-    let receive = format!("[ -p /tmp/open ] || mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
+    let receive =
+        format!("[ -p /tmp/open ] || mkfifo /tmp/open; nc -l -p {PORT} <>/tmp/open >/tmp/file &");
     iperf::serve_with(receiver, &receive, PORT)?;
     sender.run(&format!("nc {} {PORT} </tmp/file", address::ip(to)), PATIENCE)?;
     receiver.run("while pidof nc >/dev/null; do sleep 0.1; done", PATIENCE)?;
