@@ -7,14 +7,13 @@ use std::{
 
 use crate::{
     error::{Error, Result},
-    guest_image::{BUSYBOX_PACKAGE, GuestImage, Modules, copy, only_entry, unpack_archive},
+    guest_image::{
+        BUSYBOX_PACKAGE, GuestImage, Modules, copy, only_entry, unpack_archive, unpacked_modules,
+    },
     packages,
     process::run_in,
     workspace::Workspace,
 };
-
-/// The suite of the kernels. Debian 12 has none of riscv64 and none with pages of 16 KiB.
-const SUITE: &str = "trixie";
 
 /// Modules for virtio-net. What a machine's bus needs is a part of these kernels.
 const MODULES: &[&str] = &["virtio_net"];
@@ -24,6 +23,8 @@ const MODULES: &[&str] = &["virtio_net"];
 pub struct Architecture {
     /// Debian's name.
     debian: &'static str,
+    /// The suite of the kernel. Debian 12 has none of riscv64 and none with pages of 16 KiB.
+    suite: &'static str,
     /// The end of the names of its kernel's packages.
     flavour: &'static str,
     /// The QEMU.
@@ -41,6 +42,7 @@ pub struct Architecture {
 /// 64-bit Arm.
 pub const ARM64: Architecture = Architecture {
     debian: "arm64",
+    suite: "trixie",
     flavour: "cloud-arm64",
     qemu: "qemu-system-aarch64",
     machine: "virt",
@@ -56,6 +58,7 @@ pub const ARM64_16K: Architecture = Architecture { flavour: "arm64-16k", ..ARM64
 /// 32-bit Arm.
 pub const ARMHF: Architecture = Architecture {
     debian: "armhf",
+    suite: "trixie",
     flavour: "armmp-lpae",
     qemu: "qemu-system-arm",
     machine: "virt",
@@ -67,6 +70,7 @@ pub const ARMHF: Architecture = Architecture {
 /// Little-endian POWER with larger pages.
 pub const PPC64EL_64K: Architecture = Architecture {
     debian: "ppc64el",
+    suite: "trixie",
     flavour: "powerpc64le-64k",
     qemu: "qemu-system-ppc64",
     machine: "pseries",
@@ -78,6 +82,7 @@ pub const PPC64EL_64K: Architecture = Architecture {
 /// 64-bit RISC-V.
 pub const RISCV64: Architecture = Architecture {
     debian: "riscv64",
+    suite: "trixie",
     flavour: "riscv64",
     qemu: "qemu-system-riscv64",
     machine: "virt",
@@ -89,6 +94,8 @@ pub const RISCV64: Architecture = Architecture {
 /// IBM's mainframes, which are big-endian.
 pub const S390X: Architecture = Architecture {
     debian: "s390x",
+    // Linux 6.12 sums with vector instructions, in which QEMU 7.2 errs: a guest's own loopback drops its pings.
+    suite: "bookworm",
     flavour: "s390x",
     qemu: "qemu-system-s390x",
     machine: "s390-ccw-virtio",
@@ -124,8 +131,9 @@ impl Foreign {
             let version = apt.unpack_kernel(architecture, &root)?;
             apt.unpack(BUSYBOX_PACKAGE, &root)?;
             copy(&only_entry(&root.join("boot"), "vmlinu")?, &kernel)?;
-            copy(&root.join("usr/bin/busybox"), &busybox)?;
-            let found = Modules::below(&only_entry(&root.join("usr/lib/modules"), "")?)?;
+            copy(&root.join("usr/bin/busybox"), &busybox)
+                .or_else(|_| copy(&root.join("bin/busybox"), &busybox))?;
+            let found = Modules::below(&unpacked_modules(&root)?)?;
             for (number, path) in found.in_load_order(MODULES)?.iter().enumerate() {
                 copy(path, &modules.join(format!("{number:02}.ko")))?;
             }
@@ -163,7 +171,7 @@ impl Apt {
              Dir::Etc::SourceParts \"/dev/null\";\nAcquire::Languages \"none\";\n\
              Acquire::Check-Valid-Until \"false\";\n"
         );
-        let source = format!("deb {} {SUITE} main\n", packages::site()?);
+        let source = format!("deb {} {} main\n", packages::site()?, architecture.suite);
         for (path, text) in [(&config, text), (&sources, source), (&status, String::new())] {
             fs::write(path, text).map_err(Error::io("write", path))?;
         }
@@ -185,7 +193,7 @@ impl Apt {
     /// Unpacks the newest kernel that the server has, and returns its version. A list can name one that is not
     /// there yet.
     fn unpack_kernel(&self, architecture: &Architecture, root: &Path) -> Result<String> {
-        let named = format!("^linux-image-[0-9][^-]*-{}$", architecture.flavour);
+        let named = format!("^linux-image-[0-9].*[0-9]-{}$", architecture.flavour);
         let found = self.run(&["apt-cache", "search", "--names-only", &named], Path::new("/"))?;
         let mut last = Error::parse("a kernel's package", &*found);
         for package in kernels(&found) {

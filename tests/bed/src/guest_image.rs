@@ -153,7 +153,7 @@ fn unpack_kernel(metapackage: &str, root: &Path) -> Result<()> {
 }
 
 /// The modules' directory of the kernel that was unpacked below `root`.
-fn unpacked_modules(root: &Path) -> Result<PathBuf> {
+pub fn unpacked_modules(root: &Path) -> Result<PathBuf> {
     only_entry(&root.join("lib/modules"), "")
         .or_else(|_| only_entry(&root.join("usr/lib/modules"), ""))
 }
