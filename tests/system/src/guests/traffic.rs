@@ -123,7 +123,7 @@ pub(super) fn file_arrives_unchanged(lab: &Lab) -> Result<()> {
 /// Sends a file of random bytes to guest `to`, which is `receiver`, and compares digests.
 pub fn send_file(sender: &mut Guest, receiver: &mut Guest, to: u8, mebibytes: u32) -> Result<()> {
     const PORT: u16 = 7000;
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const PATIENCE: Duration = Duration::from_secs(240);
     let make = format!("dd if=/dev/urandom of=/tmp/file bs=1M count={mebibytes} 2>/dev/null");
     sender.run(&make, PATIENCE)?;
     let sent = sender.run("md5sum </tmp/file", PATIENCE)?;
