@@ -183,8 +183,7 @@ pub fn check(
     for note in ports.clone().filter_map(|(port, vlan)| mirror_note(port, vlan, exists)) {
         writeln!(out, "note: {note}")?;
     }
-    let lacks =
-        if args.host { weir_switch::host::lacks_of_a_start(&config.networks) } else { Vec::new() };
+    let lacks = if args.host { weir_switch::host::lacks_of_a_start(&config) } else { Vec::new() };
     for Lack { what, help } in &lacks {
         writeln!(out, "host: {what}")?;
         if let Some(help) = help {

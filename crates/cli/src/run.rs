@@ -193,8 +193,8 @@ fn run_beside(
     };
     drop(waits);
     let devices = Devices::open(&config, &keeping)?;
-    for Lack { what, help } in host::lacks(&config.networks) {
-        tracing::warn!(help, "a way out of networks may fail: {what}");
+    for Lack { what, help } in host::lacks(&config) {
+        tracing::warn!(help, "what a network or an uplink takes is not all there: {what}");
     }
     sandbox::confine(mode, &needs)?;
     let control = Some(config.switch.control.clone());

@@ -1,5 +1,6 @@
 //! Services that weir itself gives to the guests of a network: its own addresses, DHCP, router advertisements, and NAT.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
@@ -16,7 +17,7 @@ use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
 use super::section::{
     Fault, FromToml, Located, REFUSED, Section, each, from_toml_string, report_repeated,
 };
-use super::values::{InterfaceName, LeaseTime, PortName, ValueError};
+use super::values::{InterfaceName, LeaseTime, PortName, ValueError, serde_as_text};
 
 #[cfg(test)]
 mod tests;
@@ -335,6 +336,59 @@ impl FromStr for OwnAddress {
 impl fmt::Display for OwnAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+/// The host's addresses on a TAP: one up to [`limits::OWN_ADDRESSES_MAX`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct HostAddresses(Vec<OwnAddress>);
+
+serde_as_text!(HostAddresses);
+
+impl HostAddresses {
+    /// The addresses, each with its subnet.
+    pub fn as_slice(&self) -> &[OwnAddress] {
+        &self.0
+    }
+}
+
+impl TryFrom<Vec<OwnAddress>> for HostAddresses {
+    type Error = ValueError;
+    fn try_from(all: Vec<OwnAddress>) -> Result<Self, ValueError> {
+        let different = all.iter().collect::<HashSet<_>>().len();
+        if different < all.len() || !(1..=limits::OWN_ADDRESSES_MAX).contains(&different) {
+            let value = format!("{different} different addresses");
+            let max = limits::OWN_ADDRESSES_MAX as u64;
+            return Err(ValueError::OutOfRange { min: 1, max, value });
+        }
+        Ok(Self(all))
+    }
+}
+
+impl FromStr for HostAddresses {
+    type Err = ValueError;
+    /// Reads addresses with commas between them.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let all = text.split(',').map(|address| address.trim().parse::<OwnAddress>());
+        all.collect::<Result<Vec<_>, _>>()?.try_into()
+    }
+}
+
+impl fmt::Display for HostAddresses {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<_> = self.0.iter().map(OwnAddress::to_string).collect();
+        f.write_str(&all.join(", "))
+    }
+}
+
+impl FromToml for HostAddresses {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        let all = match value.get_ref() {
+            DeValue::Array(items) => each(items.iter().map(OwnAddress::from_toml))?,
+            _ => vec![OwnAddress::from_toml(value)?],
+        };
+        all.try_into().map_err(|error| Fault::new(value, error))
     }
 }
 

@@ -91,7 +91,7 @@ pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
     AddressRange, DhcpConfig, DomainName, FixedAddress, Forward, ForwardProtocol, GatewayConfig,
-    NatConfig, OwnAddress,
+    HostAddresses, NatConfig, OwnAddress,
 };
 pub use give_back::give_back;
 pub use group::{

@@ -140,6 +140,8 @@ fn every_key_is_read() {
         name: "lan".parse().unwrap(),
         kind: UplinkKind::Tap,
         interface: "weir0".parse().unwrap(),
+        bridge: None,
+        address: None,
         path: None,
         host_access: None,
         queues: 4.try_into().unwrap(),
@@ -1323,4 +1325,27 @@ fn a_bond_that_cannot_be_is_refused() {
         let messages = with(&text);
         assert!(messages.iter().any(|it| it.contains(part)), "{text}: {messages:?}");
     }
+}
+
+#[test]
+fn a_bridge_or_addresses_belong_to_a_tap_and_not_both() {
+    let tap = "[uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\n";
+    let config = parse(&format!("{tap}address = [\"10.9.0.1/24\", \"fd00:9::1/64\"]\n")).unwrap();
+    let of = &config.uplinks[0];
+    assert_eq!(of.address.as_ref().unwrap().to_string(), "10.9.0.1/24, fd00:9::1/64");
+    assert_eq!(parse(&format!("{tap}bridge = \"br0\"\n")).unwrap().uplinks[0].address, None);
+    let card = tap.replace("\"tap\"", "\"af_packet\"");
+    let both = "bridge = \"br0\"\naddress = \"10.9.0.1/24\"\n";
+    for (text, says) in [
+        (format!("{card}bridge = \"br0\"\n"), "only a TAP has a `bridge`"),
+        (format!("{card}address = \"10.9.0.1/24\"\n"), "only a TAP has an `address`"),
+        (format!("{tap}{both}"), "the port of a bridge has no address of its own"),
+        (format!("{tap}address = \"10.9.0.0/24\"\n"), "is not a station's address"),
+        (format!("{tap}address = []\n"), "0 different addresses"),
+        (format!("{tap}address = [\"10.9.0.1/24\", \"10.9.0.1/24\"]\n"), "1 different addresses"),
+    ] {
+        assert!(refused(&text).contains(says), "{}", refused(&text));
+    }
+    let wrong = refused(&format!("{tap}address = [\"a\", \"10.9.0.1/24\", \"b\"]\n"));
+    assert_eq!(wrong.matches("bad value for").count(), 2, "{wrong}");
 }

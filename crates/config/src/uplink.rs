@@ -5,6 +5,7 @@ use weir_limits::STREAM_MTU_MAX;
 
 use super::error::{Fault, HEADER};
 use super::filter::FilterRule;
+use super::gateway::HostAddresses;
 use super::keys::{Key, Rows, keys};
 use super::values::{
     BondMode, BondUplinks, InterfaceName, LacpRate, Mtu, PortName, QueuePairs, SocketPath,
@@ -27,6 +28,12 @@ keys! {
         /// The interface of the host.
         interface: InterfaceName = "none".parse().expect("a constant that is a valid name"),
             [named("name"), fixed(DEVICE_IS_OPEN)];
+        /// The bridge of the host whose port a TAP becomes.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bridge: Option<InterfaceName> = None, [fixed(DEVICE_IS_OPEN)];
+        /// The host's addresses on a TAP, each with its subnet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        address: Option<HostAddresses> = None, [fixed(DEVICE_IS_OPEN)];
         /// The socket of the other end, of a stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<SocketPath> = None, [fixed(DEVICE_IS_OPEN)];
@@ -164,6 +171,20 @@ impl UplinkConfig {
             help: help.to_owned(),
         };
         let mut faults = Vec::new();
+        if self.kind != UplinkKind::Tap {
+            let help = "leave it out, or say `kind = \"tap\"`";
+            if self.bridge.is_some() {
+                faults.push(fault("bridge", "only a TAP has a `bridge`", help));
+            }
+            if self.address.is_some() {
+                faults.push(fault("address", "only a TAP has an `address`", help));
+            }
+        } else if self.bridge.is_some() && self.address.is_some() {
+            let reason = "the port of a bridge has no address of its own";
+            let help =
+                "give the bridge the address, which is not weir's to do, or leave `bridge` out";
+            faults.push(fault("address", reason, help));
+        }
         if self.is_bond() {
             if self.uplinks.is_none() {
                 let help = "name them, such as `uplinks = [\"eth0\", \"eth1\"]`";

@@ -35,6 +35,8 @@ pub struct TapOptions {
 pub struct TapInfo {
     /// The interface's name.
     pub name: String,
+    /// True if it stays when weir ends.
+    pub is_persistent: bool,
     /// The host's address on it.
     pub mac: Mac,
     /// The TAP's MTU (bytes) when it was opened.
@@ -123,7 +125,9 @@ impl Tap {
             link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name, mtu, source })?;
         }
         link.bring_up().map_err(|source| LinkError::LinkUp { name: name.to_string(), source })?;
+        let flags = sys::tun_flags(first.as_fd(), &name).map_err(failed("read its flags"))?;
         let info = TapInfo {
+            is_persistent: flags & libc::IFF_PERSIST != 0,
             mac: link.mac().map_err(failed("read its MAC address"))?,
             mtu: link.mtu().map_err(failed("read its MTU"))?,
             queues: queues.len(),

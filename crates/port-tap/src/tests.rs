@@ -47,7 +47,14 @@ fn fake_tap(queues: usize, offloads: OffloadCaps) -> (Tap, Vec<OwnedFd>) {
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     };
     let (ours, theirs) = (0..queues).map(|_| pair()).unzip();
-    let info = TapInfo { name: "fake0".into(), mac: HOST, mtu: 1500, queues, offloads };
+    let info = TapInfo {
+        name: "fake0".into(),
+        is_persistent: false,
+        mac: HOST,
+        mtu: 1500,
+        queues,
+        offloads,
+    };
     (Tap { info, queues: ours, steering: Steering::new(queues).unwrap() }, theirs)
 }
 

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use weir_config::Networks;
+use weir_config::Config;
 
 use crate::nat::{check_others, nft};
+use crate::switch::check_host_side;
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +31,15 @@ pub struct Lack {
     pub help: Option<String>,
 }
 
-/// The unmet requirements for NAT of these networks.
-pub fn lacks(networks: &Networks) -> Vec<Lack> {
+/// The unmet requirements for NAT of networks, and for the host's side of TAPs.
+pub fn lacks(config: &Config) -> Vec<Lack> {
     let (mut all, mut routes) = (Vec::new(), [false; 2]);
-    for (_, network, gateway) in networks.with_gateway() {
+    for uplink in &config.uplinks {
+        if let Err((help, error)) = check_host_side(uplink, true) {
+            all.push(Lack { what: format!("`{}`: {error}", uplink.table()), help });
+        }
+    }
+    for (_, network, gateway) in config.networks.with_gateway() {
         let Some(nat) = &gateway.nat else { continue };
         let addresses: Vec<IpNet> = gateway.addresses.iter().map(|it| it.get()).collect();
         if let Err((help, error)) = check_others(&nat.interface, &addresses, true) {
@@ -64,10 +70,10 @@ pub(crate) fn no_right() -> Option<Lack> {
     (!weir_sandbox::may_administer_networks()).then_some(Lack { what, help: Some(help) })
 }
 
-/// The unmet requirements for NAT of these networks, and of this user who would start weir.
-pub fn lacks_of_a_start(networks: &Networks) -> Vec<Lack> {
-    let mut all = lacks(networks);
-    let has_nat = networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
+/// The unmet requirements of [`lacks`], and of this user who would start weir.
+pub fn lacks_of_a_start(config: &Config) -> Vec<Lack> {
+    let mut all = lacks(config);
+    let has_nat = config.networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
     all.extend(no_right().filter(|_| has_nat));
     all
 }

@@ -193,16 +193,20 @@ fn family_of(address: IpAddr) -> &'static str {
     }
 }
 
-/// The settings of the host's interface in a network, before they are applied.
+/// The settings of an interface that weir has made for the host, before they are applied. They end with it.
 pub(crate) struct HostInterface<'h> {
     pub(crate) name: &'h InterfaceName,
-    pub(crate) mac: Mac,
+    /// Its MAC address, if it gets another one.
+    pub(crate) mac: Option<Mac>,
     pub(crate) addresses: &'h [IpNet],
+    /// The bridge whose port it becomes.
+    pub(crate) bridge: Option<&'h InterfaceName>,
 }
 
 /// A link in the output of `ip -j addr`.
 #[derive(Deserialize)]
 struct ShownLink {
+    #[serde(default)]
     ifname: String,
     #[serde(default)]
     addr_info: Vec<ShownAddress>,
@@ -267,17 +271,20 @@ pub(crate) fn check_others(
 }
 
 impl HostInterface<'_> {
-    /// Gives the interface, which has the address `now`, its own addresses.
+    /// Gives the interface its bridge and its addresses.
     ///
     /// # Errors
     /// The error message of `ip`.
-    pub(crate) fn set_up(&self, now: Mac) -> io::Result<()> {
-        let (name, mac) = (self.name, self.mac);
+    pub(crate) fn set_up(&self) -> io::Result<()> {
+        let name = self.name;
         let mut batch = String::new();
-        if now != mac {
+        if let Some(mac) = self.mac {
             // The kernel derives the link-local address from the MAC address when the link comes up.
             batch += &format!("link set dev {name} down\nlink set dev {name} address {mac}\n");
             batch += &format!("link set dev {name} up\n");
+        }
+        if let Some(bridge) = self.bridge {
+            batch += &format!("link set dev {name} master {bridge}\n");
         }
         for address in self.addresses {
             let nodad = if address.addr().is_ipv6() { " nodad" } else { "" };
@@ -285,6 +292,20 @@ impl HostInterface<'_> {
         }
         said_by("ip", ip()?.args(["-batch", "-"]), &batch)
     }
+}
+
+/// Looks whether the host has this bridge.
+///
+/// # Errors
+/// With what can be done about it.
+pub(crate) fn check_bridge(bridge: &InterfaceName) -> Result<(), (Option<String>, io::Error)> {
+    let failed = |error| (Some("`bridge` takes the program `ip` (iproute2)".to_owned()), error);
+    let all: Vec<ShownLink> = shown(&["-j", "link", "show", "type", "bridge"]).map_err(failed)?;
+    if all.iter().any(|link| link.ifname == bridge.as_str()) {
+        return Ok(());
+    }
+    let help = format!("make it: `ip link add {bridge} type bridge`, and bring it up");
+    Err((Some(help), io::Error::other(format!("the host has no bridge `{bridge}`"))))
 }
 
 fn ip() -> io::Result<Command> {

@@ -65,6 +65,7 @@ use overlay::Overlay;
 use reload::Source;
 use shown::port_state;
 pub use uplink_device::UplinkDevice;
+pub(crate) use uplink_device::check_host_side;
 
 /// An interface in use.
 struct Vif {

@@ -51,7 +51,7 @@ pub fn doctor(
             // Who may not read the file learns nothing of ways out.
             let file = path_of(None, &mut client).ok();
             let config = file.and_then(|file| Config::load(&file, defaults).ok());
-            facts.host.lacks = config.map_or_else(Vec::new, |it| host::lacks(&it.networks));
+            facts.host.lacks = config.map_or_else(Vec::new, |it| host::lacks(&it));
             facts
         }
         Err(ClientError::NotRunning { .. }) => {

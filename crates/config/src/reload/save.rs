@@ -111,7 +111,7 @@ impl Running<'_> {
             let before = file.uplinks.iter().find(|it| it.table() == uplink.table());
             if before != Some(uplink) {
                 let table = table(&mut document, uplink.table_kind(), Some(name));
-                let before = before.map(|before| Port::uplink(before));
+                let before = before.map(Port::uplink);
                 now.save(table, before.as_ref().unwrap_or(&base), &base);
             }
         }
@@ -247,7 +247,7 @@ fn save_keys(
 
 /// The value as a setting of the command line has it, so that the parser of the file reads it.
 fn value_of(key: &str, text: &str) -> Value {
-    if matches!(key, "addresses" | "groups" | "uplinks") {
+    if matches!(key, "addresses" | "address" | "groups" | "uplinks") {
         return texts(text.split(',').map(str::trim));
     }
     let setting = format!("{key}={text}").parse::<Setting>().map(|setting| setting.to_string());

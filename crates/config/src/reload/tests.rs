@@ -133,6 +133,8 @@ const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
         "host_access = true",
         false,
     ),
+    ("bridge", "kind = \"tap\"\nname = \"w0\"", "bridge = \"br0\"", false),
+    ("address", "kind = \"tap\"\nname = \"w0\"", "address = \"10.9.0.1/24\"", false),
     ("queues", "kind = \"tap\"\nname = \"w0\"", "queues = 2", false),
     ("vlan", "kind = \"tap\"\nname = \"w0\"", "vlan = 10", true),
     ("tag_protocol", "kind = \"tap\"\nname = \"w0\"", "tag_protocol = \"802.1ad\"", true),
@@ -628,7 +630,10 @@ fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
 /// A table of each kind of uplink, with keys that it alone has, and what it needs beside it.
 fn uplinks(kind: UplinkKind) -> (&'static str, &'static str) {
     match kind {
-        UplinkKind::Tap => ("[uplink.u]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\n", ""),
+        UplinkKind::Tap => (
+            "[uplink.u]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\naddress = [\"10.9.0.1/24\", \"fd00:9::1/64\"]\n",
+            "",
+        ),
         UplinkKind::AfPacket => (
             "[uplink.u]\nkind = \"af_packet\"\nname = \"eth0\"\ntrunk = [10, 20]\nnative = 10\n",
             "",

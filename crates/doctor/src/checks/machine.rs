@@ -75,7 +75,7 @@ pub(super) fn way_out(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(finding(
             "way-out",
             "host",
-            format!("a way out of networks (`nat`) may fail: {what}"),
+            format!("a way out of networks (`nat`), or the host of a TAP, may be cut off: {what}"),
             "the host's routes and settings, as `weir check --host` reads them",
             help.as_deref().unwrap_or("do so; `weir check --host FILE` tells when all is there"),
         ));

@@ -65,8 +65,6 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
             SwitchError::WayOut { network: network.name.clone(), help, source }
         };
         let addresses: Vec<IpNet> = gateway.addresses.iter().map(|it| it.get()).collect();
-        let host =
-            HostInterface { name: &nat.interface, mac: mac_of(&name), addresses: &addresses };
         check_others(&nat.interface, &addresses, false)
             .map_err(|(help, source)| refused(help, source.into()))?;
         let overlay = networks.overlay.as_ref().filter(|_| vid.network().is_some());
@@ -79,7 +77,9 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
         };
         let tap = Tap::go_on(&options, keeping.queues(&name))
             .map_err(|error| refused(error.help(), error.into()))?;
-        host.set_up(tap.info().mac).map_err(|source| refused(None, source.into()))?;
+        let mac = Some(mac_of(&name)).filter(|mac| tap.info().mac != *mac);
+        let host = HostInterface { name: &nat.interface, mac, addresses: &addresses, bridge: None };
+        host.set_up().map_err(|source| refused(None, source.into()))?;
         taps.insert(network.name.clone(), tap);
     }
     Ok(taps)

@@ -1,9 +1,11 @@
 //! The open device behind an uplink. Opening it needs a privilege that weir has only at its start.
 
 use std::error::Error;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
 use weir_config::{UplinkConfig, UplinkKind};
 use weir_evpn::Links;
 use weir_fabric::VlanMode;
@@ -13,6 +15,7 @@ use weir_port_tap::{Tap, TapOptions};
 use weir_port_xdp::{XdpInterface, XdpOptions};
 
 use super::{Keeping, Switch, SwitchError, tap_mac};
+use crate::nat::{HostInterface, check_bridge, check_others};
 
 /// An open device of an uplink.
 pub enum UplinkDevice {
@@ -63,9 +66,10 @@ impl UplinkDevice {
             UplinkKind::Tap => {
                 let left = keeping.queues(&config.name);
                 let mac = tap_mac::of(&config.interface);
-                Tap::go_on(&TapOptions { name, queues, mtu, mac }, left)
-                    .map(Self::Tap)
-                    .map_err(|error| refused(error.help(), error.into()))
+                let tap = Tap::go_on(&TapOptions { name, queues, mtu, mac }, left)
+                    .map_err(|error| refused(error.help(), error.into()))?;
+                set_up(config, &tap).map_err(|(help, error)| refused(help, error.into()))?;
+                Ok(Self::Tap(tap))
             }
             UplinkKind::AfPacket => {
                 let left = keeping.queues(&config.name);
@@ -91,6 +95,46 @@ impl UplinkDevice {
             }
         }
     }
+}
+
+/// Gives the host's side of a TAP its bridge or its addresses. They are gone with the TAP when weir ends.
+fn set_up(config: &UplinkConfig, tap: &Tap) -> Result<(), (Option<String>, io::Error)> {
+    let (name, addresses) = (&config.interface, addresses_of(config));
+    if config.bridge.is_none() && addresses.is_empty() {
+        return Ok(());
+    }
+    if tap.info().is_persistent {
+        let what = "the TAP stays when weir ends, so its bridge and its addresses are not weir's";
+        let help = format!(
+            "leave `bridge` and `address` out, or have weir make the TAP: `ip tuntap del {name} mode tap`"
+        );
+        return Err((Some(help), io::Error::other(what)));
+    }
+    check_host_side(config, false)?;
+    let host =
+        HostInterface { name, mac: None, addresses: &addresses, bridge: config.bridge.as_ref() };
+    host.set_up().map_err(|error| (None, error))
+}
+
+/// Looks whether the host has the bridge of a TAP, and no other way to its subnets.
+///
+/// # Errors
+/// With what can be done about it, where that is known.
+pub(crate) fn check_host_side(
+    config: &UplinkConfig,
+    wider_counts: bool,
+) -> Result<(), (Option<String>, io::Error)> {
+    config.bridge.as_ref().map_or(Ok(()), check_bridge)?;
+    let addresses = addresses_of(config);
+    match addresses.is_empty() {
+        true => Ok(()),
+        false => check_others(&config.interface, &addresses, wider_counts),
+    }
+}
+
+fn addresses_of(config: &UplinkConfig) -> Vec<IpNet> {
+    let all = config.address.iter().flat_map(|all| all.as_slice());
+    all.map(|address| address.get()).collect()
 }
 
 impl Switch {
