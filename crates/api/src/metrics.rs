@@ -254,6 +254,12 @@ fn of_calls(ports: &[PortStats], text: &mut Text) {
         "From a frame's arrival in its sender's ring, at the earliest, to the guest's notification.",
     );
     times(latency, |it| it.latency_ns);
+    let jitter = (
+        "weir_port_jitter_seconds",
+        "Mean difference between the latencies of two notifications in a row, of the last ones.",
+    );
+    let jitters = vifs(ports).map(|it| ([name(it)], seconds(it.jitter_ns)));
+    text.family(Kind::Gauge, jitter, jitters);
 }
 
 fn of_queues(ports: &[PortStats], text: &mut Text) {
@@ -298,6 +304,7 @@ mod tests {
             ..Times::default()
         };
         port.latency_ns = port.hold_ns;
+        port.jitter_ns = 30_000;
         port.decision = Some(PortDecision { hold_ns: 2_000, reason: "a test".into() });
         port.drops.insert("rx_ring_full".into(), 7);
         port.budget_breaches.insert("no_cpu".into(), 1);
@@ -345,6 +352,7 @@ mod tests {
             "weir_port_hold_seconds_sum{port=\"web0\"} 0.0004",
             "weir_port_hold_seconds_count{port=\"web0\"} 4",
             "weir_port_latency_seconds_bucket{port=\"db0\",le=\"0.0001\"} 2",
+            "weir_port_jitter_seconds{port=\"db0\"} 0.00003",
             "weir_queue_bytes_total{port=\"web0\",queue=\"1\",direction=\"rx\"} 180",
             "weir_limit_max{limit=\"ports\"} 4096",
         ] {

@@ -155,6 +155,9 @@ pub struct QueueExplanation {
     pub calls_suppressed: u64,
     /// Hold times of calls, since the interface was added.
     pub held_ns: Times,
+    /// The mean difference between the delays of two notifications in a row (RFC 3550, smoothed over 16).
+    #[serde(default)]
+    pub jitter_ns: u64,
 }
 
 impl VifExplanation {

@@ -283,6 +283,10 @@ pub struct PortStats {
     /// until the guest is notified. Frames that waited for buffers are excluded.
     #[serde(default)]
     pub latency_ns: Times,
+    /// The mean difference between `latency_ns` of two notifications in a row (RFC 3550, smoothed over 16), on the
+    /// receive queue with the largest.
+    #[serde(default)]
+    pub jitter_ns: u64,
     /// The policy's present decision, for the receive queue with the longest hold; none on an uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub decision: Option<PortDecision>,
@@ -507,6 +511,7 @@ impl PortStats {
             answers: BTreeMap::new(),
             hold_ns: Times::default(),
             latency_ns: Times::default(),
+            jitter_ns: 0,
             decision: None,
             latency_budget_ns: 0,
             budget_breaches: BTreeMap::new(),

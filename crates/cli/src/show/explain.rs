@@ -109,6 +109,7 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
         "HELD P50",
         "P99",
         "MAX",
+        "JITTER",
         "<BECAUSE",
     ]);
     for queue in &it.queues {
@@ -123,6 +124,7 @@ pub(super) fn vif(f: &mut String, it: &VifExplanation) -> fmt::Result {
             time(queue.held_ns.p50),
             time(queue.held_ns.p99),
             time(queue.held_ns.max),
+            time(queue.jitter_ns),
             queue.reason.clone(),
         ]);
     }

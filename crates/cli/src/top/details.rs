@@ -91,7 +91,7 @@ fn calls(f: &mut String, port: &PortStats, rates: &PortRates) -> fmt::Result {
         table.row(cells);
     }
     write!(f, "{table}")?;
-    writeln!(f, "interrupts/s: {}", number(rates.calls_per_s))
+    writeln!(f, "interrupts/s: {}, jitter {}", number(rates.calls_per_s), time(port.jitter_ns))
 }
 
 fn queues(f: &mut String, queues: &[QueueExplanation]) -> fmt::Result {

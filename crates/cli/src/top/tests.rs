@@ -199,6 +199,7 @@ fn details_say_what_is_held_dropped_and_why() {
         calls: 1,
         calls_suppressed: 0,
         held_ns: Times { p99: 230_000, ..Times::default() },
+        jitter_ns: 0,
     };
     let explained = |name: &str| {
         let queues = vec![queue.clone()];
@@ -222,7 +223,7 @@ fn details_say_what_is_held_dropped_and_why() {
     "                         NOW     P50     P99     MAX    SAMPLES                 "
     "hold                  120 us  110 us  230 us  245 us  2,120,000                 "
     "arrival to interrupt       -       0       0       0          0                 "
-    "interrupts/s: 20 k                                                              "
+    "interrupts/s: 20 k, jitter 0                                                    "
     "                                                                                "
     "QUEUE   HOLDS   LIMIT  HELD P99      FRAMES  BECAUSE                            "
     "    0  125 us  230 us    230 us  20,400,000  frames come steadily               "

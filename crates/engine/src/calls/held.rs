@@ -25,6 +25,29 @@ struct Pending {
     chains: u32,
 }
 
+/// The mean difference between the latencies of two calls in a row, smoothed over 16 of them (RFC 3550 §6.4.1).
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Jitter {
+    before_ns: Option<u64>,
+    /// The mean difference (ns), times 16.
+    sixteenths: u64,
+}
+
+impl Jitter {
+    #[inline]
+    fn record(&mut self, latency_ns: u64) {
+        if let Some(before_ns) = self.before_ns.replace(latency_ns) {
+            self.sixteenths -= (self.sixteenths + 8) >> 4;
+            self.sixteenths += before_ns.abs_diff(latency_ns);
+        }
+    }
+
+    /// The mean difference (ns).
+    pub(crate) fn ns(&self) -> u64 {
+        self.sixteenths >> 4
+    }
+}
+
 /// The durations of calls.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HeldTimes {
@@ -32,6 +55,8 @@ pub(crate) struct HeldTimes {
     pub(crate) hold: Times,
     /// Times from the arrival of the earliest frame, without frames that waited for buffers.
     pub(crate) latency: Times,
+    /// How much these times differ from one call to the next.
+    pub(crate) jitter: Jitter,
 }
 
 impl HeldTimes {
@@ -40,7 +65,7 @@ impl HeldTimes {
         Box::default()
     }
 
-    /// Adds the times of another queue.
+    /// Adds the times of another queue. Its jitter stays its own: its calls are not in a row with these.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.hold.merge(&other.hold);
         self.latency.merge(&other.latency);
@@ -132,7 +157,9 @@ impl HeldCall {
             let times = self.times.get_or_insert_with(HeldTimes::make);
             times.hold.record(now_ns.saturating_sub(pending.since_ns));
             if !pending.parked {
-                times.latency.record(told_ns.saturating_sub(pending.arrived_ns));
+                let latency_ns = told_ns.saturating_sub(pending.arrived_ns);
+                times.latency.record(latency_ns);
+                times.jitter.record(latency_ns);
             }
         }
         let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
@@ -287,6 +314,36 @@ mod tests {
             (3, 2),
             "what waits for buffers is late by itself"
         );
+    }
+
+    #[test]
+    fn jitter_is_the_mean_difference_of_latencies_in_a_row() {
+        let jitter_ns = |latencies: &[u64]| {
+            let mut held = hold();
+            for (call, latency_ns) in latencies.iter().enumerate() {
+                let arrived_ns = 1_000_000 * call as u64;
+                held.add(arrived_ns, &batch(arrived_ns), 1, false);
+                held.told(
+                    arrived_ns + latency_ns,
+                    Delivery::Called,
+                    false,
+                    &PortCounters::default(),
+                );
+            }
+            held.times.map(|times| times.jitter.ns())
+        };
+        assert_eq!(jitter_ns(&[70_000; 100]), Some(0), "a delay by itself is no jitter");
+        assert_eq!(
+            jitter_ns(&[10_000, 26_000]),
+            Some(1_000),
+            "a sixteenth of the first difference"
+        );
+        let alternating: Vec<_> =
+            (0..200).map(|n| if n % 2 == 0 { 10_000 } else { 50_000 }).collect();
+        let ns = jitter_ns(&alternating).unwrap();
+        assert!((39_900..=40_000).contains(&ns), "{ns}");
+        let calm: Vec<_> = alternating.into_iter().chain([50_000; 200]).collect();
+        assert_eq!(jitter_ns(&calm), Some(0), "it is of the last calls");
     }
 
     #[test]

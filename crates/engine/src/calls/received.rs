@@ -297,6 +297,7 @@ impl ReceiveCalls {
             calls: counted.calls.get(),
             calls_suppressed: counted.calls_suppressed.get(),
             hold: self.times().map(|times| times.hold.summary()).unwrap_or_default(),
+            jitter_ns: self.times().map_or(0, |times| times.jitter.ns()),
         }
     }
 }

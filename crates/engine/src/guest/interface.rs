@@ -276,17 +276,20 @@ impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T
     fn call_times(&self) -> CallTimes {
         let mut times = HeldTimes::default();
         let mut decision: Option<Decision> = None;
+        let mut jitter_ns = 0;
         for pair in self.pairs() {
             let rx = lock(&pair.rx);
             if let Some(of_pair) = rx.calls.times() {
                 times.merge(of_pair);
+                jitter_ns = of_pair.jitter.ns().max(jitter_ns);
             }
             let decided = rx.calls.decided();
             if decision.is_none_or(|longest| decided.hold_ns > longest.hold_ns) {
                 decision = Some(decided);
             }
         }
-        CallTimes { hold: times.hold.summary(), latency: times.latency.summary(), decision }
+        let (hold, latency) = (times.hold.summary(), times.latency.summary());
+        CallTimes { hold, latency, jitter_ns, decision }
     }
 
     fn ring_sizes(&self) -> Vec<[u32; 2]> {

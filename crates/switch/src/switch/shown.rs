@@ -66,6 +66,7 @@ impl Switch {
             calls: now.calls,
             calls_suppressed: now.calls_suppressed,
             held_ns: now.hold.into(),
+            jitter_ns: now.jitter_ns,
         };
         let (id, now_ns) = (vif.port.id(), clock::now_ns());
         let dispatch = self.dispatch_of(id, vif.port.interface().queue_pairs(), now_ns);
@@ -464,8 +465,9 @@ impl Switch {
         let PortInfo { state, stop_reason, silent, .. } = info;
         stats.silent = silent.into_iter().map(Into::into).collect();
         stats.stopped_reason = stop_reason.filter(|_| state == State::Stopped);
-        let CallTimes { hold, latency, decision } = vif.port.interface().call_times();
+        let CallTimes { hold, latency, jitter_ns, decision } = vif.port.interface().call_times();
         (stats.hold_ns, stats.latency_ns) = (hold.into(), latency.into());
+        stats.jitter_ns = jitter_ns;
         stats.decision =
             decision.map(|it| PortDecision { hold_ns: it.hold_ns, reason: it.reason.to_owned() });
         stats.calls = Some(CallSettings::of(&vif.config));

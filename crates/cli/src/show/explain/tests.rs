@@ -19,6 +19,7 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
         calls,
         calls_suppressed: 0,
         held_ns: Times { p50: 150_000, p99: 201_000, max: 240_000, ..Times::default() },
+        jitter_ns: 12_000,
     };
     VifExplanation {
         latency_budget_ns: 1_000_000,
@@ -66,9 +67,9 @@ fn explanation_for_people() {
     insta::assert_snapshot!(text(|f| vif(f, &explanation)), @r"
     web0: running, moderation backend, budget 1 ms, rx_usecs 200
 
-    QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  BECAUSE
-        0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
-        1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us  rx-usecs
+    QUEUE   HOLDS   LIMIT  FRAMES/S  CALLS/S  UNWANTED/S  FRAMES/CALL  HELD P50     P99     MAX  JITTER  BECAUSE
+        0  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us   12 us  rx-usecs
+        1  200 us  930 us    50,000    5,000           0       10.000    150 us  201 us  240 us   12 us  rx-usecs
     queue pairs: 2 in use of 2; `queues` is 4 now: that is offered when the front end connects again
     entries of a ring: rx 1024; tx 256; `rx_ring` is 512: the VM has other arguments, see `weir qemu-args`
     workers, by queue: 1, none yet
