@@ -425,7 +425,10 @@ impl Networks {
     }
 
     /// Checks that the interface's network exists, and that the interface's MTU fits.
-    pub(super) fn check_vif(&self, vif: &VifConfig) -> Result<(), NetworkError> {
+    ///
+    /// # Errors
+    /// [`NetworkError`]
+    pub fn check_vif(&self, vif: &VifConfig) -> Result<(), NetworkError> {
         self.mtu_in(&vif.vlan, vif.mtu).map(drop)
     }
 

@@ -109,7 +109,7 @@ keys! {
         mtu: Option<Mtu> => Change<Mtu> = None, [
             later("the guest is told when its VM starts with new arguments"),
             not_of_copies(),
-            not_of_xen("set it in the guest; netfront is not told one")
+            not_of_xen("the guest's configuration says it: vif = ['mtu=9000,...']")
         ];
         /// Whether `VIRTIO_F_ACCESS_PLATFORM` is offered.
         #[serde(default)]

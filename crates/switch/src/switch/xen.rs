@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
 use weir_engine::guest::GuestPort;
 
-use weir_config::{SocketPath, ValueError, VifConfig, XenConfig};
+use weir_config::{Mtu, NetworkError, SocketPath, ValueError, VifConfig, XenConfig};
 use weir_limits::PORTS_MAX;
 use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
 use weir_wire::Mac;
@@ -32,6 +32,10 @@ enum AttachError {
     Limit(#[from] KeyError),
     #[error("its limit cannot be kept: rate: {0}")]
     Rate(ValueError),
+    #[error("its `mtu` cannot be kept: {0}")]
+    Mtu(ValueError),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     #[error("weir cannot read the name of its domain, which [xen-vif] needs")]
     NoName,
     #[error(transparent)]
@@ -60,6 +64,15 @@ impl<S: Read + Write> Plug<S> {
         }
         let name = domain_name(&mut self.client, vif.domain)?.ok_or(AttachError::NoName)?;
         Ok(Some(format!("{name}.{}", vif.handle)))
+    }
+
+    /// Tells the guest the MTU of its configuration (`xen/include/public/io/netif.h`), in place of a hotplug script.
+    fn tell_mtu(&mut self, vif: VifId, keys: &VifKeys) {
+        let Some(mtu) = keys.mtu else { return };
+        let path = format!("{}/mtu", keys.frontend);
+        if let Err(error) = self.client.write(&path, mtu.to_string().as_bytes()) {
+            tracing::warn!(%vif, %error, "the guest is not told its MTU");
+        }
     }
 
     /// The socket for the agent in a guest. The toolstack makes channels before vifs.
@@ -100,7 +113,10 @@ impl<S: Read + Write + Send> Board for Plug<S> {
             switch.attach(vif, guest.as_deref(), keys, &self.config, agent, services)
         });
         match attached {
-            Ok(port) => Some(port),
+            Ok(port) => {
+                self.tell_mtu(vif, keys);
+                Some(port)
+            }
             Err(error) => {
                 tracing::error!(%vif, %error, "cannot serve the interface");
                 None
@@ -193,6 +209,10 @@ impl Switch {
             let limited = config.sharing.with_credit(bytes, interval_us);
             config.sharing = limited.map_err(AttachError::Rate)?;
         }
+        if let Some(mtu) = keys.mtu {
+            config.mtu = Some(Mtu::try_from(u64::from(mtu)).map_err(AttachError::Mtu)?);
+        }
+        self.networks.check_vif(&config)?;
         self.networks.settle(&mut config);
         {
             let ports = self.ports();

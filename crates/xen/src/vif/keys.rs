@@ -86,6 +86,8 @@ pub struct VifKeys {
     pub bridge: Option<String>,
     /// The limit of what the guest may send, as it is written: [`Self::credit`].
     rate: Option<String>,
+    /// The MTU that the guest's configuration names.
+    pub mtu: Option<u32>,
 }
 
 /// The bytes that a guest may send in each interval.
@@ -119,6 +121,7 @@ impl VifKeys {
             mac: parse_mac(&mac).ok_or_else(|| malformed("mac", mac.as_bytes(), "an address"))?,
             bridge: text(get, "bridge")?.filter(|bridge| !bridge.is_empty()),
             rate: text(get, "rate")?,
+            mtu: number(get, "mtu")?,
         })
     }
 

@@ -308,6 +308,40 @@ fn a_guest_sends_at_its_toolstacks_rate_and_one_whose_rate_is_nonsense_not_at_al
 }
 
 #[test]
+fn a_guest_has_its_toolstacks_mtu_and_is_told_and_one_whose_mtu_is_nonsense_is_not_served() {
+    let bench = Bench::new("");
+    for (domain, mtu) in [(3, "1000"), (4, "large"), (5, "67")] {
+        let mtu: &[_] = &[("mtu", mtu)];
+        bench.host.attach_with(DomainId(domain), 0, "00:16:3e:00:00:01", "br0", mtu);
+    }
+    bench.attach(6, "br0");
+    eventually("the last one is attached", || bench.port("vif6.0").is_some());
+    let Response::Vifs { vifs } = bench.switch.handle(Request::VifList) else { panic!("no list") };
+    let mtus: Vec<_> = vifs
+        .iter()
+        .filter(|vif| vif.xen)
+        .map(|vif| (vif.config.name.as_str(), vif.config.mtu.map(|mtu| mtu.get())))
+        .collect();
+    assert_eq!(mtus, [("vif3.0", Some(1000)), ("vif6.0", None)]);
+    let mut dom0 = bench.host.client();
+    let mut told = |domain| dom0.read(&format!("/local/domain/{domain}/device/vif/0/mtu")).unwrap();
+    assert_eq!(told(3).as_deref(), Some(&b"1000"[..]));
+    assert_eq!(told(6), None);
+
+    let mut front = Netfront::new(&bench.host, vif(3));
+    connect(&mut front);
+    let (_vif, mut pair) = bench.vhost();
+    assert!(front.send(0, &frame(VHOST_MAC, XEN_MAC, &[7; 1001])));
+    assert!(front.send(0, &frame(VHOST_MAC, XEN_MAC, &[8; 1000])));
+    assert_eq!(vhost_receives(&mut pair)[14..], [8; 1000]);
+    assert_eq!(bench.port("vif3.0").unwrap().dropped(), 1, "it was longer");
+    let changes = VifChanges { mtu: Change::Set("9000".parse().unwrap()), ..VifChanges::default() };
+    let name = "vif3.0".parse::<PortName>().unwrap();
+    let set = bench.switch.handle(Request::VifSet { name, changes: changes.into() });
+    assert!(matches!(set, Response::Error { .. }), "the guest's configuration decides: {set:?}");
+}
+
+#[test]
 fn a_guest_has_the_settings_of_its_domains_name_and_one_without_a_name_is_not_served() {
     let bench = Bench::new("rate = \"5Gbit\"\n[xen-vif.\"web.0\"]\nrate = \"1Gbit\"\nqueues = 2\n");
     let mut dom0 = bench.host.client();
