@@ -1,11 +1,17 @@
-//! Waits for another core's write to a cache line, without polling it and without the kernel.
+//! Waits for another core's write to a cache line, without polling it and without the kernel, and pauses of a core that
+//! polls.
 
 use std::fs;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
 /// Longest wait (ticks of the TSC, some 40 us), since the expected writer may have ended.
 #[cfg(target_arch = "x86_64")]
 const TICKS_MAX: u32 = 100_000;
+
+/// Longest pause between two looks of a core that polls (ticks of the TSC, less than 1 us): frames may come meanwhile.
+#[cfg(target_arch = "x86_64")]
+const PAUSE_TICKS: u32 = 2_000;
 
 /// CPU instructions for such a wait, which not every processor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +25,13 @@ pub enum Monitor {
 impl Monitor {
     /// Returns the instructions of this processor. A hypervisor may hide them from its guests.
     pub fn of_this_processor() -> Option<Self> {
-        let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+        static FOUND: OnceLock<Option<Monitor>> = OnceLock::new();
+        let find = || Self::of(&fs::read_to_string("/proc/cpuinfo").ok()?);
+        *FOUND.get_or_init(find)
+    }
+
+    /// Returns the instructions of a processor that `info`, in the form of `/proc/cpuinfo`, describes.
+    fn of(info: &str) -> Option<Self> {
         let flags = info.lines().find(|line| line.starts_with("flags"))?;
         let has = |wanted: &str| flags.split_whitespace().any(|flag| flag == wanted);
         match (has("waitpkg"), has("mwaitx")) {
@@ -43,6 +55,11 @@ impl Monitor {
     /// [`Self::of_this_processor`].
     #[cfg(target_arch = "x86_64")]
     pub fn wait(self, word: &AtomicU64, seen: u64) {
+        self.wait_up_to(word, seen, TICKS_MAX);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn wait_up_to(self, word: &AtomicU64, seen: u64, ticks_max: u32) {
         use std::arch::asm;
         use std::sync::atomic::Ordering;
 
@@ -54,7 +71,7 @@ impl Monitor {
                 if word.load(Ordering::Acquire) != seen {
                     return;
                 }
-                let until = crate::ticks::now() + u64::from(TICKS_MAX);
+                let until = crate::ticks::now() + u64::from(ticks_max);
                 // SAFETY: it waits, until `until` (EDX:EAX) at the latest, in state C0.1, and changes flags only.
                 unsafe {
                     asm!(
@@ -87,7 +104,7 @@ impl Monitor {
                         "xchg rbx, {ticks}",
                         "mwaitx",
                         "xchg rbx, {ticks}",
-                        ticks = inout(reg) u64::from(TICKS_MAX) => _,
+                        ticks = inout(reg) u64::from(ticks_max) => _,
                         in("eax") 0xf0,
                         in("ecx") 2,
                         options(nostack, preserves_flags),
@@ -104,12 +121,70 @@ impl Monitor {
     }
 }
 
+/// How a core that polls pauses between two looks.
+#[derive(Debug)]
+pub struct Pause {
+    /// The instructions of this processor for a light sleep; without them the pause is as short as it can be.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "no other processor has them")
+    )]
+    monitor: Option<Monitor>,
+    /// The watched word, which nobody writes.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "as above"))]
+    word: Box<AtomicU64>,
+}
+
+impl Default for Pause {
+    /// Returns the pause of this processor.
+    fn default() -> Self {
+        Self { monitor: Monitor::of_this_processor(), word: Box::default() }
+    }
+}
+
+impl Pause {
+    /// Pauses for less than a microsecond. A processor with the instructions uses less power meanwhile, and leaves more
+    /// of the core to its other thread.
+    #[inline]
+    pub fn wait(&self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(monitor) = self.monitor {
+            monitor.wait_up_to(&self.word, 0, PAUSE_TICKS);
+            return;
+        }
+        std::hint::spin_loop();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
     use std::thread;
 
     use super::*;
+
+    #[test]
+    fn the_instructions_are_chosen_by_what_the_processor_has() {
+        let of =
+            |flags: &str| Monitor::of(&format!("processor\t: 0\nflags\t\t: fpu {flags} sse\n"));
+        assert_eq!(of("waitpkg"), Some(Monitor::Umwait));
+        assert_eq!(of("mwaitx"), Some(Monitor::Mwaitx));
+        assert_eq!(of("mwaitx waitpkg"), Some(Monitor::Umwait));
+        assert_eq!(of("monitor mwaitx2"), None, "the kernel's own MWAIT is no program's");
+        assert_eq!(Monitor::of("Features : fp asimd"), None);
+        let pauses = [Pause::default(), Pause { monitor: None, word: Box::default() }];
+        for pause in pauses {
+            let mut times: Vec<_> = (0..1000)
+                .map(|_| {
+                    let start = std::time::Instant::now();
+                    pause.wait();
+                    start.elapsed()
+                })
+                .collect();
+            times.sort_unstable();
+            assert!(times[500].as_micros() < 20, "{:?} by {pause:?}", times[500]);
+        }
+    }
 
     /// On a processor with neither, the test can only check that.
     #[test]

@@ -29,6 +29,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::event::epoll;
 use weir_fabric::PortId;
+use weir_guestmem::monitor::Pause;
 use weir_limits::{LATENCY_BUDGET_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::pace::Pace;
@@ -322,6 +323,8 @@ pub(crate) struct Worker {
     /// The number of panics for which no port was blamed.
     panics: u32,
     beats: Beats,
+    /// Between two looks of a worker that polls all the time.
+    pause: Pause,
 }
 
 impl Worker {
@@ -356,6 +359,7 @@ impl Worker {
             touched: None,
             panics: 0,
             beats: Beats::begin(format!("weir-worker-{index}"), Role::Worker),
+            pause: Pause::default(),
         }
     }
 

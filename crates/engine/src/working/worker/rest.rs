@@ -116,7 +116,11 @@ impl Worker {
                 return None;
             }
             self.expire_holds(now_ns, self.lateness.work_ns());
-            std::hint::spin_loop();
+            if self.is_dedicated() {
+                self.pause.wait();
+            } else {
+                std::hint::spin_loop();
+            }
         }
     }
 
