@@ -16,7 +16,7 @@ use crate::channel::{Channel, ChannelError};
 use crate::deferral::{Deferral, DeferralError};
 use crate::guest::{FileError, Guest, Nic};
 use crate::port::{Port, PortError};
-use crate::protocol::{Applied, GuestMessage, Hello, HostMessage, Text, VERSION};
+use crate::protocol::{Applied, GuestMessage, Hello, HostMessage, Text, VERSION, Wish};
 use crate::report::Reporter;
 use crate::session::{Action, OtherVersion, Session};
 use crate::state::{StateError, StateFile};
@@ -86,6 +86,7 @@ pub fn run(args: &Args) -> Result<(), AgentError> {
         session: Session::new(seed()),
         interfaces: Vec::new(),
         reporter: Reporter::default(),
+        wish: args.wish(),
         start: Instant::now(),
     };
     let served = agent.serve(&args.host(), &signals);
@@ -105,6 +106,7 @@ struct Agent {
     /// Interfaces of the last hello.
     interfaces: Vec<Nic>,
     reporter: Reporter,
+    wish: Wish,
     start: Instant,
 }
 
@@ -219,6 +221,7 @@ impl Agent {
             session,
             agent: Text::new(env!("CARGO_PKG_VERSION")),
             kernel: self.guest.kernel().map_err(AgentError::File)?,
+            wish: self.wish,
             interfaces: self.interfaces.iter().map(|known| known.interface.clone()).collect(),
         };
         Ok(channel.send(&GuestMessage::Hello(hello))?)

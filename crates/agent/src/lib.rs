@@ -47,6 +47,6 @@ pub use lines::TooLong;
 pub use port::{Port, PortError};
 pub use protocol::{
     Applied, DecodeError, EncodeError, GuestMessage, Hello, HostMessage, Interface, NotText,
-    Report, Text, VERSION,
+    Report, Text, VERSION, Wish,
 };
 pub use state::StateError;

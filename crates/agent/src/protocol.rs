@@ -76,9 +76,30 @@ pub struct Hello {
     pub agent: Text,
     /// The kernel's release (`uname -r`).
     pub kernel: Text,
+    /// The guest's wish.
+    #[serde(default, skip_serializing_if = "Wish::is_none")]
+    pub wish: Wish,
     /// The guest's interfaces of virtio-net and xen-netfront, at most `AGENT_INTERFACES_MAX`.
     #[serde(deserialize_with = "few_interfaces")]
     pub interfaces: Vec<Interface>,
+}
+
+/// What a guest wishes for its interfaces. The host's settings are bounds: a guest can take less of both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Wish {
+    /// A latency budget (ns).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget_ns: Option<u64>,
+    /// A weight among senders.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+}
+
+impl Wish {
+    /// Returns true if the guest wishes nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// An interface of the guest.

@@ -359,9 +359,8 @@ Examples:
   weir vif set web0 queues=4               takes effect when the VM connects again
 
 These can change: queues, rx_ring, tx_ring, latency_budget, moderation, rx_usecs, rx_frames, \
-container_bytes, mac, \
-mac_check, isolated, groups, multicast_router, rss_rebalance, vlan, trunk, native, network, mirror, tag_protocol, \
-mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second, unknown_per_second, \
+container_bytes, mac, mac_check, isolated, groups, multicast_router, rss_rebalance, vlan, trunk, native, network, \
+mirror, tag_protocol, mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second, unknown_per_second, \
 source_guard, addresses, router, weight, window, period, rate, burst, packets_per_second, \
 packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
 

@@ -40,6 +40,7 @@ fn explained(agent: Option<AgentState>) -> Explanation {
         poll_ns: None,
         interrupts_per_s: None,
         why: None,
+        wishes: None,
         error: None,
     });
     let shortest = serde_json::json!({

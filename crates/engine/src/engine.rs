@@ -214,6 +214,11 @@ impl Engine {
         self.wake();
     }
 
+    /// A port's share of each worker.
+    pub fn share(&self, id: PortId) -> Share {
+        self.shared.shares.of(id)
+    }
+
     /// The rule by which workers give turns.
     pub fn schedule(&self) -> Kind {
         self.shared.shares.schedule()

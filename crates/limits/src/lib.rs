@@ -966,7 +966,7 @@ const _: () = {
     assert!(AGENT_LINE_BYTES_MAX <= AGENT_READ_BYTES_MAX);
     // The largest line is a hello with the longest names; JSON makes at most twice as many characters of them.
     assert!(
-        AGENT_INTERFACES_MAX * (80 + 2 * IFNAME_LEN_MAX) + 4 * AGENT_TEXT_LEN_MAX + 100
+        AGENT_INTERFACES_MAX * (80 + 2 * IFNAME_LEN_MAX) + 4 * AGENT_TEXT_LEN_MAX + 160
             < AGENT_LINE_BYTES_MAX
     );
     assert!(2 * AGENT_PERIOD_NS < AGENT_SILENCE_NS && AGENT_SILENCE_NS < AGENT_INTERVAL_NS_MAX);

@@ -28,7 +28,7 @@ pub use groups::{GroupsExplanation, RefusalExplanation};
 pub use hosts::HostExplanation;
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
-    UplinkExplanation, UplinkLayer,
+    UplinkExplanation, UplinkLayer, WishExplanation,
 };
 pub use overlay::{HostHeard, OverlayExplanation, OverlayNetworkExplanation};
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};

@@ -496,6 +496,9 @@ impl Switch {
         VifSettings {
             kind: config.moderation.0,
             hold_ns_max: calls.hold_ns_max(),
+            budget_ns: calls.latency_budget_ns,
+            share: config.sharing.share(),
+            limit: config.sharing.limit(),
             overlay_budget_ns: network.map(|_| calls.latency_budget_ns),
             mac: config.mac_or_derived().into(),
             rss_rebalance: config.rss_rebalance,

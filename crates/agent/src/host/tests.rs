@@ -39,6 +39,7 @@ fn hello(version: u32, macs: &[Mac]) -> GuestMessage {
         session: 77,
         agent: Text::new("0.1.0"),
         kernel: Text::new("6.18.44"),
+        wish: crate::Wish::default(),
         interfaces: macs.iter().map(interface).collect(),
     })
 }

@@ -20,6 +20,7 @@ fn hello(interfaces: usize) -> Hello {
         session: u32::MAX,
         agent: Text::new(&"\\".repeat(AGENT_TEXT_LEN_MAX)),
         kernel: Text::new(&"\"".repeat(AGENT_TEXT_LEN_MAX)),
+        wish: Wish { budget_ns: Some(u64::MAX), weight: Some(u16::MAX) },
         interfaces: vec![interface; interfaces],
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 
 use weir_switch::explain::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
+    WishExplanation,
 };
 use weir_text::{decimal, time};
 
@@ -61,12 +62,29 @@ pub(super) fn agent(f: &mut String, it: &AgentExplanation) -> fmt::Result {
             if let Some(why) = &it.why {
                 write!(f, "; {why}")?;
             }
+            if let Some(wishes) = &it.wishes {
+                wish(f, wishes)?;
+            }
         }
     }
     match &it.error {
         Some(error) => writeln!(f, "; last error: {error}"),
         None => writeln!(f),
     }
+}
+
+/// What a guest wishes, and what it has.
+fn wish(f: &mut String, it: &WishExplanation) -> fmt::Result {
+    let budget = it.budget_ns.map(|ns| ("budget", time(ns), time(it.has_budget_ns)));
+    let weight = it.weight.map(|weight| ("weight", weight.to_string(), it.has_weight.to_string()));
+    for (what, wished, has) in budget.into_iter().chain(weight) {
+        write!(f, "; wishes {what} {wished}: ")?;
+        match wished == has {
+            true => write!(f, "granted")?,
+            false => write!(f, "has the host's {has}")?,
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -86,6 +104,12 @@ mod tests {
             poll_ns: None,
             interrupts_per_s: Some(2_800),
             why: Some("it is being tried".into()),
+            wishes: Some(WishExplanation {
+                budget_ns: Some(100_000),
+                weight: Some(9),
+                has_budget_ns: 100_000,
+                has_weight: 4,
+            }),
             error: Some("read-only".into()),
         }
     }
@@ -149,7 +173,7 @@ mod tests {
         agent: nobody on /run/weir/web0.agent
         agent: none speaks on /run/weir/web0.agent
         agent: connected, and the guest has no interface with this MAC address
-        agent: 0.1.0, guest polls by no timer (asked for 625 us timer), 2,800 interrupts/s; it is being tried; last error: read-only
+        agent: 0.1.0, guest polls by no timer (asked for 625 us timer), 2,800 interrupts/s; it is being tried; wishes budget 100 us: granted; wishes weight 9: has the host's 4; last error: read-only
         ");
     }
 }

@@ -68,8 +68,24 @@ pub struct AgentExplanation {
     /// Under `auto`: the reason why the guest polls or does not.
     #[serde(default)]
     pub why: Option<String>,
+    /// What the guest wishes, if it wishes anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wishes: Option<WishExplanation>,
     /// The last error.
     pub error: Option<String>,
+}
+
+/// What a guest wishes, and what is in force: the lesser of its wish and the host's setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct WishExplanation {
+    /// The latency budget that the guest wishes, in nanoseconds.
+    pub budget_ns: Option<u64>,
+    /// The weight that the guest wishes.
+    pub weight: Option<u16>,
+    /// The latency budget that holds are limited to, in nanoseconds.
+    pub has_budget_ns: u64,
+    /// The weight in force.
+    pub has_weight: u16,
 }
 
 /// The state of an agent.

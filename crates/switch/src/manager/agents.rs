@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
 use weir_agent::host::{AgentLink, Event, LinkError, SetError};
-use weir_agent::{Applied, Hello, Report};
+use weir_agent::{Applied, Hello, Report, Wish};
 use weir_config::SocketPath;
 use weir_engine::logs::Logs;
 use weir_fabric::PortId;
@@ -168,6 +168,15 @@ impl Agent {
         let (Some(vif), Some(hello)) = (self.vifs.get(&id), &self.hello) else { return false };
         let known = hello.interfaces.iter().find(|known| known.mac == vif.mac);
         vif.error.is_none() && known.is_some_and(|known| known.can_defer)
+    }
+
+    /// The guest's wish for an interface that its agent knows.
+    pub(super) fn wish(&self, id: PortId) -> Wish {
+        let (Some(vif), Some(hello)) = (self.vifs.get(&id), &self.hello) else {
+            return Wish::default();
+        };
+        let knows = hello.interfaces.iter().any(|known| known.mac == vif.mac);
+        if knows { hello.wish } else { Wish::default() }
     }
 
     /// Has the guest poll at this interval (ns), or not at all.
@@ -360,6 +369,7 @@ impl Agent {
             poll_ns: vif.applied,
             interrupts_per_s: vif.report.and_then(interrupts),
             why: None,
+            wishes: None,
             error: vif.error.clone().or_else(|| self.error.clone()),
         })
     }

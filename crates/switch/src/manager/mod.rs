@@ -24,9 +24,10 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::GuestPort;
-use weir_engine::{Engine, Port, PortCounters, supervise};
+use weir_engine::{Engine, Port, PortCounters, RateLimit, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
+use weir_policy::schedule::Share;
 use weir_port_vxlan::VxlanPort;
 use weir_wire::Mac;
 
@@ -66,6 +67,11 @@ pub(crate) struct VifSettings {
     pub(crate) kind: Kind,
     /// The part of the interface's latency budget that is left for holding (ns).
     pub(crate) hold_ns_max: u64,
+    /// The whole latency budget (ns).
+    pub(crate) budget_ns: u64,
+    /// The interface's share of each worker, and its sending rate.
+    pub(crate) share: Share,
+    pub(crate) limit: RateLimit,
     /// The whole latency budget (ns), if the interface is in a network of the overlay.
     pub(crate) overlay_budget_ns: Option<u64>,
     /// The guest's address.

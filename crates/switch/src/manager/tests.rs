@@ -5,16 +5,21 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_agent::{Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION};
+use weir_agent::{
+    Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION, Wish,
+};
 use weir_config::{LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig};
 use weir_engine::Options;
+use weir_policy::moderation::hold_ns_max;
 use weir_testing::slow::{lingering, send_with};
 use weir_vif::{QueuePair, WaitFor};
 use weir_wire::Offload;
 
 use super::*;
 use crate::control::{ControlHandler, Request, Response};
-use crate::explain::{AgentState, CostSource, Gatherer, UplinkLayer, VifExplanation};
+use crate::explain::{
+    AgentState, CostSource, Gatherer, UplinkLayer, VifExplanation, WishExplanation,
+};
 use crate::switch::{Meeting, Switch};
 
 /// The time limit of any step before a test gives up.
@@ -94,17 +99,23 @@ impl Guest {
     /// A guest that has sent a hello for the interfaces `names` and was welcomed.
     fn greeting(dir: &TempDir, names: &[&str]) -> Self {
         let mut guest = Self::connect(dir);
+        guest.greet(names, Wish::default());
+        guest
+    }
+
+    /// Sends a hello, and hears that it is welcome.
+    fn greet(&mut self, names: &[&str], wish: Wish) {
         let interface =
             |name: &&str| Interface { mac: mac(name), name: Text::new("eth0"), can_defer: true };
-        guest.tell(&GuestMessage::Hello(Hello {
+        self.tell(&GuestMessage::Hello(Hello {
             version: VERSION,
             session: 9,
             agent: Text::new("0.1.0"),
             kernel: Text::new("6.12.0"),
+            wish,
             interfaces: names.iter().map(interface).collect(),
         }));
-        assert_eq!(guest.hear(), Some(HostMessage::Welcome { version: VERSION, session: 9 }));
-        guest
+        assert_eq!(self.hear(), Some(HostMessage::Welcome { version: VERSION, session: 9 }));
     }
 
     fn tell(&mut self, message: &GuestMessage) {
@@ -178,6 +189,46 @@ fn an_agent_polls_for_what_the_budget_leaves_and_restores_when_the_policy_change
     assert_eq!(guest.obey(), (mac("web0"), None));
     let explained = wait_for(&switch, "web0", |now| now.agent.as_ref().unwrap().poll_ns.is_none());
     assert_eq!((explained.split, explained.agent.unwrap().asked_poll_ns), (None, None));
+}
+
+#[test]
+fn a_guest_gets_a_smaller_budget_and_weight_for_the_asking_and_no_larger_ones() {
+    let (switch, dir) = switch(&["web0"]);
+    set(&switch, "web0", "moderation=backend");
+    set(&switch, "web0", "weight=4");
+    let has = |now: &VifExplanation| (now.queues[0].hold_ns_max, now.sharing.own.weight);
+    let host = has(&explain(&switch, "web0"));
+    let host_ns = LatencyBudget::DEFAULT.ns();
+    assert_eq!(host, (hold_ns_max(host_ns), 4));
+    let mut guest = Guest::connect(&dir);
+    guest.greet(&["web0"], Wish { budget_ns: Some(host_ns / 2), weight: Some(2) });
+    let granted = (hold_ns_max(host_ns / 2), 2);
+    let explained = wait_for(&switch, "web0", |now| has(now) == granted);
+    let wishes = WishExplanation {
+        budget_ns: Some(host_ns / 2),
+        weight: Some(2),
+        has_budget_ns: host_ns / 2,
+        has_weight: 2,
+    };
+    assert_eq!(explained.agent.unwrap().wishes, Some(wishes));
+    assert_eq!(explained.latency_budget_ns, host_ns, "the host's stays what lateness is told by");
+
+    // The host's own settings may fall below the wish, and come back.
+    set(&switch, "web0", "weight=1");
+    wait_for(&switch, "web0", |now| has(now) == (granted.0, 1));
+    set(&switch, "web0", "weight=3");
+    wait_for(&switch, "web0", |now| has(now) == granted);
+    set(&switch, "web0", "moderation=aggregate");
+    wait_for(&switch, "web0", |now| has(now) == granted);
+
+    guest.greet(&["web0"], Wish { budget_ns: Some(2 * host_ns), weight: Some(100) });
+    let explained = wait_for(&switch, "web0", |now| has(now) == (host.0, 3));
+    let wishes = explained.agent.unwrap().wishes.unwrap();
+    assert_eq!((wishes.has_budget_ns, wishes.has_weight), (host_ns, 3));
+    guest.greet(&["web0"], Wish { budget_ns: Some(0), weight: Some(0) });
+    wait_for(&switch, "web0", |now| has(now) == (0, 1));
+    drop(guest);
+    wait_for(&switch, "web0", |now| has(now) == (host.0, 3));
 }
 
 #[test]

@@ -5,20 +5,23 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weir_agent::Wish;
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::{GuestPort, QueueDecision};
 use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
-use weir_limits::{LATENCY_BUDGET_NS_DEFAULT, LOOP_LOOK_NS};
+use weir_limits::{AGENT_POLL_NS_MIN, LATENCY_BUDGET_NS_DEFAULT, LOOP_LOOK_NS};
 use weir_policy::attempt::Why;
 use weir_policy::law::LAW;
-use weir_policy::moderation::Kind;
+use weir_policy::moderation::{Kind, hold_ns_max};
+use weir_policy::schedule::Share;
 use weir_port_tap::UplinkPort;
 use weir_port_vxlan::{Here, VxlanPort};
 
 use super::agents::{Agent, AgentSocket};
 use super::core::{
-    Core, Decision, Known, Look, Sharing, Source, VifLook, always_takes_part, takes_part,
+    Core, Decision, Known, Look, Sharing, Source, VifDecision, VifLook, always_takes_part,
+    takes_part,
 };
 use super::guest_cpu::GuestThreads;
 use super::placement::{self, Host, Placement, PlacementCounts, PortLook};
@@ -27,7 +30,7 @@ use super::uplink::Gathering;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::explain::{
     AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
-    TrafficExplanation, UplinkExplanation,
+    TrafficExplanation, UplinkExplanation, WishExplanation,
 };
 use crate::loops::Loops;
 
@@ -46,6 +49,8 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
+    /// What the guest wishes and gets: less than the host's settings.
+    granted: Wish,
     /// The last limit of holds that was set (ns), with a flag that is true if all are held together; `None` after a
     /// new policy.
     set: Option<(u64, bool)>,
@@ -61,7 +66,8 @@ impl ManagedVif {
         let NewVif { name, port, agent, settings } = vif;
         let (guest, table) = (GuestThreads::default(), Table::default());
         let (set, polled, received) = (None, None, Vec::new());
-        Self { name, port, agent, settings, guest, set, polled, received, table }
+        let granted = Wish::default();
+        Self { name, port, agent, settings, guest, granted, set, polled, received, table }
     }
 
     fn look(&mut self, agent: Option<&Agent>) -> VifLook {
@@ -136,10 +142,69 @@ impl ManagedVif {
 
     /// Releases the limit from the manager's control. Calls that were held together get individual holds again.
     fn let_go(&mut self) {
-        if let Some((_, true)) = self.set {
+        if self.set.is_some() {
             self.hold(self.settings.hold_ns_max, false);
         }
         self.set = None;
+    }
+
+    /// The limit (ns) of the time for which frames may wait at the interface under the guest's wish, if they may have
+    /// waited at an uplink for `uplink_ns`. The wish does not shorten the time at the uplink, which is everyone's.
+    fn wished_ns(&self, uplink_ns: u64) -> u64 {
+        let wished_ns = self.granted.budget_ns.map(hold_ns_max);
+        wished_ns.map_or(u64::MAX, |hold_ns| hold_ns.saturating_sub(uplink_ns))
+    }
+
+    /// Limits holds by the manager's decision, if there is one, and by the guest's wish.
+    fn hold_by(&mut self, part: Option<&VifDecision>, uplink_ns: u64) {
+        let wished_ns = self.wished_ns(uplink_ns);
+        match part {
+            Some(part) => self.hold(part.vif_ns.min(wished_ns), part.together),
+            None if self.granted.budget_ns.is_some() => {
+                self.hold(self.settings.hold_ns_max.min(wished_ns), false);
+            }
+            None => self.let_go(),
+        }
+    }
+
+    /// Grants the guest's wish as far as the host's settings allow it; returns true if the budget changes.
+    fn grant(&mut self, wish: Wish, engine: &Engine) -> bool {
+        let VifSettings { budget_ns, share, limit, .. } = self.settings;
+        let granted = Wish {
+            budget_ns: wish.budget_ns.filter(|ns| *ns < budget_ns),
+            weight: wish.weight.map(|weight| weight.max(1)).filter(|it| *it < share.weight),
+        };
+        let before = std::mem::replace(&mut self.granted, granted);
+        if granted.weight != before.weight {
+            let weight = granted.weight.unwrap_or(share.weight);
+            engine.set_share(self.port.id(), Share { weight, ..share }, limit);
+        }
+        granted.budget_ns != before.budget_ns
+    }
+
+    /// The settings were changed, also at the engine, perhaps; the guest's wish is to be granted under them.
+    fn change(&mut self, settings: VifSettings, engine: &Engine) {
+        self.settings = settings;
+        (self.set, self.polled) = (None, None);
+        let granted = std::mem::take(&mut self.granted);
+        if granted.weight.is_some() {
+            engine.set_share(self.port.id(), settings.share, settings.limit);
+        }
+        if granted.budget_ns.is_some() {
+            self.port.interface().set_hold_ns_max(None, settings.hold_ns_max);
+        }
+    }
+
+    /// The wish, and what is in force.
+    fn explain_wish(&self, wish: Wish) -> Option<WishExplanation> {
+        let Wish { budget_ns, weight } = wish;
+        let VifSettings { budget_ns: host_ns, share, .. } = self.settings;
+        (!wish.is_none()).then(|| WishExplanation {
+            budget_ns,
+            weight,
+            has_budget_ns: self.granted.budget_ns.unwrap_or(host_ns),
+            has_weight: self.granted.weight.unwrap_or(share.weight),
+        })
     }
 }
 
@@ -280,6 +345,7 @@ impl Run {
                 beat::serving(|| party, || agent.serve(ready, now_ns));
             }
             self.note_polls();
+            self.note_wishes();
             while let Ok(command) = self.commands.try_recv() {
                 if matches!(command, Command::Stop) {
                     return;
@@ -339,11 +405,11 @@ impl Run {
             Command::AddVif(vif) => self.add_vif(*vif),
             Command::ChangeVif(id, settings) => {
                 if let Some(vif) = self.vifs.get_mut(&id) {
-                    vif.settings = settings;
-                    (vif.set, vif.polled) = (None, None);
+                    vif.change(settings, &self.engine);
                     if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
                         agent.set_mac(id, settings.mac);
                     }
+                    self.note_wishes();
                 }
             }
             Command::RemoveVif(id, done) => {
@@ -570,12 +636,11 @@ impl Run {
         }
         for (id, vif) in &mut self.vifs {
             let part = decision.vifs.get(id);
-            match part {
-                Some(part) => vif.hold(part.vif_ns, part.together),
-                None => vif.let_go(),
-            }
+            vif.hold_by(part, decision.uplink_ns);
             if let Some(agent) = agent_of(&mut self.agents, vif.agent.as_ref()) {
-                agent.want(*id, part.and_then(|part| part.poll_ns), now_ns);
+                let poll_ns = part.and_then(|part| part.poll_ns);
+                let poll_ns = poll_ns.map(|ns| ns.min(vif.wished_ns(decision.uplink_ns)));
+                agent.want(*id, poll_ns.filter(|ns| *ns >= AGENT_POLL_NS_MIN), now_ns);
             }
         }
         if grows {
@@ -590,6 +655,20 @@ impl Run {
             if vif.agent.is_some() {
                 let agent = agent_of(&mut self.agents, vif.agent.as_ref());
                 vif.set_polled(agent.and_then(|agent| agent.polls_ns(*id)));
+            }
+        }
+    }
+
+    /// Grants what guests wish. The rest of the decision stands until the next look, so that a guest that wishes
+    /// something else again and again costs little.
+    fn note_wishes(&mut self) {
+        for (id, vif) in self.vifs.iter_mut().filter(|(_, vif)| vif.agent.is_some()) {
+            let agent = agent_of(&mut self.agents, vif.agent.as_ref());
+            let wish = agent.map(|agent| agent.wish(*id)).unwrap_or_default();
+            if vif.grant(wish, &self.engine) {
+                let decision = self.decision.as_ref();
+                let uplink_ns = decision.map_or(0, |decision| decision.uplink_ns);
+                vif.hold_by(decision.and_then(|decision| decision.vifs.get(id)), uplink_ns);
             }
         }
     }
@@ -624,8 +703,10 @@ impl Run {
         };
         let agent = agent_of(&mut self.agents, vif.agent.as_ref());
         let polling = self.decision.as_ref().and_then(|it| it.vifs.get(&id)?.polling);
+        let wish = agent.as_ref().map(|agent| agent.wish(id)).unwrap_or_default();
         let agent = agent.and_then(|agent| agent.explain(id));
-        let agent = agent.map(|agent| AgentExplanation { why: polling.map(why_polls), ..agent });
+        let (why, wishes) = (polling.map(why_polls), vif.explain_wish(wish));
+        let agent = agent.map(|agent| AgentExplanation { why, wishes, ..agent });
         let rebalances = vif.settings.rss_rebalance;
         let steering =
             vif.table.explain(now_ns, &*vif.port, vif.port.interface().counters(), rebalances);

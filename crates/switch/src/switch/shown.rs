@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, VlanMode, Weight};
+use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, VlanMode};
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
@@ -136,16 +136,17 @@ impl Switch {
 
     /// An interface as a sender among the other ports.
     fn sharing_of(&self, ports: &Ports, vif: &Vif, now_ns: u64) -> SharingExplanation {
-        let share = |weight: Option<Weight>, counters: &PortCounters| PortShare {
-            weight: weight.map_or(1, Weight::get),
+        let share = |id: PortId, counters: &PortCounters| PortShare {
+            weight: self.engine.share(id).weight,
             worker_ns: counters.worker_ns.get(),
         };
-        let of_vif = |vif: &Vif| share(vif.config.sharing.weight, vif.port.interface().counters());
+        let of_vif = |vif: &Vif| share(vif.port.id(), vif.port.interface().counters());
         let others = ports.vifs.iter().filter(|other| other.config.name != vif.config.name);
         let others = others.map(|other| (other.config.name.clone(), of_vif(other)));
-        let uplinks = ports.uplinks.iter().map(|uplink| {
-            (uplink.config.name.clone(), share(uplink.config.weight, &uplink.counters))
-        });
+        let uplinks = ports
+            .uplinks
+            .iter()
+            .map(|uplink| (uplink.config.name.clone(), share(uplink.id, &uplink.counters)));
         let counters = vif.port.interface().counters();
         SharingExplanation {
             own: of_vif(vif),

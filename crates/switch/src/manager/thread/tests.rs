@@ -1,6 +1,6 @@
 use rustix::event::{EventfdFlags, eventfd};
 use weir_engine::guest::{CallPolicy, GuestDevice};
-use weir_engine::{QueueRef, Side};
+use weir_engine::{QueueRef, RateLimit, Side};
 use weir_fabric::PortConfig;
 use weir_port_vhost::{VhostOptions, VhostPort};
 
@@ -28,6 +28,9 @@ fn run_with(kind: Kind, workers: usize) -> Run {
         settings: VifSettings {
             kind,
             hold_ns_max: calls.hold_ns_max(),
+            budget_ns: calls.latency_budget_ns,
+            share: Share::default(),
+            limit: RateLimit::NONE,
             overlay_budget_ns: Some(calls.latency_budget_ns),
             mac: weir_wire::Mac([2, 0, 0, 0, 0, 1]),
             rss_rebalance: true,
