@@ -300,7 +300,7 @@ mod tests {
             ("[xen]\nbridges = [\"a b\"]\n", "without spaces"),
             ("[xen]\nagent = \"/run/a\"\n", "agent_channel"),
             ("[xen]\nmac = \"00:16:3e:00:00:01\"\n", "each its own"),
-            ("[xen]\nmtu = 9000\n", "vif = ['mtu=9000,...']"),
+            ("[xen]\nmtu = 9000\n", "'mtu=9000,...'"),
             ("[xen]\nsocket = \"/run/a\"\n", "met in xenstore"),
             ("[xen]\ncontainer_bytes = 8192\n", "weir.toml:2:19"),
             ("xen = 1\n", "write the header [xen]"),
