@@ -206,7 +206,7 @@ pub fn shipped(source: &str) -> Vec<&str> {
         if line == "#[cfg(test)]" {
             let mut item = rest.by_ref().skip_while(|line| line.starts_with("#["));
             let first = item.next().unwrap_or_default();
-            if first.starts_with("mod ") {
+            if first.trim_start_matches("pub(super) ").starts_with("mod ") {
                 if first.ends_with('{') {
                     item.find(|line| *line == "}");
                 }

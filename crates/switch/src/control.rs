@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use miette::Diagnostic;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -13,6 +14,7 @@ use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
+use crate::named::NoSuchPort;
 use crate::stats::{ConnectionPage, PortState, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
@@ -250,6 +252,17 @@ impl Response {
     pub fn not_found(message: impl Into<String>, help: impl Into<String>) -> Self {
         let help = Some(help.into());
         Self::Error { kind: Refusal::NotFound, message: message.into(), help }
+    }
+}
+
+/// The answer to a request about a name that is no port's.
+impl From<&NoSuchPort> for Response {
+    fn from(absent: &NoSuchPort) -> Self {
+        let (message, help) = (absent.to_string(), absent.help().map(|help| help.to_string()));
+        match absent {
+            NoSuchPort::Absent(_) => Self::not_found(message, help.unwrap_or_default()),
+            NoSuchPort::Own { .. } | NoSuchPort::Overlay(_) => Self::refused(message, help),
+        }
     }
 }
 

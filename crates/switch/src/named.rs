@@ -3,8 +3,6 @@
 use miette::Diagnostic;
 use weir_config::{NetworkName, PortName};
 
-use crate::control::Response;
-
 /// The reason why no interface or uplink has a name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Diagnostic)]
 pub enum NoSuchPort {
@@ -27,15 +25,4 @@ pub enum NoSuchPort {
     #[error("{0} is weir's port to the other hosts of its networks")]
     #[diagnostic(help("its table is [overlay]; `weir explain {0}` shows what passes"))]
     Overlay(PortName),
-}
-
-impl NoSuchPort {
-    /// The answer to a request about the name.
-    pub(crate) fn response(&self) -> Response {
-        let help = self.help().map(|help| help.to_string());
-        match self {
-            Self::Absent(_) => Response::not_found(self.to_string(), help.unwrap_or_default()),
-            Self::Own { .. } | Self::Overlay(_) => Response::refused(self.to_string(), help),
-        }
-    }
 }

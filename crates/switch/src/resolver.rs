@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect as connect_to, socket_with};
+use weir_config::Networks;
 use weir_limits::{RESOLV_CONF_BYTES_MAX, RESOLVERS_MAX};
 use weir_port_gateway::Means;
 
@@ -42,6 +43,13 @@ pub(crate) fn connect(turn: u32, means: Means, own: &[IpAddr]) -> io::Result<Own
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error.into()),
     }
+}
+
+/// weir's own addresses in networks whose guests it asks the host's resolver for; `None` if there is no such network.
+pub(crate) fn task(networks: &Networks) -> Option<Vec<IpAddr>> {
+    let asks = networks.with_gateway().any(|(_, _, gateway)| gateway.asks_resolver());
+    let own = networks.with_gateway().flat_map(|(_, _, gateway)| &gateway.addresses);
+    asks.then(|| own.map(|own| own.get().addr()).collect())
 }
 
 /// Resolvers that a file names, but for weir itself; the host if it names none.

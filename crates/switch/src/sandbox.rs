@@ -12,7 +12,8 @@ use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profi
 
 use crate::helper::{Hands, Helper, Tasks};
 use crate::host::{Lack, no_right};
-use crate::switch::gateways::{nat_tasks, resolver_task};
+use crate::resolver;
+use crate::switch::gateways::nat_tasks;
 
 /// The default user that weir becomes, if it exists.
 const USER: &str = "weir";
@@ -111,7 +112,7 @@ impl Needs {
                 client_dir: config.switch.client_dir.clone(),
                 vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
                 nat: nat_tasks(&config.networks),
-                resolver: resolver_task(&config.networks),
+                resolver: resolver::task(&config.networks),
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),

@@ -41,6 +41,7 @@ mod keeping;
 mod leaving;
 mod mirrors;
 mod noted;
+mod noting;
 mod overlay;
 mod put;
 mod reload;
@@ -171,7 +172,7 @@ impl Ports {
                 let message = format!("there is no interface called {name}");
                 Response::not_found(message, "`weir vif list` shows those there are")
             }
-            other => other.response(),
+            other => Response::from(&other),
         }
     }
 
@@ -768,7 +769,7 @@ impl Switch {
         let Some((id, _, vlan, old_filter, old_rules)) =
             vifs.chain(uplinks).find(|(_, port, ..)| *port == name)
         else {
-            return ports.no_such_port(name).response();
+            return Response::from(&ports.no_such_port(name));
         };
         if !vlan.mirrored().is_empty() && !filter.is_empty() {
             let error = config::MirrorError::Ignores(name.clone(), "filter");

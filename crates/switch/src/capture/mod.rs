@@ -1,4 +1,4 @@
-//! Captures of ports' frames as pcapng: [`Switch::capture`] begins one, and [`Recording::write_to`] writes it.
+//! Captures of ports' frames as pcapng: [`Switch::capture`](crate::Switch::capture) begins one, and [`Recording::write_to`] writes it.
 
 mod pcapng;
 #[cfg(test)]
@@ -12,11 +12,12 @@ use miette::Diagnostic;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{Direction, Expression, PortName};
+use weir_engine::Engine;
 use weir_engine::capture::{Capture, CaptureError, Counted, Header, Wanted};
+use weir_fabric::PortId;
 use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 
 use crate::named::NoSuchPort;
-use crate::switch::Switch;
 use pcapng::Writer;
 
 /// Sleeps of the writing thread after it found frames, and after it found none. Workers never wake the thread: a ring
@@ -83,19 +84,30 @@ pub struct Recording {
     epoch_ns: u64,
 }
 
-impl Switch {
-    /// Begins to copy frames.
+/// The offset from the data path's clock to the time since 1970 (ns).
+pub(crate) fn epoch_ns() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now_ns = now.map_or(0, |now| now.as_nanos() as u64); // until the year 2554
+    now_ns.saturating_sub(weir_engine::clock::now_ns())
+}
+
+impl Recording {
+    /// Begins to copy frames of the ports of `request`, whose numbers are those of `port_id`.
     ///
     /// # Errors
     /// [`CaptureRefused`]
-    pub fn capture(&self, mut request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+    pub(crate) fn begin(
+        engine: &Engine,
+        mut request: CaptureRequest,
+        port_id: impl Fn(&PortName) -> Result<PortId, NoSuchPort>,
+    ) -> Result<Self, CaptureRefused> {
         // The list is checked before duplicates are removed, because nobody writes a list of thousands by hand.
         if request.ports.len() > CAPTURE_PORTS_MAX {
             return Err(CaptureError::Ports(request.ports.len()).into());
         }
         let mut seen = BTreeSet::new();
         request.ports.retain(|name| seen.insert(name.clone()));
-        let numbers = request.ports.iter().map(|name| self.port_id(name));
+        let numbers = request.ports.iter().map(port_id);
         let ports = numbers.collect::<Result<Vec<_>, _>>()?;
         let is_wanted = |direction| request.direction.is_none_or(|only| only == direction);
         let wanted = Wanted {
@@ -105,19 +117,10 @@ impl Switch {
             filter: (!request.filter.is_empty()).then(|| request.filter.program()),
             snap_len: request.snap_len.unwrap_or(u32::MAX),
         };
-        let capture = self.engine().capture(&ports, &wanted)?;
-        Ok(Recording { capture, request, epoch_ns: epoch_ns() })
+        let capture = engine.capture(&ports, &wanted)?;
+        Ok(Self { capture, request, epoch_ns: epoch_ns() })
     }
-}
 
-/// The offset from the data path's clock to the time since 1970 (ns).
-pub(crate) fn epoch_ns() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now_ns = now.map_or(0, |now| now.as_nanos() as u64); // until the year 2554
-    now_ns.saturating_sub(weir_engine::clock::now_ns())
-}
-
-impl Recording {
     /// Writes pcapng until `goes_on` returns false, `out` fails, or the requested number of frames is written. The
     /// switch waits for none of these.
     ///

@@ -13,6 +13,7 @@ use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
 use super::*;
+use crate::Switch;
 
 const A: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const B: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];

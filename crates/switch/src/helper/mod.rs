@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
@@ -21,9 +21,8 @@ use weir_foreign::place::Place;
 use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
-use crate::manager::{self, Gathering};
+use crate::manager::{Gathering, UplinkInterface, restore_left_over, set_affinity};
 use crate::resolver;
-use crate::switch::gateways::resolver_task;
 use crate::unix_socket::{self, BoundListener, FileId, ListenError};
 
 mod fabric;
@@ -73,7 +72,7 @@ fn connect_keeper(path: &SocketPath, control: Option<&SocketPath>) -> io::Result
 }
 
 fn take_place(control: &SocketPath) {
-    manager::restore_left_over(control);
+    restore_left_over(control);
     // The next program that binds the socket answers clients from now on.
     let _ = Place::of(control.as_path()).and_then(|place| std::fs::remove_file(place.path()));
 }
@@ -296,7 +295,7 @@ impl Hands {
     pub(crate) fn dial_resolver(&self, networks: &Networks) -> weir_port_gateway::Dial {
         match self {
             Self::Own => {
-                let own = resolver_task(networks).unwrap_or_default();
+                let own = resolver::task(networks).unwrap_or_default();
                 Box::new(move |turn, means| resolver::connect(turn, means, &own))
             }
             Self::Helper(helper) => {
@@ -327,7 +326,7 @@ impl Hands {
     pub fn let_go(&self, control: Option<&SocketPath>) {
         match self {
             Self::Own => {
-                control.into_iter().for_each(manager::restore_left_over);
+                control.into_iter().for_each(restore_left_over);
                 unix_socket::remove_all();
             }
             Self::Helper(helper) => {
@@ -339,7 +338,7 @@ impl Hands {
     /// Restores the changes of a killed weir with this control socket. A helper has done so at its start.
     pub(crate) fn restore_left_over(&self, control: &SocketPath) {
         if let Self::Own = self {
-            manager::restore_left_over(control);
+            restore_left_over(control);
         }
     }
 
@@ -363,7 +362,7 @@ impl Hands {
             Self::Helper(helper) if config.kind.has_card() => {
                 Box::new(HelpedInterface::new(Arc::clone(helper), name))
             }
-            _ => Box::new(manager::UplinkInterface::new(config.kind, name, control)),
+            _ => Box::new(UplinkInterface::new(config.kind, name, control)),
         }
     }
 
@@ -382,7 +381,7 @@ impl Hands {
     /// The errors of sched_setaffinity(2).
     pub(crate) fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
         match self {
-            Self::Own => manager::set_affinity(thread, cpus),
+            Self::Own => set_affinity(thread, cpus),
             Self::Helper(helper) => helper.pin(thread, cpus),
         }
     }
@@ -617,6 +616,3 @@ impl Drop for HelpedInterface {
         let _ = self.helper.ask(&Request::Leave { interface: self.name.clone() });
     }
 }
-
-/// A descriptor that is borrowed to be sent.
-type Lent<'a> = Option<BorrowedFd<'a>>;

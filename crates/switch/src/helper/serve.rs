@@ -17,7 +17,9 @@ use super::wire::{self, Answer, Request, Tasks};
 use super::{
     HELP_CONNECT, connect_keeper, is_below, may_use, no_connection, records_path, take_place,
 };
-use crate::manager::{self, Gathering, UplinkInterface};
+use crate::manager::{
+    Gathering, UplinkInterface, is_virtual_processor, restore_left_over, set_affinity,
+};
 use crate::nat::Nat;
 use crate::resolver;
 use crate::unix_socket::{self, BoundFile, BoundListener, FileId};
@@ -112,7 +114,7 @@ pub(super) struct Serving {
 impl Serving {
     pub(super) fn new(tasks: Tasks) -> Self {
         if let Some(control) = tasks.control.as_ref().filter(|_| !tasks.beside) {
-            manager::restore_left_over(control);
+            restore_left_over(control);
         }
         unix_socket::allow_links(tasks.allow_links);
         let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
@@ -297,10 +299,10 @@ impl Serving {
     }
 
     fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Answer {
-        if !self.tasks.pin_vcpus || !manager::is_virtual_processor(Path::new("/proc"), thread) {
+        if !self.tasks.pin_vcpus || !is_virtual_processor(Path::new("/proc"), thread) {
             return refused("it may tell only virtual processors where to run".into(), None);
         }
-        match manager::set_affinity(thread, cpus) {
+        match set_affinity(thread, cpus) {
             Ok(()) => Answer::Done,
             Err(errno) => Answer::Errno(errno.raw_os_error()),
         }

@@ -18,10 +18,12 @@ use weir_config::{InterfaceName, SocketMode, SocketPath};
 use weir_limits::HELPER_MESSAGE_BYTES_MAX;
 use weir_port_gateway::Means;
 
-use super::Lent;
 use crate::explain::UplinkLayer;
 use crate::nat::NatTask;
 use crate::unix_socket::FileId;
+
+/// A descriptor that is borrowed to be sent.
+type Lent<'a> = Option<BorrowedFd<'a>>;
 
 /// The helper's tasks, sent once and before weir serves any guest.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]

@@ -108,13 +108,6 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
     networks.with_gateway().filter_map(task).collect()
 }
 
-/// weir's own addresses in networks whose guests it asks the host's resolver for; `None` if there is no such network.
-pub(crate) fn resolver_task(networks: &Networks) -> Option<Vec<IpAddr>> {
-    let asks = networks.with_gateway().any(|(_, _, gateway)| gateway.asks_resolver());
-    let own = networks.with_gateway().flat_map(|(_, _, gateway)| &gateway.addresses);
-    asks.then(|| own.map(|own| own.get().addr()).collect())
-}
-
 /// In the directory that the service manager names, or beside the control socket.
 fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
     let named = std::env::var_os(STATE_DIRECTORY);

@@ -6,23 +6,21 @@ use std::fs::File;
 use std::io::{self, Read, Seek, Write};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
-use std::sync::PoisonError;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
-use weir_config::{Config, PortName, TemplateConfig, Templates, VifConfig};
-use weir_engine::clock;
+use weir_config::{Config, TemplateConfig, Templates, VifConfig};
 use weir_fabric::source_guard::{Lease, Origin};
 use weir_fabric::{Known, PortId, SourceGuard, Vid};
 use weir_limits::KEPT_NOTED_BYTES_MAX;
 use weir_wire::Mac;
 
+use super::SwitchError;
 use super::settings::Settings;
-use super::{Link, Meeting, Switch, SwitchError};
 
 /// The version of [`Noted`]; new fields have defaults. A weir that does not know the version refuses to start,
 /// because it might leave out a rule. Version 2 added settings.
-const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 2;
 
 /// The state, see the module.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,15 +46,15 @@ pub(super) struct Noted {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct NotedLease {
-    address: IpAddr,
+    pub(super) address: IpAddr,
     /// The end of the lease, on the same clock.
-    until_secs: u32,
+    pub(super) until_secs: u32,
     /// The server's port, and the VLAN id of its answer.
-    from: (String, u16),
+    pub(super) from: (String, u16),
 }
 
 /// True if only the file determines an interface. An interface with an owner is added again by its owner.
-fn nobodys(added: &serde_json::Value) -> bool {
+pub(super) fn nobodys(added: &serde_json::Value) -> bool {
     added["by"].is_null()
 }
 
@@ -83,7 +81,7 @@ impl Noted {
         }
     }
 
-    fn to_file(&self) -> io::Result<OwnedFd> {
+    pub(super) fn to_file(&self) -> io::Result<OwnedFd> {
         let mut file = File::from(memfd_create("weir-switch", MemfdFlags::CLOEXEC)?);
         file.write_all(&serde_json::to_vec(self)?)?;
         Ok(file.into())
@@ -148,157 +146,6 @@ impl Noted {
                 let origin = Origin { port, vid: *vid };
                 guard.recall(Lease { address: *address, until_secs: *until_secs, origin });
             }
-        }
-    }
-}
-
-impl Switch {
-    /// Has the keeper hold the state for the next weir. The call can be slow, because it reads all addresses. While
-    /// the keeper is missing, the state is kept for the next connection to it.
-    pub fn note(&self) {
-        // Until this switch has all of its ports, the state of the last weir is more complete.
-        if !self.keeper.is_configured() || self.source().is_none() {
-            return;
-        }
-        let mut last = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = self.to_note().map_err(io::Error::from).and_then(|noted| {
-            if *last != noted {
-                self.keeper.keep_noted(noted.to_file()?);
-                *last = noted;
-            }
-            Ok(())
-        });
-        if let Err(error) = kept {
-            tracing::error!(%error, "what was set and learned since is not kept");
-        }
-    }
-
-    pub(super) fn to_note(&self) -> serde_json::Result<Noted> {
-        let now_secs = clock::secs(clock::now_ns());
-        let ports = self.ports();
-        let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.config.name));
-        let uplinks = ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.config.name));
-        let own = ports.gateways.iter().map(|gateway| (gateway.id, &gateway.name));
-        let names: BTreeMap<PortId, String> =
-            vifs.chain(uplinks).chain(own).map(|(id, name)| (id, name.to_string())).collect();
-        let mut addresses: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        for entry in self.engine.fabric().fdb().entries(now_secs) {
-            if let Some(name) = names.get(&entry.port) {
-                let seen_secs = now_secs.saturating_sub(entry.age_secs);
-                let address = (entry.vid.get(), entry.mac.to_u64(), seen_secs);
-                addresses.entry(name.clone()).or_default().push(address);
-            }
-        }
-        let lease = |lease: Lease| {
-            let from = (names.get(&lease.origin.port)?.clone(), lease.origin.vid);
-            Some(NotedLease { address: lease.address, until_secs: lease.until_secs, from })
-        };
-        let guarded =
-            ports.vifs.iter().filter_map(|vif| Some((&vif.config.name, vif.guard.as_ref()?)));
-        let leases = guarded.map(|(name, guard)| {
-            (name.to_string(), guard.leases(now_secs).filter_map(lease).collect::<Vec<_>>())
-        });
-        let leases = leases.filter(|(_, leases)| !leases.is_empty()).collect();
-        let bonds =
-            ports.uplinks.iter().filter_map(|it| Some((&it.config.name, it.bond.as_ref()?)));
-        let carriers = bonds.map(|(name, bond)| (name.to_string(), bond.carriers())).collect();
-        drop(ports);
-        Ok(Noted { addresses, leases, carriers, ..self.set_since()? })
-    }
-
-    /// Run-time settings since the file was read, without learned addresses.
-    pub(super) fn set_since(&self) -> serde_json::Result<Noted> {
-        let mut noted = Noted { version: VERSION, ..Noted::default() };
-        for template in &self.templates().all {
-            let vif = serde_json::to_value(template.keys())?;
-            noted.templates.insert(template.name.to_string(), vif);
-        }
-        let source = self.source();
-        let Some(listed) = source.as_ref().map(|source| &source.listed) else { return Ok(noted) };
-        let ports = self.ports();
-        noted.settings.clone_from(&listed.left);
-        for vif in &ports.vifs {
-            let now = &vif.config;
-            let is_xen = matches!(vif.link, Link::Xen);
-            let file = match is_xen {
-                true => listed.xen.iter().find(|it| it.name == now.name),
-                false => listed.vifs.iter().find(|it| it.name == now.name && vif.from_file),
-            };
-            match file {
-                None if is_xen => {}
-                Some(file) if file == now => {}
-                Some(file) => {
-                    noted.settings.insert(now.name.to_string(), Settings::between(file, now)?);
-                }
-                None => noted.added.push(serde_json::to_value(now)?),
-            }
-        }
-        for uplink in &ports.uplinks {
-            let now = &uplink.config;
-            let Some(file) = listed.uplinks.iter().find(|it| it.name == now.name) else { continue };
-            if file != now {
-                noted.settings.insert(now.name.to_string(), Settings::between(file, now)?);
-            }
-        }
-        let vifs = listed.vifs.iter().map(|vif| &vif.name);
-        let names = vifs.chain(listed.uplinks.iter().map(|uplink| &uplink.name));
-        let is_there = |name: &PortName| {
-            ports.is_outward(name) || ports.vifs.iter().any(|vif| vif.config.name == *name)
-        };
-        noted.deleted = names.filter(|name| !is_there(name)).map(ToString::to_string).collect();
-        Ok(noted)
-    }
-
-    /// Running settings that differ from the file with which weir was started, each as `vif.web0.mac`. They are lost
-    /// at an orderly end of weir.
-    pub fn unsaved(&self) -> Vec<String> {
-        let noted = self.set_since().unwrap_or_default();
-        let ports = self.ports();
-        let table = |name: &str| {
-            let uplink = ports.uplinks.iter().any(|it| it.config.name.as_str() == name);
-            format!("{}.{name}", if uplink { "uplink" } else { "vif" })
-        };
-        let keys = noted.settings.iter().flat_map(|(name, settings)| {
-            let table = table(name);
-            settings.keys().map(move |key| format!("{table}.{key}")).collect::<Vec<_>>()
-        });
-        let added = noted.added.iter().filter(|vif| nobodys(vif));
-        let added = added.filter_map(|vif| vif["name"].as_str());
-        let added = added.map(|name| format!("{} (added)", table(name)));
-        let deleted = noted.deleted.iter().map(|name| format!("{} (removed)", table(name)));
-        keys.chain(added).chain(deleted).collect()
-    }
-
-    /// Restores an interface's DHCP leases. The call can be repeated for leases whose server's port did not exist
-    /// yet.
-    pub(super) fn recall_leases(&self, noted: &Noted, vif: &str, guard: Option<&SourceGuard>) {
-        let Some(guard) = guard else { return };
-        let ports = self.ports();
-        let port = |name: &str| {
-            let vif = ports.vifs.iter().find(|vif| vif.config.name.as_str() == name);
-            let uplink = ports.uplinks.iter().find(|uplink| uplink.config.name.as_str() == name);
-            let own = ports.gateways.iter().find(|gateway| gateway.name.as_str() == name);
-            let other = uplink.map(|uplink| uplink.id).or(own.map(|own| own.id));
-            vif.map(|vif| vif.port.id()).or(other)
-        };
-        noted.recall(vif, guard, port);
-    }
-
-    /// Adds the interfaces that were added under another weir. An interface that cannot be added is left out, so it
-    /// passes no frames.
-    pub(super) fn add_noted(&self, noted: &Noted, added: Vec<VifConfig>) {
-        for config in added {
-            let name = config.name.clone();
-            if let Err(error) = self.add_vif(config, Meeting::Configured) {
-                tracing::error!(vif = %name, %error, "an interface that was added is not taken up");
-            }
-        }
-        let guards: Vec<_> = {
-            let ports = self.ports();
-            ports.vifs.iter().map(|vif| (vif.config.name.clone(), vif.guard.clone())).collect()
-        };
-        for (name, guard) in guards {
-            self.recall_leases(noted, name.as_str(), guard.as_deref());
         }
     }
 }

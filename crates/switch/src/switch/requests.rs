@@ -22,6 +22,29 @@ impl Switch {
     }
 }
 
+impl Switch {
+    /// Begins to copy frames.
+    ///
+    /// # Errors
+    /// [`CaptureRefused`]
+    pub fn capture(&self, request: CaptureRequest) -> Result<Recording, CaptureRefused> {
+        Recording::begin(&self.engine, request, |name| self.port_id(name))
+    }
+
+    /// Begins to follow the next frames that `name` sends and that match. The switch never waits for the reader.
+    ///
+    /// # Errors
+    /// [`CaptureRefused`]
+    pub fn follow(
+        &self,
+        name: &PortName,
+        request: &FollowRequest,
+    ) -> Result<LiveTrace, CaptureRefused> {
+        let ports = self.each_port(|id, name, _, vif| (id, name.clone(), vif.is_some()));
+        LiveTrace::begin(&self.engine, request, self.port_id(name), ports, self.overlay_id())
+    }
+}
+
 impl ControlHandler for Switch {
     fn handle(&self, request: Request) -> Response {
         match request {

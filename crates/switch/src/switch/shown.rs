@@ -52,7 +52,7 @@ impl Switch {
             return match self.manager.explain_uplink(name) {
                 Some(explanation) => self.with_dispatch(&ports, explanation),
                 None if name.as_str() == PLACEMENT => self.placement_explain(),
-                None => ports.no_such_port(name).response(),
+                None => Response::from(&ports.no_such_port(name)),
             };
         };
         let ManagedExplanation { split, agent, steering } = self.manager.explain_vif(vif.port.id());

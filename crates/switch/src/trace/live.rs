@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{Expression, PortName};
+use weir_engine::Engine;
 use weir_engine::capture::follow::{Call, Did, Following, Part, Way};
 use weir_fabric::PortId;
 use weir_limits::FOLLOWED_MAX;
 
 use super::TraceStep;
 use crate::capture::{CaptureRefused, epoch_ns};
-use crate::switch::Switch;
+use crate::named::NoSuchPort;
 
 /// The sleep of the writing thread when there is nothing to write. Workers never wake it.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -63,30 +64,29 @@ pub struct LiveTrace {
     epoch_ns: u64,
 }
 
-impl Switch {
-    /// Begins to follow the next frames that `name` sends and that match. The switch never waits for the reader.
+impl LiveTrace {
+    /// Begins to follow the next frames that `sender` sends and that match, through `ports`.
     ///
     /// # Errors
     /// [`CaptureRefused`]
-    pub fn follow(
-        &self,
-        name: &PortName,
+    pub(crate) fn begin(
+        engine: &Engine,
         request: &FollowRequest,
-    ) -> Result<LiveTrace, CaptureRefused> {
+        sender: Result<PortId, NoSuchPort>,
+        ports: Vec<(PortId, PortName, bool)>,
+        overlay: Option<PortId>,
+    ) -> Result<Self, CaptureRefused> {
         let frames = request.frames;
         if !(1..=FOLLOWED_MAX).contains(&frames) {
             return Err(CaptureRefused::Frames(frames));
         }
-        let sender = self.port_id(name)?;
+        let sender = sender?;
         let filter = (!request.filter.is_empty()).then(|| request.filter.program());
-        let ports = self.each_port(|id, name, _, vif| (id, name.clone(), vif.is_some()));
-        let following = self.engine().follow(sender, filter, frames)?;
-        let words = Words { ports, sender, overlay: self.overlay_id() };
-        Ok(LiveTrace { following, frames, words, epoch_ns: epoch_ns() })
+        let following = engine.follow(sender, filter, frames)?;
+        let words = Words { ports, sender, overlay };
+        Ok(Self { following, frames, words, epoch_ns: epoch_ns() })
     }
-}
 
-impl LiveTrace {
     /// Writes each frame as a line of JSON, until the requested number is written, `goes_on` returns false, or `out`
     /// fails; returns the number of written frames.
     ///

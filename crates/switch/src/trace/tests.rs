@@ -6,6 +6,7 @@ use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
 use super::*;
+use crate::Switch;
 
 const A: [u8; 6] = [0x52, 0x54, 0, 0, 0, 1];
 const B: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];
