@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{RecvFlags, SocketAddrUnix, SocketType, recv};
 use weir_engine::egress::Packet;
 use weir_engine::{Side, beat, lock, supervise};
@@ -171,14 +171,17 @@ impl StreamDevice {
         // The part of a frame stays in the kernel: whoever has the socket next finds the beginning of a frame.
         let len = look(socket, &mut looked)?;
         let mut stream = looked.get(..len).unwrap_or_default();
-        let mut taken = 0;
+        let (mut taken, mut is_part) = (0, false);
         for buffer in buffers {
             let frame = match Next::of(stream, self.line.options.frame_len_max()) {
                 Next::Whole(frame) => frame,
                 // Those before it are good.
                 Next::TooLong(_) if taken > 0 => break,
                 Next::TooLong(len) => return Err(self.too_long(len)),
-                Next::Part => break,
+                Next::Part => {
+                    is_part = true;
+                    break;
+                }
             };
             let place = buffer.slice(0, VnetHdr::LEN + frame.len()).ok_or(Nothing::Yet)?;
             place.write(&[0; VnetHdr::LEN]);
@@ -188,7 +191,12 @@ impl StreamDevice {
             (stream, taken) = (stream.get(used..).unwrap_or_default(), taken + used);
         }
         if taken == 0 {
-            return Err(Nothing::Yet);
+            // A read gives the part, and never comes to the end behind it.
+            let is_last = is_part && has_ended(socket) && look(socket, &mut looked)? == len;
+            return Err(match is_last {
+                true => Nothing::Broken("it has ended the connection within a frame".into()),
+                false => Nothing::Yet,
+            });
         }
         while let Some(rest) = looked.get_mut(..taken).filter(|rest| !rest.is_empty()) {
             match get(socket, rest) {
@@ -208,6 +216,13 @@ impl StreamDevice {
             "it has sent a frame of {len} bytes, and the uplink's MTU allows {max}"
         ))
     }
+}
+
+/// True if the peer sends no more.
+fn has_ended(socket: &OwnedFd) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&now)).is_ok() && !asked[0].revents().is_empty()
 }
 
 /// The bytes that a read gives, which stay in the socket, as the descriptors beside them do.

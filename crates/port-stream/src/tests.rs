@@ -323,6 +323,20 @@ fn guests_reach_names_and_addresses_of_gvproxy_and_neither_its_api_nor_the_host(
 }
 
 #[test]
+fn a_peer_that_ends_within_a_frame_has_ended() {
+    let mut rig = Rig::new();
+    let whole = framed(&frame(60, 1));
+    rig.peer.write_all(&[&whole, &whole[..9]].concat()).unwrap();
+    assert_eq!(rig.take(), [frame(60, 1)]);
+    assert_eq!(rig.port.trouble(), None, "the rest may come");
+    rig.peer.write_all(&whole[9..]).unwrap();
+    rig.peer.write_all(&whole[..3]).unwrap();
+    rig.peer.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(rig.take(), [frame(60, 1)]);
+    eventually("the port says why", || rig.port.trouble());
+}
+
+#[test]
 fn descriptors_that_a_peer_sends_end_the_connection_and_keep_nobody_waiting() {
     // A descriptor that was read, one that nobody reads, and one whose sender has gone.
     for way in 0..3 {
