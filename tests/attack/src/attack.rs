@@ -135,6 +135,7 @@ pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("underlay", crate::underlay::ALL, OPEN),
     ("groups", crate::groups::ALL, OPEN),
     ("network", crate::network::ALL, OPEN),
+    ("streams", crate::streams::ALL, OPEN),
     ("domains", crate::domains::ALL, USUAL),
     ("settings", crate::settings::ALL, USUAL),
 ];

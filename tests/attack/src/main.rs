@@ -30,6 +30,7 @@ mod rings;
 mod settings;
 mod slow_closes;
 mod storms;
+mod streams;
 mod tenants;
 mod time_of_check;
 mod underlay;

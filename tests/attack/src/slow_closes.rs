@@ -115,7 +115,7 @@ const TOGETHER: usize = 64;
 
 /// Sockets whose last close waits, with peers that read nothing.
 #[derive(Debug)]
-struct Slow {
+pub struct Slow {
     listener: TcpListener,
 }
 
@@ -123,7 +123,8 @@ struct Slow {
 static PEERS: Mutex<VecDeque<TcpStream>> = Mutex::new(VecDeque::new());
 
 impl Slow {
-    fn new() -> Strike<Self> {
+    /// Makes no such socket yet.
+    pub fn new() -> Strike<Self> {
         Ok(Self { listener: TcpListener::bind("127.0.0.1:0")? })
     }
 
@@ -145,7 +146,7 @@ impl Slow {
     }
 
     /// Sends `bytes` with such a socket.
-    fn send(&self, link: &Link, bytes: &[u8]) -> Strike {
+    pub fn send(&self, link: &Link, bytes: &[u8]) -> Strike {
         let (slow, bytes) = (self.one()?, bytes.to_vec());
         let link = Link::of(link.as_fd().try_clone_to_owned()?);
         let (sender, sent) = mpsc::channel();

@@ -62,6 +62,13 @@ pub const SECRET: [u8; 4] = [10, 78, 0, 9];
 /// The host's resolver, which answers nobody.
 pub const RESOLVER: [u8; 4] = UNDERLAY[1];
 
+/// The socket of the program behind the stream uplink, and two guests in that VLAN.
+pub const PROGRAM: &str = "program.sock";
+/// See [`PROGRAM`].
+pub const NEAR: [&str; 2] = ["near0", "near1"];
+/// The numbers of their addresses.
+pub const NEAR_NUMBERS: [u8; 2] = [210, 211];
+
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A running weir. It is ended when it is dropped.
@@ -134,6 +141,12 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
             vif(name, &format!("network = \"green\"\n{storms}"));
         }
         vif("secret", "network = \"red\"\n");
+        for (name, number) in NEAR.into_iter().zip(NEAR_NUMBERS) {
+            vif(name, &format!("vlan = 23\nmac = \"52:54:00:ee:00:{number:02x}\"\n"));
+        }
+        let program = dir.join(PROGRAM);
+        let _ =
+            write!(text, "\n[uplink.program]\nkind = \"stream\"\npath = {program:?}\nvlan = 23\n");
         let calls = dir.join(CALLS).join(CALLER);
         let _ = write!(text, "\n[vif.caller]\nmode = \"client\"\nsocket = {calls:?}\n");
     }
