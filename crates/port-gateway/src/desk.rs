@@ -311,6 +311,12 @@ impl Desk {
         }
     }
 
+    /// The number of answers that wait to be sent.
+    #[cfg(feature = "testing")]
+    pub(crate) fn unsent(&self) -> usize {
+        lock(&self.answers).len()
+    }
+
     /// The next answer whose receiver is still behind its port.
     pub(crate) fn next_answer(&self) -> Option<Vec<u8>> {
         let mut answers = lock(&self.answers);

@@ -15,6 +15,7 @@
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
 //! | `advert.rs` | router advertisements |
 //! | `frame.rs` | headers around an answer |
+//! | `testing.rs` | answers at once, without a thread, for the fuzz target |
 //!
 //! Frames reach the port as they reach any station: by its address, or by a flood. Frames between other stations do not
 //! reach it, and run no code of this crate. A worker only copies a frame for weir, within the sender's rate. A separate
@@ -38,6 +39,8 @@ mod port;
 mod service;
 mod store;
 mod stream;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use advert::RaSettings;
 pub use desk::{Bell, GatewayCounters, HostSide};

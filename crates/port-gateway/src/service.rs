@@ -27,7 +27,7 @@ use crate::leases::{Hold, Leases};
 use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::Store;
-use crate::stream::Streams;
+use crate::stream::{StreamId, Streams};
 
 #[cfg(test)]
 mod tests;
@@ -65,45 +65,13 @@ impl Service {
         dhcp: Option<(DhcpSettings, Option<Store>)>,
         names: Option<NamesSettings>,
     ) -> io::Result<Self> {
-        let desk = Arc::clone(port.desk());
-        let shown = Arc::new(Mutex::new(Leases::default()));
-        let dhcp = dhcp
-            .map(|(settings, mut store)| {
-                let now_secs = clock::secs(clock::now_ns());
-                let load = |store: &mut Store| store.load(now_secs, settings.lease_secs);
-                let leases = store.as_mut().map(load).transpose()?.unwrap_or_default();
-                io::Result::Ok((Dhcp::new(settings, leases), store))
-            })
-            .transpose()?;
-        if let Some((dhcp, _)) = &dhcp {
-            lock(&shown).clone_from(dhcp.leases());
-        }
-        let names = names
-            .and_then(|NamesSettings { domain, subnets, dial }| {
-                Some((Names::new(&domain, subnets, dial.is_some())?, dial))
-            })
-            .map(|(names, dial)| {
-                let forwarder = dial.map(|dial| Forwarder::start(Arc::clone(&desk), dial));
-                io::Result::Ok((names, forwarder.transpose()?))
-            })
-            .transpose()?;
-        let mut clerk = Clerk {
-            station: port.station().clone(),
-            desk: Arc::clone(&desk),
-            dhcp,
-            names,
-            streams: Streams::default(),
-            shown: Arc::clone(&shown),
-            retries: None,
-            // Advertisements of an earlier weir stay valid for their lifetimes.
-            advertises: port.station().ra.as_ref().map(|_| Instant::now()),
-            asks: port.desk().snooping.as_ref().map(|_| Instant::now()),
-        };
+        let mut clerk = Clerk::new(port, dhcp, names)?;
+        let (desk, leases) = (Arc::clone(&clerk.desk), Arc::clone(&clerk.shown));
         let run = move || {
             supervise("weir-gateway", || clerk.run());
         };
         let thread = std::thread::Builder::new().name("weir-gateway".into()).spawn(run)?;
-        Ok(Self { desk, leases: shown, thread: Some(thread) })
+        Ok(Self { desk, leases, thread: Some(thread) })
     }
 
     /// The addresses that are bound now, each with its client's MAC address.
@@ -139,10 +107,10 @@ impl Drop for Service {
 }
 
 /// The thread's state.
-struct Clerk {
+pub(crate) struct Clerk {
     station: Station,
     desk: Arc<Desk>,
-    dhcp: Option<(Dhcp, Option<Store>)>,
+    pub(crate) dhcp: Option<(Dhcp, Option<Store>)>,
     names: Option<(Names, Option<Forwarder>)>,
     streams: Streams,
     /// A copy of the leases for other threads.
@@ -156,6 +124,47 @@ struct Clerk {
 }
 
 impl Clerk {
+    pub(crate) fn new(
+        port: &GatewayPort,
+        dhcp: Option<(DhcpSettings, Option<Store>)>,
+        names: Option<NamesSettings>,
+    ) -> io::Result<Self> {
+        let desk = Arc::clone(port.desk());
+        let shown = Arc::new(Mutex::new(Leases::default()));
+        let dhcp = dhcp
+            .map(|(settings, mut store)| {
+                let now_secs = clock::secs(clock::now_ns());
+                let load = |store: &mut Store| store.load(now_secs, settings.lease_secs);
+                let leases = store.as_mut().map(load).transpose()?.unwrap_or_default();
+                io::Result::Ok((Dhcp::new(settings, leases), store))
+            })
+            .transpose()?;
+        if let Some((dhcp, _)) = &dhcp {
+            lock(&shown).clone_from(dhcp.leases());
+        }
+        let names = names
+            .and_then(|NamesSettings { domain, subnets, dial }| {
+                Some((Names::new(&domain, subnets, dial.is_some())?, dial))
+            })
+            .map(|(names, dial)| {
+                let forwarder = dial.map(|dial| Forwarder::start(Arc::clone(&desk), dial));
+                io::Result::Ok((names, forwarder.transpose()?))
+            })
+            .transpose()?;
+        Ok(Self {
+            station: port.station().clone(),
+            desk,
+            dhcp,
+            names,
+            streams: Streams::default(),
+            shown,
+            retries: None,
+            // Advertisements of an earlier weir stay valid for their lifetimes.
+            advertises: port.station().ra.as_ref().map(|_| Instant::now()),
+            asks: port.desk().snooping.as_ref().map(|_| Instant::now()),
+        })
+    }
+
     fn run(&mut self) {
         // After a panic the loop starts again.
         let mut knows_guests = false;
@@ -165,41 +174,52 @@ impl Clerk {
                 self.desk.wait(due.into_iter().flatten().min())
             });
             let Woken::Work(arrivals, told, changed) = woken else { return };
-            let now_secs = clock::secs(clock::now_ns());
-            if let Some((dhcp, _)) = self.dhcp.as_mut().filter(|_| changed || !knows_guests) {
-                knows_guests = true;
-                let guests = self.desk.guests();
-                dhcp.set_vifs(guests.into_iter().map(|guest| (guest.vif, guest.fixed)));
-            }
-            let mut answers = Vec::new();
-            if self.advertises.is_some_and(|at| Instant::now() >= at) {
-                self.advertises = Some(Instant::now() + ADVERTISES_EVERY);
-                for (port, mac, served) in self.desk.stations(now_secs) {
-                    answers.extend(self.advertise(mac, &served.guest).map(|frame| (port, frame)));
-                }
-            }
-            if self.asks.is_some_and(|at| Instant::now() >= at) {
-                self.asks = Some(Instant::now() + ASKS_EVERY);
-                answers.extend(self.ask_for_groups(now_secs));
-            }
-            for arrival in &arrivals {
-                match arrival.wanted {
-                    Wanted::Stream(at) => {
-                        self.stream(arrival, at.into(), now_secs, &mut answers);
-                    }
-                    _ => answers.extend(self.answer(arrival, now_secs)),
-                }
-            }
-            let now = Instant::now();
-            for (stream, answer) in told {
-                self.streams.answer(stream, &answer, now, &mut answers);
-            }
-            self.streams.look(now, &mut answers);
-            self.desk.counters.over_rate.add(std::mem::take(&mut self.streams.refused));
-            // Leases are saved before the answers leave: a client relies on its answer (RFC 2131 §3.1).
-            self.save(now_secs);
-            self.desk.send(answers);
+            let changed = !std::mem::replace(&mut knows_guests, true) || changed;
+            self.turn(&arrivals, told, changed, clock::secs(clock::now_ns()));
         }
+    }
+
+    /// Answers these frames, takes what the resolver has `told` connections, and does what is due. `changed`: guests were
+    /// added or removed.
+    pub(crate) fn turn(
+        &mut self,
+        arrivals: &[Arrival],
+        told: Vec<(StreamId, Vec<u8>)>,
+        changed: bool,
+        now_secs: u32,
+    ) {
+        if let Some((dhcp, _)) = self.dhcp.as_mut().filter(|_| changed) {
+            let guests = self.desk.guests();
+            dhcp.set_vifs(guests.into_iter().map(|guest| (guest.vif, guest.fixed)));
+        }
+        let mut answers = Vec::new();
+        if self.advertises.is_some_and(|at| Instant::now() >= at) {
+            self.advertises = Some(Instant::now() + ADVERTISES_EVERY);
+            for (port, mac, served) in self.desk.stations(now_secs) {
+                answers.extend(self.advertise(mac, &served.guest).map(|frame| (port, frame)));
+            }
+        }
+        if self.asks.is_some_and(|at| Instant::now() >= at) {
+            self.asks = Some(Instant::now() + ASKS_EVERY);
+            answers.extend(self.ask_for_groups(now_secs));
+        }
+        for arrival in arrivals {
+            match arrival.wanted {
+                Wanted::Stream(at) => {
+                    self.stream(arrival, at.into(), now_secs, &mut answers);
+                }
+                _ => answers.extend(self.answer(arrival, now_secs)),
+            }
+        }
+        let now = Instant::now();
+        for (stream, answer) in told {
+            self.streams.answer(stream, &answer, now, &mut answers);
+        }
+        self.streams.look(now, &mut answers);
+        self.desk.counters.over_rate.add(std::mem::take(&mut self.streams.refused));
+        // Leases are saved before the answers leave: a client relies on its answer (RFC 2131 §3.1).
+        self.save(now_secs);
+        self.desk.send(answers);
     }
 
     /// Queries for the multicast groups of all guests, for the IP versions in which nobody else asks.
