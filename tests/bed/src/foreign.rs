@@ -94,7 +94,7 @@ pub const RISCV64: Architecture = Architecture {
 /// IBM's mainframes, which are big-endian.
 pub const S390X: Architecture = Architecture {
     debian: "s390x",
-    // Linux 6.12 sums with vector instructions, in which QEMU 7.2 errs: a guest's own loopback drops its pings.
+    // Under QEMU 7.2 a guest of Linux 6.12 drops pings on its own loopback, with wrong checksums.
     suite: "bookworm",
     flavour: "s390x",
     qemu: "qemu-system-s390x",
