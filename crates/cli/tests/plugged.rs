@@ -288,6 +288,16 @@ fn the_python_client_is_that_of_the_description_and_works() {
     let output = generate.arg(client.join("generate.py")).stdin(description).output().unwrap();
     let written = fs::read(client.join("weir.py")).unwrap();
     assert!(output.status.success() && output.stdout == written, "{}", text(&output));
+    let page = include_str!("../../../docs/guide/clients.md");
+    let shown = weir_testing::document::blocks(page);
+    let shown = shown.iter().find(|block| block.language == "python").unwrap().lines.join("\n");
+    let host = Host::start();
+    let control = host.path("control.sock").display().to_string();
+    let mut program = Command::new("python3");
+    program.args(["-B", "-c", &shown.replace("/run/weir/control.sock", &control)]);
+    let output = program.env("PYTHONPATH", &client).output().unwrap();
+    assert!(output.status.success() && text(&output).contains("added"), "{}", text(&output));
+    drop(host);
     let host = Host::start();
     let mut program = Command::new("python3");
     program.args(["-B", "-c", PROGRAM]).arg(host.path("control.sock")).env("PYTHONPATH", &client);

@@ -116,6 +116,23 @@ fn a_monitor_in_a_pod_comes_late_goes_and_comes_again() {
 }
 
 #[test]
+fn the_lines_of_the_page_are_for_such_a_node() {
+    let host = Host::start();
+    let page = include_str!("../../../docs/guide/kubevirt.md");
+    let blocks = weir_testing::document::blocks(page);
+    let script = blocks.iter().find(|block| block.run_by.is_some()).unwrap().lines.join("\n");
+    let weir =
+        format!("{} --control {}", env!("CARGO_BIN_EXE_weir"), host.path("control.sock").display());
+    let pods = host.path("node/pods").display().to_string();
+    let script =
+        script.replace("\nweir ", &format!("\n{weir} ")).replace("/var/lib/kubelet/pods", &pods);
+    let output = Command::new("bash").args(["-euxc", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.contains("web0: added"), "{said}");
+    assert!(!host.weir(&["vif", "list"]).1.contains("web0"));
+}
+
+#[test]
 fn a_confined_weir_says_at_once_that_it_may_not_connect() {
     if !is_root("only a weir with privileges gives them up") {
         return;

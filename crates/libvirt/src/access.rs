@@ -8,8 +8,7 @@ use weir_api::Client;
 use weir_config::{SocketMode, SocketRole, VifConfig};
 use weir_doctor::{Permissions, look_at_socket};
 
-use crate::DomainError;
-use crate::domain::Domain;
+use crate::domain::{Domain, DomainError};
 
 /// A directory that libvirt gives to the user and the group of its QEMU when it starts.
 const OF_QEMU: &str = "/var/lib/libvirt/qemu";

@@ -33,11 +33,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
         "qemu-system-x86_64 ...",
         "guest_moves_to_another_weir_and_back does it",
     ),
-    (
-        "docs/guide/kubevirt.md",
-        "",
-        "it takes a kubelet; cli/tests/pods.rs plays its volumes and monitors",
-    ),
+    ("docs/guide/kubevirt.md", "", "the domain is virt-launcher's, in a cluster"),
     (
         "docs/guide/libvirt.md",
         "",
