@@ -32,7 +32,7 @@ impl Inbox {
         let is_its =
             |frame: &&Frame| frame.tag.is_none() && frame.head.as_slice().starts_with(&self.dst.0);
         let Some(frame) = frames.iter().rfind(is_its) else { return };
-        let before = lock(&self.latest).replace(frame.head.clone());
+        let before = lock(&self.latest).replace(frame.head);
         if before.is_none() {
             // A full counter means that the bell rings already.
             let _ = rustix::io::write(&*self.bell, &1_u64.to_ne_bytes());

@@ -95,7 +95,7 @@ fn frames_leave_with_the_id_of_their_senders_groups_for_hosts_that_take_it() {
     for (set_id, expected) in [(0, [0, 0]), (0xabcd, [0, 0xabcd]), (0, [0, 0]), (9, [0, 9])] {
         rig.set_id = set_id;
         let flooded = frame(Mac::BROADCAST, GUEST, set_id, 60);
-        rig.deliver_plain(BLUE, &[flooded.clone()]);
+        rig.deliver_plain(BLUE, std::slice::from_ref(&flooded));
         for (last, id) in (2..).zip(expected) {
             assert_eq!(received_id(&rig, last), (id, flooded.clone()), "host {last}");
         }
@@ -119,7 +119,7 @@ fn hosts_that_all_take_ids_or_none_are_flooded_once() {
         let mut rig = Rig::with_groups_of(with);
         rig.set_id = 5;
         let flooded = frame(Mac::BROADCAST, GUEST, 1, 60);
-        rig.deliver_plain(BLUE, &[flooded.clone()]);
+        rig.deliver_plain(BLUE, std::slice::from_ref(&flooded));
         for last in [2, 3] {
             assert_eq!(received_id(&rig, last), (expected, flooded.clone()));
             assert!(rig.is_silent(last));

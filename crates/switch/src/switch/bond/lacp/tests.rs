@@ -8,12 +8,14 @@ const MS: u64 = 1_000_000;
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const THEIRS: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
+/// A frame under way: the time of arrival, the end, the link, and its bytes.
+type UnderWay = std::cmp::Reverse<(u64, usize, u8, Vec<u8>)>;
+
 /// Two ends of some links, in virtual time. A frame takes a millisecond.
 struct Cables {
     now_ns: u64,
     ends: [Lacp; 2],
-    /// Frames under way: the time of arrival, the end, the link.
-    under_way: BinaryHeap<std::cmp::Reverse<(u64, usize, u8, Vec<u8>)>>,
+    under_way: BinaryHeap<UnderWay>,
     /// Links on which everything is lost.
     dead: Places,
     sent: [u32; 2],
