@@ -15,6 +15,7 @@ use weir_config::{
     BondMode, ContainerBytes, MacAddress, Moderation, PortName, RxFrames, RxUsecs, VifConfig,
     VlanMode,
 };
+use weir_engine::guest::State;
 pub use weir_engine::stats::TIME_BOUNDS_NS;
 use weir_engine::stats::TimesSummary;
 
@@ -204,6 +205,18 @@ pub enum PortState {
     Running,
     /// weir stopped serving the other side because of a violation; see the reason.
     Stopped,
+}
+
+impl From<State> for PortState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Waiting => Self::Waiting,
+            State::Connected => Self::Connected,
+            State::Halted => Self::Halted,
+            State::Running => Self::Running,
+            State::Stopped => Self::Stopped,
+        }
+    }
 }
 
 impl fmt::Display for PortState {

@@ -9,19 +9,16 @@ use std::time::Instant;
 use miette::Diagnostic;
 use weir_config::{
     self as config, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, Templates, UplinkConfig, VifChanges, VifConfig, Whole, Workers,
-    filter,
+    SocketRole, SwitchConfig, Templates, UplinkConfig, VifConfig, Whole, Workers, filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
-use weir_engine::{Engine, Execution, Options, Port, PortCounters, RateLimit, Realization};
-use weir_fabric::{Capacity, MacCheck, PortConfig, PortId, Snooping, SourceGuard};
+use weir_engine::{Engine, Execution, Options, PortCounters, Realization};
+use weir_fabric::{Capacity, MacCheck, PortId, Snooping, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
-use weir_policy::schedule::Share;
-use weir_port_tap::{FramePort, UplinkPort};
+use weir_port_tap::UplinkPort;
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
-use weir_port_xdp::XdpPort;
 use weir_sandbox::descriptors;
 
 use crate::control::{Response, VifStatus};
@@ -31,6 +28,7 @@ use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
+use crate::upgrade::Upgrades;
 
 mod bond;
 mod error;
@@ -43,6 +41,7 @@ mod mirrors;
 mod noted;
 mod noting;
 mod overlay;
+mod plugging;
 mod put;
 mod reload;
 mod requests;
@@ -58,13 +57,11 @@ pub use error::SwitchError;
 use gateways::{Gateway, Served};
 pub use keeping::Keeping;
 pub(crate) use keeping::Kept;
-use leaving::Upgrades;
-use mirrors::Mirrors;
+use mirrors::{Candidate, Mirrors};
 use noted::Noted;
 pub use overlay::Devices;
 use overlay::Overlay;
-use reload::Source;
-use shown::port_state;
+use settings::Source;
 pub use uplink_device::UplinkDevice;
 pub(crate) use uplink_device::check_host_side;
 
@@ -178,6 +175,29 @@ impl Ports {
 
     fn len(&self) -> usize {
         self.named().count()
+    }
+
+    /// The ports that mirrors may copy or be. A Xen guest's interface is no mirror, and the overlay is none either.
+    fn candidates(&self) -> Vec<Candidate<'_>> {
+        let vifs = self.vifs.iter().map(|vif| Candidate {
+            name: &vif.config.name,
+            id: vif.port.id(),
+            vlan: &vif.config.vlan,
+            may_mirror: !matches!(vif.link, Link::Xen),
+        });
+        let uplinks = self.uplinks.iter().map(|uplink| Candidate {
+            name: &uplink.config.name,
+            id: uplink.id,
+            vlan: &uplink.config.vlan,
+            may_mirror: true,
+        });
+        let overlay = self.overlay.iter().map(|overlay| Candidate {
+            name: &overlay.name,
+            id: overlay.id,
+            vlan: &config::VlanMode::Unset,
+            may_mirror: false,
+        });
+        vifs.chain(uplinks).chain(overlay).collect()
     }
 }
 
@@ -309,6 +329,13 @@ impl Switch {
         let ports = self.ports();
         let vif = ports.vifs.iter().find(|vif| vif.config.name == *name)?;
         Some(Arc::clone(&vif.port))
+    }
+
+    /// Adjusts the mirrors to the configuration of the existing ports.
+    fn settle_mirrors(&self) {
+        let mut mirrors = self.mirrors.lock().unwrap_or_else(|e| e.into_inner());
+        let wanted = mirrors::wanted(&self.ports().candidates());
+        mirrors.settle(&self.engine, wanted);
     }
 
     fn ports(&self) -> MutexGuard<'_, Ports> {
@@ -506,103 +533,6 @@ impl Switch {
         }
     }
 
-    /// Adds an uplink.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; nothing has changed then.
-    pub fn add_uplink(&self, config: &UplinkConfig) -> Result<(), SwitchError> {
-        self.plug_in(config, UplinkDevice::open(config, &self.keeper)?)
-    }
-
-    /// Adds an uplink whose device is open.
-    ///
-    /// # Errors
-    /// [`SwitchError`]; nothing has changed then.
-    pub fn plug_in(&self, config: &UplinkConfig, device: UplinkDevice) -> Result<(), SwitchError> {
-        match device {
-            UplinkDevice::Tap(tap) => {
-                let kept = self.keeper.keep_queues(&config.name, tap.queues());
-                self.plug(config, kept, |counters| FramePort::new(tap, counters))?;
-            }
-            UplinkDevice::Packet(socket) => {
-                let kept = self.keeper.keep_queues(&config.name, socket.sockets());
-                self.plug(config, kept, |counters| FramePort::new(socket, counters))?;
-            }
-            UplinkDevice::Xdp(device) => {
-                self.plug(config, None, |counters| XdpPort::new(device, counters))?;
-            }
-            UplinkDevice::Stream(left) => {
-                let (kept, keep) = self.keeper.keep_line(&config.name);
-                let device = self.stream_of(config, left, keep)?;
-                self.plug(config, kept, |counters| FramePort::new(device, counters))?;
-            }
-            UplinkDevice::Bond(links) => self.plug_in_bond(config, links)?,
-        }
-        Ok(())
-    }
-
-    /// Adds the port that `make` builds to the switch.
-    fn plug<P: UplinkPort + 'static>(
-        &self,
-        config: &UplinkConfig,
-        kept: Option<Kept>,
-        make: impl FnOnce(Arc<PortCounters>) -> P,
-    ) -> Result<Arc<P>, SwitchError> {
-        let name = config.name.clone();
-        let rules = port_rules(&name, &config.filter)?;
-        let mut made = None;
-        let (id, port) = self
-            .engine
-            .add_port(self.uplink_port_config(config), |_, counters| {
-                made = Some(Arc::clone(&counters));
-                Arc::new(make(counters))
-            })
-            .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        self.engine.set_rules(id, &rules);
-        self.engine.set_mtu(id, config.mtu_held().map(|mtu| mtu.get()));
-        let weight = config.weight.map_or(1, |weight| weight.get());
-        self.engine.set_share(id, Share { weight, window: None }, RateLimit::NONE);
-        let is_bonded = self.bond_of(&name).is_some();
-        let started = match is_bonded {
-            false => port.start(&self.engine, id),
-            true => port.serve(&self.engine, id),
-        };
-        if let Err(source) = started {
-            self.engine.remove_port(id);
-            return Err(SwitchError::Watch { name, source });
-        }
-        let device = config.device();
-        tracing::info!(uplink = %name, port = %id, device, "uplink added");
-        let counters = made.unwrap_or_default();
-        self.engine.fabric().recall(id, &self.keeper.known(&name));
-        let steered: Arc<dyn Port> = Arc::clone(&port) as _;
-        let interface = self.hands.interface(config, &self.control);
-        if !is_bonded {
-            self.loops.add(id, &name, true, true);
-        }
-        self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
-        let (uplink_port, bond) = (Arc::clone(&port) as _, None);
-        let config = config.clone();
-        let uplink = Uplink { config, id, port: uplink_port, counters, rules, _kept: kept, bond };
-        self.ports().uplinks.push(uplink);
-        self.settle_mirrors();
-        Ok(port)
-    }
-
-    /// The bond that an uplink is in.
-    fn bond_of(&self, uplink: &PortName) -> Option<&PortName> {
-        self.bonded.get()?.get(uplink)
-    }
-
-    /// The fabric's settings of an uplink's port. Nothing goes through the port of an uplink of a bond: the bond is the
-    /// port.
-    fn uplink_port_config(&self, config: &UplinkConfig) -> PortConfig {
-        match self.bond_of(&config.name) {
-            None => config.port_config(&self.networks),
-            Some(_) => PortConfig::of_a_bond(),
-        }
-    }
-
     /// True if any station may be behind the interface.
     fn is_open(&self, config: &VifConfig) -> bool {
         config.port_config(&self.networks).mac_check == MacCheck::Off
@@ -667,26 +597,6 @@ impl Switch {
         match self.add_vif(config, Meeting::Configured) {
             Ok(()) => Response::Ok,
             Err(error) => failed(&error),
-        }
-    }
-
-    fn vif_set(&self, name: &PortName, changes: VifChanges) -> Response {
-        let keeper = self.keeper_socket();
-        let mut ports = self.ports();
-        let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
-            return ports.no_such_vif(name);
-        };
-        let mut config = ports.vifs[index].config.clone();
-        self.networks.unsettle(&mut config);
-        let sizes = changes.queues.is_some();
-        changes.apply(&mut config);
-        match self.becomes(&mut ports, keeper.as_ref(), index, config) {
-            Err(refusal) => *refusal,
-            // Of a number that waits for the front end is told again.
-            Ok(put::Changed { note, .. }) => {
-                let waits = || ports.vifs[index].queue_pairs().note().filter(|_| sizes);
-                note.or_else(waits).map_or(Response::Ok, |note| Response::Noted { note })
-            }
         }
     }
 
@@ -790,11 +700,11 @@ impl Switch {
             return ports.no_such_vif(name);
         };
         if let Some(Vif { config, link: Link::Xen, .. }) = ports.vifs.get(index) {
-            return xen::not_ours_to_remove(config);
+            return not_ours_to_remove(config);
         }
         let vif = ports.vifs.remove(index);
         drop(ports);
-        self.end_mirror(name);
+        self.mirrors.lock().unwrap_or_else(|e| e.into_inner()).end_of(name);
         self.manager.remove_vif(vif.port.id());
         self.loops.remove(vif.port.id());
         self.owners.remove(vif.port.id());
@@ -824,7 +734,7 @@ impl Switch {
             VifStatus {
                 unsaved: noted.unsaved_of(vif.config.name.as_str()),
                 config: vif.config.clone(),
-                state: port_state(info.state),
+                state: info.state.into(),
                 stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),
                 front_end: vif
                     .port
@@ -873,6 +783,12 @@ fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, Switc
 
 fn refused(error: &impl std::fmt::Display, help: impl Into<String>) -> Response {
     Response::refused(error.to_string(), help.into())
+}
+
+/// The refusal of `weir vif del` for a vif that the toolstack has attached.
+fn not_ours_to_remove(vif: &VifConfig) -> Response {
+    let message = format!("{} is a Xen guest's interface", vif.name);
+    Response::refused(message, "`xl network-detach DOMAIN DEVID` removes it".to_owned())
 }
 
 /// An error with its causes on one line, and its help.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use weir_config::Networks;
-use weir_engine::{beat, clock, supervise};
+use weir_engine::{Engine, beat, clock, supervise};
 use weir_evpn::{
     Announced, Dirty, EvpnError, FRR_OVER_IPV6, FrrVersion, How, Objects, Owned, Place, Presence,
     Remote, Resync, Table, Watch, tap_name,
@@ -27,13 +27,13 @@ use weir_port_tap::{Tap, TapOptions};
 use weir_port_vxlan::VxlanPort;
 use weir_wire::Mac;
 
-use super::{Keeping, Switch, SwitchError};
-use crate::helper::{Announcement, FrrDaemon, OwnerAnnouncement, Teller, connect_to};
+use super::{Keeping, SwitchError};
+use crate::helper::{Announcement, FrrDaemon, Hands, OwnerAnnouncement, Teller, connect_to};
 
 mod owners;
 
 pub(super) use owners::ConfiguredOwners;
-use owners::Owners;
+use owners::{Owners, Shown};
 
 /// Bytes read of zebra's list of connected daemons.
 const ANSWER_LEN: usize = 8192;
@@ -143,53 +143,36 @@ impl Drop for Evpn {
     }
 }
 
-/// The thread's state of IP addresses, to be shown.
-#[derive(Debug, Default)]
-pub(super) struct Shown {
-    /// IP addresses of this host's stations that are announced to FRR.
-    pub(super) here: BTreeMap<Owned, Mac>,
-    /// IP addresses that this host's stations have claimed.
-    pub(super) claims: usize,
-    /// Times that two stations have claimed the same IP address.
-    pub(super) contested: u64,
-    /// Claims that were refused because there was no room.
-    pub(super) refused: u64,
-}
-
 impl Evpn {
-    /// The thread's state of IP addresses.
-    pub(super) fn shown(&self) -> Arc<Shown> {
-        Arc::clone(&self.shown.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Switch {
-    /// Begins the exchange with FRR; `id` is the overlay's port.
-    pub(super) fn join_fabric(
-        &self,
+    /// Begins the exchange with FRR; `id` and `port` are the overlay's.
+    pub(super) fn start(
         devices: EvpnDevices,
-        id: PortId,
-        port: &Arc<VxlanPort>,
-    ) -> Result<Evpn, SwitchError> {
+        (id, port): (PortId, &Arc<VxlanPort>),
+        engine: &Engine,
+        networks: &Networks,
+        configured: &Arc<ConfiguredOwners>,
+        hands: &Hands,
+        keeper: &Keeping,
+    ) -> Result<Self, SwitchError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|errno| SwitchError::Start(errno.into()))?;
         // The bell rings from the start, because the forwarding table may already have addresses.
         let (rings, said, ends) =
             (AtomicBool::new(true), AtomicBool::default(), AtomicBool::default());
         let bell = Arc::new(Bell { event, rings, said, ends });
-        let fabric = self.engine.fabric();
+        let fabric = engine.fabric();
         let fdb = Arc::clone(fabric.fdb());
         let rung = Arc::clone(&bell);
         fdb.on_change(move || rung.ring());
         let woken = Arc::clone(&bell);
         port.on_sighting(move || woken.wake(&woken.said));
-        let vnis: BTreeMap<_, _> = self.networks.by_evpn().collect();
+        let vnis: BTreeMap<_, _> = networks.by_evpn().collect();
         tracing::info!(networks = vnis.len(), "FRR says who is where (EVPN)");
-        let teller = self.hands.teller(vnis.values().copied().collect());
+        let teller = hands.teller(vnis.values().copied().collect());
         let learn_max = fabric.port_config(id).map_or(0, |config| config.learn_max);
         let shown = Arc::default();
-        let owners = Owners::new(&self.networks, Arc::clone(&self.owners), Arc::clone(&shown));
-        let local = self.networks.overlay.as_ref().map(|overlay| overlay.local.get());
+        let owners = Owners::new(networks, Arc::clone(configured), Arc::clone(&shown));
+        let local = networks.overlay.as_ref().map(|overlay| overlay.local.get());
         let mut member = Member {
             watch: devices.watch,
             table: Table::new(learn_max as usize),
@@ -215,7 +198,7 @@ impl Switch {
             adopts_ns: clock::now_ns() + EVPN_ADOPT_NS,
         };
         let taps = devices.taps;
-        let keep = |(vni, tap): &(u32, Tap)| self.keeper.keep_evpn_tap(*vni, tap.queues().first()?);
+        let keep = |(vni, tap): &(u32, Tap)| keeper.keep_evpn_tap(*vni, tap.queues().first()?);
         let kept: Vec<_> = taps.iter().filter_map(keep).collect();
         let run = move || {
             supervise("weir-evpn", || member.run());
@@ -224,7 +207,12 @@ impl Switch {
             member.teller.leave();
         };
         let thread = std::thread::Builder::new().name("weir-evpn".into()).spawn(run);
-        Ok(Evpn { bell, shown, thread: Some(thread.map_err(SwitchError::Start)?) })
+        Ok(Self { bell, shown, thread: Some(thread.map_err(SwitchError::Start)?) })
+    }
+
+    /// The thread's state of IP addresses.
+    pub(super) fn shown(&self) -> Arc<Shown> {
+        Arc::clone(&self.shown.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 

@@ -12,20 +12,16 @@ use weir_config::{
     PortName, VifConfig,
 };
 use weir_engine::{PortCounters, lock};
-use weir_fabric::{MacCheck, PortConfig, PortId, SourceGuard, Vid, VlanMode};
+use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
-use weir_port_gateway::{
-    Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, HostSide, NamesSettings, RaSettings,
-    Service, Store,
-};
-use weir_port_tap::{Tap, TapOptions, UplinkPort};
+use weir_port_gateway::{DhcpSettings, GatewayPort, Guest, RaSettings, Service};
+use weir_port_tap::{Tap, TapOptions};
 use weir_wire::Mac;
 
 use super::keeping::Kept;
-use super::{Keeping, Switch, SwitchError, tap_mac};
-use crate::helper::Hands;
-use crate::nat::{HostInterface, Nat, NatForward, NatTask, check_others};
+use super::{Keeping, SwitchError, tap_mac};
+use crate::nat::{HostInterface, NatForward, NatTask, check_others};
 
 /// The directory in which the service manager lets weir keep state across restarts (systemd.exec(5),
 /// `StateDirectory=`).
@@ -86,7 +82,7 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
 }
 
 /// weir's MAC address behind its port of this name.
-fn mac_of(port: &PortName) -> Mac {
+pub(super) fn mac_of(port: &PortName) -> Mac {
     Mac::from(MacAddress::derived_from(port))
 }
 
@@ -127,7 +123,7 @@ pub(super) struct Gateway {
     pub(super) counters: Arc<PortCounters>,
     pub(super) service: Service,
     /// The host's TAP, if the keeper keeps it across a restart of weir.
-    kept: Option<Kept>,
+    pub(super) kept: Option<Kept>,
 }
 
 impl Gateway {
@@ -148,12 +144,12 @@ impl Gateway {
 }
 
 /// weir's port in a network, as a receiver of facts about guests.
-struct Serving {
-    vid: Vid,
-    subnets: Vec<IpNet>,
+pub(super) struct Serving {
+    pub(super) vid: Vid,
+    pub(super) subnets: Vec<IpNet>,
     /// weir's addresses, and the router's.
-    relied_on: Vec<IpAddr>,
-    port: Arc<GatewayPort>,
+    pub(super) relied_on: Vec<IpAddr>,
+    pub(super) port: Arc<GatewayPort>,
 }
 
 /// weir's own ports, which need to know the guests.
@@ -161,6 +157,11 @@ struct Serving {
 pub(super) struct Served(Mutex<Vec<Serving>>);
 
 impl Served {
+    /// Adds one of weir's own ports.
+    pub(super) fn add(&self, serving: Serving) {
+        lock(&self.0).push(serving);
+    }
+
     /// Notes that the guest behind a port is as `config` says.
     pub(super) fn set(&self, id: PortId, config: &VifConfig, networks: &Networks) {
         let VlanMode::Access(vid) = config.port_config(networks).vlan else {
@@ -215,7 +216,7 @@ fn configured_in(subnets: &[IpNet], config: &VifConfig) -> Option<Ipv4Addr> {
     own.next().filter(|_| own.next().is_none())
 }
 
-fn ra_settings(config: &GatewayConfig) -> RaSettings {
+pub(super) fn ra_settings(config: &GatewayConfig) -> RaSettings {
     let prefixes = config.addresses.iter().filter_map(|address| match address.get() {
         IpNet::V6(net) => Some(net.trunc()),
         IpNet::V4(_) => None,
@@ -229,7 +230,11 @@ fn ra_settings(config: &GatewayConfig) -> RaSettings {
     RaSettings { prefixes: prefixes.collect(), dns: dns.collect(), router_secs }
 }
 
-fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, config: &GatewayConfig) -> DhcpSettings {
+pub(super) fn dhcp_settings(
+    own: Ipv4Net,
+    dhcp: &DhcpConfig,
+    config: &GatewayConfig,
+) -> DhcpSettings {
     let dns = config.dns.iter().filter_map(|server| match server {
         IpAddr::V4(server) => Some(*server),
         IpAddr::V6(_) => None,
@@ -243,110 +248,5 @@ fn dhcp_settings(own: Ipv4Net, dhcp: &DhcpConfig, config: &GatewayConfig) -> Dhc
             .then(|| config.domain().to_owned()),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),
         fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
-    }
-}
-
-impl Switch {
-    /// Adds weir's port to each network that has an address for weir. The lease files are open.
-    pub(super) fn plug_in_gateways(
-        &self,
-        mut files: LeaseFiles,
-        mut taps: HostTaps,
-    ) -> Result<(), SwitchError> {
-        for (vid, network, config) in self.networks.with_gateway() {
-            let (file, host) = (files.remove(&network.name), taps.remove(&network.name));
-            self.plug_in_gateway(vid, network, config, file, host)?;
-        }
-        // Otherwise a helper has made the rules.
-        if matches!(self.hands, Hands::Own) {
-            let rules: Result<Vec<_>, _> =
-                nat_tasks(&self.networks).iter().map(Nat::start).collect();
-            self.ports().nat = rules.map_err(SwitchError::Nat)?;
-        }
-        Ok(())
-    }
-
-    fn plug_in_gateway(
-        &self,
-        vid: Vid,
-        network: &NetworkConfig,
-        config: &GatewayConfig,
-        file: Option<File>,
-        host: Option<Tap>,
-    ) -> Result<(), SwitchError> {
-        let Some(name) = network.port_name() else { return Ok(()) };
-        let mac = mac_of(&name);
-        let subnets: Vec<_> =
-            config.addresses.iter().map(|address| address.get().trunc()).collect();
-        let kept = host.as_ref().and_then(|tap| self.keeper.keep_queues(&name, tap.queues()));
-        let snoops = self.networks.snooped().any(|snooped| snooped == vid);
-        let snooping = self.engine.fabric().snooping().filter(|_| snoops).cloned();
-        let settings = GatewaySettings {
-            name: name.to_string(),
-            vid,
-            mac,
-            ips: config.addresses.iter().map(|address| address.get().addr()).collect(),
-            has_dhcp: config.dhcp.is_some(),
-            has_names: config.answers_names(),
-            ra: config.ra.then(|| ra_settings(config)),
-            snooping: None,
-            host: host.map(HostSide::new).transpose().map_err(SwitchError::Start)?,
-        };
-        let port_config = PortConfig {
-            vlan: VlanMode::Access(vid),
-            mac_check: MacCheck::Pinned(mac),
-            ..PortConfig::vif()
-        };
-        let bell = Bell::new().map_err(SwitchError::Start)?;
-        let fdb = Arc::clone(self.engine.fabric().fdb());
-        let mut made = None;
-        let (id, port) = self
-            .engine
-            .add_port(port_config, |id, counters| {
-                made = Some(Arc::clone(&counters));
-                let snooping = snooping.map(|snooping| (snooping, id));
-                let settings = GatewaySettings { snooping, ..settings };
-                Arc::new(GatewayPort::new(settings, bell, fdb, counters))
-            })
-            .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        // Source guards take note of the leases that this port gives.
-        self.engine.set_source_guard(id, None, true);
-        let dhcp = config.ipv4().zip(config.dhcp.as_ref());
-        let dhcp = dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp, config), file.map(Store::new)));
-        let names = config.answers_names().then(|| NamesSettings {
-            domain: config.domain().to_owned(),
-            subnets: subnets.clone(),
-            dial: config.asks_resolver().then(|| self.hands.dial_resolver(&self.networks)),
-        });
-        let started = Service::start(&port, dhcp, names).and_then(|service| {
-            port.start(&self.engine, id)?;
-            Ok(service)
-        });
-        let service = started.map_err(|source| {
-            self.engine.remove_port(id);
-            SwitchError::Gateway { name: name.clone(), source }
-        })?;
-        let addresses: Vec<_> = config.addresses.iter().map(ToString::to_string).collect();
-        let dhcp = config.dhcp.is_some();
-        tracing::info!(port = %id, name = %name, %mac, addresses = addresses.join(", "), dhcp, "weir is in a network");
-        let own = port.addresses().iter().copied();
-        let router = config.dhcp.as_ref().and_then(|dhcp| dhcp.router);
-        let relied_on = own.chain(router.map(IpAddr::from)).collect();
-        let served = Arc::clone(&port);
-        lock(&self.served.0).push(Serving { vid, subnets, relied_on, port: served });
-        let counters = made.unwrap_or_default();
-        let gateway =
-            Gateway { name, network: network.name.clone(), id, vid, port, counters, service, kept };
-        self.ports().gateways.push(gateway);
-        Ok(())
-    }
-
-    /// Undoes [`plug_in_gateways`](Self::plug_in_gateways).
-    pub(super) fn unplug_gateways(&self, gateways: Vec<Gateway>) {
-        for Gateway { id, port, service, kept, .. } in gateways {
-            port.stop(&self.engine, id);
-            self.engine.remove_port(id);
-            drop((service, kept));
-        }
     }
 }

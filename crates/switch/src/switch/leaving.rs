@@ -9,19 +9,12 @@ use weir_limits::LEAVES_WITHIN_NS;
 
 use super::Switch;
 use crate::control::{Refusal, Response};
-use crate::upgrade::{Next, NotUp, Starter, Which};
+use crate::upgrade::{Next, NotUp, Starter, Upgrades, Which};
 
 /// The time in which each thread must show that it goes on.
 const WITHIN: Duration = Duration::from_nanos(LEAVES_WITHIN_NS);
 /// The number of a worker's ports that a message names.
 const NAMED_MAX: usize = 8;
-
-/// The means of an upgrade.
-pub(super) struct Upgrades {
-    starter: Starter,
-    /// Called with the new process's number when that process serves.
-    then: Box<dyn Fn(u32) + Send + Sync>,
-}
 
 /// The reason why the old weir continues.
 struct Failed {
@@ -60,7 +53,7 @@ impl Switch {
         // No keeper holds Xen guests' vifs, so their guests are disconnected in order.
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
         // These threads write into rings that now belong to another weir.
-        self.end_mirrors();
+        self.mirrors.lock().unwrap_or_else(|e| e.into_inner()).end();
         self.loops.end();
         let busy = self.sessions.leave();
         if busy > 0 {

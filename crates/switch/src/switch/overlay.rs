@@ -9,9 +9,7 @@ use weir_config::{
 };
 use weir_engine::logs::Logs;
 use weir_engine::{PortCounters, lock};
-use weir_fabric::{PortConfig, PortId, Vid};
-use weir_limits::EVPN_CLAIMS_MAX;
-use weir_port_tap::UplinkPort;
+use weir_fabric::PortId;
 use weir_port_vxlan::{
     ClaimsGroups, NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, VxlanPort,
 };
@@ -20,8 +18,7 @@ use weir_wire::Mac;
 use super::evpn::{Evpn, EvpnDevices};
 use super::gateways::{self, HostTaps, LeaseFiles};
 use super::keeping::Kept;
-use super::{Keeping, Switch, SwitchError, UplinkDevice};
-use crate::stats::{Limit, Limits, limits};
+use super::{Keeping, SwitchError, UplinkDevice};
 
 /// Devices that a switch opens before it gives up its privileges.
 #[derive(Default)]
@@ -86,7 +83,7 @@ pub(super) struct Overlay {
     pub(super) kept: Option<Kept>,
 }
 
-fn port_name() -> PortName {
+pub(super) fn port_name() -> PortName {
     OverlayConfig::PORT_NAME.parse().expect("a constant that is a valid name")
 }
 
@@ -112,7 +109,7 @@ impl Overlay {
     }
 }
 
-fn specs(networks: &Networks) -> Vec<NetworkSpec> {
+pub(super) fn specs(networks: &Networks) -> Vec<NetworkSpec> {
     let spec = |(number, _, network): (u16, _, &OverlayNetwork)| NetworkSpec {
         number,
         vni: network.vni.get(),
@@ -153,76 +150,6 @@ impl Disputed {
     }
 }
 
-fn claims_groups(peers: GbpPeers) -> Option<ClaimsGroups> {
+pub(super) fn claims_groups(peers: GbpPeers) -> Option<ClaimsGroups> {
     (peers != GbpPeers::None).then(|| Arc::new(move |host| peers.has(host)) as ClaimsGroups)
-}
-
-impl Switch {
-    /// Adds the overlay, whose sockets are open.
-    pub(super) fn plug_in_overlay(
-        &self,
-        sockets: OverlaySockets,
-        evpn: Option<EvpnDevices>,
-    ) -> Result<(), SwitchError> {
-        let Some(overlay) = &self.networks.overlay else { return Ok(()) };
-        let name = port_name();
-        let kept = self.keeper.keep_queues(&name, sockets.queues());
-        let networks = weir_port_vxlan::Networks::new(
-            &specs(&self.networks),
-            overlay.port.get(),
-            claims_groups(overlay.gbp.clone()),
-        );
-        let fdb = Arc::clone(self.engine.fabric().fdb());
-        let (mut made, fdb_entries) = (None, fdb.capacity());
-        let (id, port) = self
-            .engine
-            .add_port(PortConfig::overlay(fdb_entries), |id, counters| {
-                made = Some(Arc::clone(&counters));
-                Arc::new(VxlanPort::new(name.to_string(), id, sockets, networks, fdb, counters))
-            })
-            .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        self.engine.set_mtu(id, Some(overlay.mtu.get()));
-        self.tell_group_sets(&port);
-        for (number, _) in self.networks.by_evpn() {
-            if let Some(vid) = Vid::of_network(number) {
-                self.engine.fabric().fdb().told_behind(vid, id);
-            }
-        }
-        if let Err(source) = port.start(&self.engine, id) {
-            self.engine.remove_port(id);
-            return Err(SwitchError::Watch { name, source });
-        }
-        let (local, udp_port) = (overlay.local, overlay.port);
-        tracing::info!(port = %id, %local, %udp_port, mtu = %overlay.mtu, "overlay added");
-        self.manager.set_overlay(Arc::clone(&port));
-        let counters = made.unwrap_or_default();
-        let evpn = evpn.map(|devices| self.join_fabric(devices, id, &port)).transpose()?;
-        self.ports().overlay =
-            Some(Overlay { name, id, port, counters, evpn, disputed: Arc::default(), kept });
-        Ok(())
-    }
-
-    /// Limits on addresses of other hosts, in all and in each network.
-    pub(super) fn overlay_limits(&self, overlay: &Overlay) -> Limits {
-        let id = overlay.id;
-        let mut all = limits([("addresses", self.addresses(id))]);
-        if let Some(evpn) = &overlay.evpn {
-            let claims = Limit::new(evpn.shown().claims, EVPN_CLAIMS_MAX);
-            all.extend(limits([("claims", claims)]));
-        }
-        all.extend(self.networks.of_overlay().filter_map(|(number, network, _)| {
-            let known = self.engine.fabric().fdb().learned_in(Vid::of_network(number)?);
-            let limit = Limit::new(known, self.engine.fabric().fdb().per_network_max());
-            Some((format!("addresses_{}", network.name), limit))
-        }));
-        all
-    }
-
-    /// Undoes [`plug_in_overlay`](Self::plug_in_overlay).
-    pub(super) fn unplug_overlay(&self, mut overlay: Overlay) {
-        overlay.evpn.take();
-        overlay.port.stop(&self.engine, overlay.id);
-        self.engine.remove_port(overlay.id);
-        drop(overlay.kept);
-    }
 }

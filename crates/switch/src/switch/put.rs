@@ -6,12 +6,12 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Map, Value};
 use weir_config::reload::{KeyDifference, shown_vif, vif_difference};
 use weir_config::{
-    Defaults, PortName, SocketPath, TemplateName, Templates, VifConfig, mirror_note,
+    Defaults, PortName, SocketPath, TemplateName, Templates, VifChanges, VifConfig, mirror_note,
 };
 use weir_engine::guest::{PortInfo, State};
 
 use super::settings::Settings;
-use super::{Link, Ports, Switch, Vif, failed, port_state, refused, xen};
+use super::{Link, Ports, Switch, Vif, failed, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
 
 /// The changes of an interface.
@@ -34,6 +34,26 @@ impl Vif {
 }
 
 impl Switch {
+    pub(super) fn vif_set(&self, name: &PortName, changes: VifChanges) -> Response {
+        let keeper = self.keeper_socket();
+        let mut ports = self.ports();
+        let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
+            return ports.no_such_vif(name);
+        };
+        let mut config = ports.vifs[index].config.clone();
+        self.networks.unsettle(&mut config);
+        let sizes = changes.queues.is_some();
+        changes.apply(&mut config);
+        match self.becomes(&mut ports, keeper.as_ref(), index, config) {
+            Err(refusal) => *refusal,
+            // Of a number that waits for the front end is told again.
+            Ok(Changed { note, .. }) => {
+                let waits = || ports.vifs[index].queue_pairs().note().filter(|_| sizes);
+                note.or_else(waits).map_or(Response::Ok, |note| Response::Noted { note })
+            }
+        }
+    }
+
     /// An interface, setting by setting.
     pub(super) fn vif_show(&self, name: &PortName) -> Response {
         let source = self.source();
@@ -53,7 +73,7 @@ impl Switch {
         let PortInfo { state, stop_reason, .. } = vif.port.info();
         let shown = VifShown {
             name: name.clone(),
-            state: port_state(state),
+            state: state.into(),
             stopped_reason: stop_reason.filter(|_| state == State::Stopped),
             origin: vif.origin(),
             settings: shown_vif(&vif.config, file, &self.templates(), &self.networks, budget),

@@ -3,20 +3,19 @@
 //! Steps that can fail come first: sockets and devices are opened before anything is changed. If a later step fails,
 //! the steps before it are undone.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
 use weir_config::{
     Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
-    SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, XenConfig, read_text,
+    SocketRole, Templates, UplinkConfig, UplinkKind, VifConfig, read_text,
 };
 use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::{Kind, Share};
 
-use super::settings::Settings;
+use super::settings::{Listed, Source};
 use super::{
     Link, Meeting, Prepared, Switch, SwitchError, Uplink, UplinkDevice, Vif, failed, port_rules,
 };
@@ -24,30 +23,6 @@ use crate::control::{ReloadOutcome, Response};
 use crate::events::{self, Event, ReloadNews};
 use crate::helper::Hands;
 use crate::manager;
-
-/// The configuration from which the switch was set up.
-pub(super) struct Source {
-    /// The configuration file's absolute path.
-    file: Option<PathBuf>,
-    defaults: Defaults,
-    /// The settings of the switch, including changes made since.
-    switch: SwitchConfig,
-    xen: Option<XenConfig>,
-    may_pin: bool,
-    /// Ports as weir's own file defined them when weir last read it. Differences from them were set since.
-    pub(super) listed: Listed,
-}
-
-/// The ports of a file, see [`Source::listed`].
-#[derive(Default)]
-pub(super) struct Listed {
-    pub(super) vifs: Vec<VifConfig>,
-    pub(super) uplinks: Vec<UplinkConfig>,
-    /// Vifs of Xen guests, as `[xen]` and the toolstack define them.
-    pub(super) xen: Vec<VifConfig>,
-    /// Run-time settings, from another weir, of Xen guests' vifs that do not exist yet.
-    pub(super) left: BTreeMap<String, Settings>,
-}
 
 /// A configuration compared with the running switch.
 struct Compared {
@@ -613,7 +588,7 @@ impl Switch {
         let index = ports.uplinks.iter().position(|uplink| uplink.config.name == *name);
         let Some(uplink) = index.map(|index| ports.uplinks.remove(index)) else { return };
         drop(ports);
-        self.end_mirror(name);
+        self.mirrors.lock().unwrap_or_else(|e| e.into_inner()).end_of(name);
         self.manager.remove_uplink(name);
         self.loops.remove(uplink.id);
         uplink.port.stop(&self.engine, uplink.id);

@@ -2,13 +2,17 @@
 //! port that they have closed.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use weir_config::{Config, FilterRule, PortName, UplinkConfig, VifConfig, VlanMode, Whole, filter};
+use weir_config::{
+    Config, Defaults, FilterRule, PortName, SwitchConfig, UplinkConfig, VifConfig, VlanMode, Whole,
+    XenConfig, filter,
+};
 
-use super::Noted;
+use super::noted::Noted;
 
 /// Fields that are groups of keys: each key in a group is set by itself.
 const GROUPS: [&str; 4] = ["storm", "guarding", "sharing", "receive"];
@@ -97,6 +101,30 @@ fn fields<T: Serialize>(port: &T) -> serde_json::Result<Map<String, Value>> {
         Value::Object(fields) => Ok(fields),
         _ => Ok(Map::new()),
     }
+}
+
+/// The configuration from which the switch was set up.
+pub(super) struct Source {
+    /// The configuration file's absolute path.
+    pub(super) file: Option<PathBuf>,
+    pub(super) defaults: Defaults,
+    /// The settings of the switch, including changes made since.
+    pub(super) switch: SwitchConfig,
+    pub(super) xen: Option<XenConfig>,
+    pub(super) may_pin: bool,
+    /// Ports as weir's own file defined them when weir last read it. Differences from them were set since.
+    pub(super) listed: Listed,
+}
+
+/// The ports of a file, see [`Source::listed`].
+#[derive(Default)]
+pub(super) struct Listed {
+    pub(super) vifs: Vec<VifConfig>,
+    pub(super) uplinks: Vec<UplinkConfig>,
+    /// Vifs of Xen guests, as `[xen]` and the toolstack define them.
+    pub(super) xen: Vec<VifConfig>,
+    /// Run-time settings, from another weir, of Xen guests' vifs that do not exist yet.
+    pub(super) left: BTreeMap<String, Settings>,
 }
 
 /// A port whose settings cannot be applied.

@@ -12,8 +12,8 @@ use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
 use weir_limits::{
-    GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX,
-    MULTICAST_SHOWN, PORTS_MAX,
+    EVPN_CLAIMS_MAX, GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX,
+    MEMORY_TOTAL_MAX, MULTICAST_SHOWN, PORTS_MAX,
 };
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
@@ -42,6 +42,22 @@ use crate::watchdog::{Still, still};
 const PLACEMENT: &str = "placement";
 
 impl Switch {
+    /// Limits on addresses of other hosts, in all and in each network.
+    pub(super) fn overlay_limits(&self, overlay: &Overlay) -> Limits {
+        let id = overlay.id;
+        let mut all = limits([("addresses", self.addresses(id))]);
+        if let Some(evpn) = &overlay.evpn {
+            let claims = Limit::new(evpn.shown().claims, EVPN_CLAIMS_MAX);
+            all.extend(limits([("claims", claims)]));
+        }
+        all.extend(self.networks.of_overlay().filter_map(|(number, network, _)| {
+            let known = self.engine.fabric().fdb().learned_in(Vid::of_network(number)?);
+            let limit = Limit::new(known, self.engine.fabric().fdb().per_network_max());
+            Some((format!("addresses_{}", network.name), limit))
+        }));
+        all
+    }
+
     /// Explains the policies of an interface, the state of an uplink, or the placement of workers.
     pub(super) fn vif_explain(&self, name: &PortName) -> Response {
         let ports = self.ports();
@@ -73,7 +89,7 @@ impl Switch {
         let PortInfo { state, silent, .. } = vif.port.info();
         let explanation = VifExplanation {
             name: name.clone(),
-            state: port_state(state),
+            state: state.into(),
             blocked: self.block_of(id),
             silent: silent.into_iter().map(Into::into).collect(),
             latency_budget_ns: self.budget(&vif.config).ns(),
@@ -333,7 +349,7 @@ impl Switch {
         });
         let vifs = ports.vifs.iter().map(|vif| {
             let PortInfo { state, stop_reason, opened, failed, .. } = vif.port.info();
-            let state = port_state(state);
+            let state = PortState::from(state);
             let counted = counted(vif.port.interface().counters());
             (vif.config.name.clone(), PortGlance { state, stop_reason, opened, failed, ..counted })
         });
@@ -442,7 +458,7 @@ impl Switch {
     fn vif_stats(&self, vif: &Vif) -> PortStats {
         let info = vif.port.info();
         let mut stats = PortStats::new(vif.config.name.clone(), PortKind::Vif);
-        stats.state = port_state(info.state);
+        stats.state = info.state.into();
         stats.blocked = self.block_of(vif.port.id());
         stats.sessions = SessionStats {
             opened: info.opened,
@@ -589,14 +605,4 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     stats.kick_pauses = counters.kick_pauses.get();
     stats.window_violations = counters.window_violations.get();
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
-}
-
-pub(super) fn port_state(state: State) -> PortState {
-    match state {
-        State::Waiting => PortState::Waiting,
-        State::Connected => PortState::Connected,
-        State::Halted => PortState::Halted,
-        State::Running => PortState::Running,
-        State::Stopped => PortState::Stopped,
-    }
 }

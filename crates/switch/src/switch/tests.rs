@@ -5,7 +5,7 @@ mod limits;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_config::{Config, Defaults, Setting};
+use weir_config::{Config, Defaults, Setting, VifChanges};
 use weir_vif::{Options as VifOptions, QueuePair, Vif as Guest};
 use weir_wire::{Mac, Offload};
 

@@ -10,7 +10,7 @@ use weir_engine::guest::PortInfo;
 use weir_fabric::{Claim, PortId, Reach, Vid};
 use weir_port_vxlan::Heard;
 
-use super::{Overlay, Switch, Uplink, Vif, port_state};
+use super::{Overlay, Switch, Uplink, Vif};
 use crate::control::Response;
 use crate::explain::{
     HostHeard, OverlayExplanation, OverlayNetworkExplanation, TrafficExplanation,
@@ -21,7 +21,7 @@ impl Switch {
     pub(super) fn vif_traffic(&self, vif: &Vif) -> TrafficExplanation {
         let PortInfo { state, stop_reason, .. } = vif.port.info();
         TrafficExplanation {
-            state: port_state(state),
+            state: state.into(),
             last_error: stop_reason,
             ..self.traffic(vif.port.id(), &vif.config.vlan, vif.port.interface().counters())
         }

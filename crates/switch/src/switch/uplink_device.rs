@@ -6,15 +6,16 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use weir_config::{UplinkConfig, UplinkKind};
+use weir_config::{Networks, UplinkConfig, UplinkKind};
 use weir_evpn::Links;
 use weir_fabric::VlanMode;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_stream::{Keep, StreamDevice, StreamOptions, leads_to};
 use weir_port_tap::{Tap, TapOptions};
+use weir_port_vhost::Dial;
 use weir_port_xdp::{XdpInterface, XdpOptions};
 
-use super::{Keeping, Switch, SwitchError, tap_mac};
+use super::{Keeping, SwitchError, tap_mac};
 use crate::nat::{HostInterface, check_bridge, check_others};
 
 /// An open device of an uplink.
@@ -137,31 +138,30 @@ fn addresses_of(config: &UplinkConfig) -> Vec<IpNet> {
     all.map(|address| address.get()).collect()
 }
 
-impl Switch {
-    /// The device of a stream uplink, which connects by itself.
-    pub(super) fn stream_of(
-        &self,
-        config: &UplinkConfig,
-        left: Option<OwnedFd>,
-        keep: Keep,
-    ) -> Result<StreamDevice, SwitchError> {
-        // Only the port of an untagged network reaches gvproxy, which looks into no tags.
-        let untagged = match config.port_config(&self.networks).vlan {
-            VlanMode::Access(vid) => Some(vid),
-            VlanMode::Trunk { native, .. } => native,
-            VlanMode::Networks => None,
-        };
-        let mut gateways = self.networks.with_gateway();
-        let has_own = gateways.any(|(vid, _, own)| own.dhcp.is_some() && Some(vid) == untagged);
-        let options = StreamOptions {
-            name: config.name.to_string(),
-            peer: config.device(),
-            mtu: config.mtu().get(),
-            host_access: config.host_access.unwrap_or_default(),
-            asks_dhcp: !has_own,
-        };
-        let (dial, path) = (self.hands.dial(), PathBuf::from(config.device()));
-        let dial = Box::new(move || dial(&path).map(OwnedFd::from));
-        StreamDevice::start(options, left, dial, keep).map_err(SwitchError::Start)
-    }
+/// The device of a stream uplink, which connects by itself, through `dial`.
+pub(super) fn stream_of(
+    config: &UplinkConfig,
+    left: Option<OwnedFd>,
+    keep: Keep,
+    networks: &Networks,
+    dial: Dial,
+) -> Result<StreamDevice, SwitchError> {
+    // Only the port of an untagged network reaches gvproxy, which looks into no tags.
+    let untagged = match config.port_config(networks).vlan {
+        VlanMode::Access(vid) => Some(vid),
+        VlanMode::Trunk { native, .. } => native,
+        VlanMode::Networks => None,
+    };
+    let mut gateways = networks.with_gateway();
+    let has_own = gateways.any(|(vid, _, own)| own.dhcp.is_some() && Some(vid) == untagged);
+    let options = StreamOptions {
+        name: config.name.to_string(),
+        peer: config.device(),
+        mtu: config.mtu().get(),
+        host_access: config.host_access.unwrap_or_default(),
+        asks_dhcp: !has_own,
+    };
+    let path = PathBuf::from(config.device());
+    let dial = Box::new(move || dial(&path).map(OwnedFd::from));
+    StreamDevice::start(options, left, dial, keep).map_err(SwitchError::Start)
 }

@@ -301,12 +301,6 @@ fn help(error: &io::Error) -> Option<String> {
     Some(text.into())
 }
 
-/// The refusal of `weir vif del` for a vif that the toolstack has attached.
-pub(super) fn not_ours_to_remove(vif: &VifConfig) -> Response {
-    let message = format!("{} is a Xen guest's interface", vif.name);
-    Response::refused(message, "`xl network-detach DOMAIN DEVID` removes it".to_owned())
-}
-
 /// The refusal of `weir vif add --may-exist` for a vif that the toolstack has attached.
 pub(super) fn not_ours_to_put(vif: &VifConfig) -> Response {
     let message = format!("{} is a Xen guest's interface", vif.name);

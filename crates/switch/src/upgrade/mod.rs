@@ -35,6 +35,13 @@ pub use starter::{Starter, run_if_asked};
 /// The argument of a weir that replaces another one, which is at the other end of its standard input.
 pub const FLAG: &str = "--take-over";
 
+/// The means of an upgrade.
+pub(crate) struct Upgrades {
+    pub(crate) starter: Starter,
+    /// Called with the new process's number when that process serves.
+    pub(crate) then: Box<dyn Fn(u32) + Send + Sync>,
+}
+
 /// A message of the new weir to the old one. Both may be of different releases: messages are added, and none changes.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromNew {

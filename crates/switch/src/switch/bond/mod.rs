@@ -21,7 +21,7 @@ use weir_fabric::{Claim, PortId};
 use weir_limits::{BOND_ANNOUNCED_MAX, BOND_ASK_NS, BOND_LACP_PAUSE_NS};
 use weir_wire::{Mac, rarp};
 
-use super::{Ports, Switch, SwitchError};
+use super::SwitchError;
 use crate::stats::{BondStats, BondUplinkStats};
 use choice::{Places, has};
 use lacp::{Lacp, SLOW_PROTOCOLS};
@@ -39,9 +39,9 @@ const RETRY_NS: u64 = 1_000_000_000;
 
 /// An uplink of a bond.
 #[derive(Clone, Debug)]
-struct Uplink {
-    name: PortName,
-    id: PortId,
+pub(super) struct Uplink {
+    pub(super) name: PortName,
+    pub(super) id: PortId,
 }
 
 /// The uplinks that carry frames, and why.
@@ -259,7 +259,7 @@ impl Drop for Bond {
 
 impl Bond {
     /// Begins to carry frames by `uplinks`, and by those in `noted` if it has the choice.
-    fn start(
+    pub(super) fn start(
         config: &UplinkConfig,
         id: PortId,
         port: &Arc<BondPort>,
@@ -337,46 +337,4 @@ pub(super) fn bonded(uplinks: &[UplinkConfig]) -> BTreeMap<PortName, PortName> {
         members.map(|name| (name.clone(), bond.name.clone())).collect::<Vec<_>>()
     };
     uplinks.iter().flat_map(of).collect()
-}
-
-impl Switch {
-    /// Adds a bond of uplinks that are ports already.
-    pub(super) fn plug_in_bond(
-        &self,
-        config: &UplinkConfig,
-        links: Links,
-    ) -> Result<(), SwitchError> {
-        let (uplinks, senders, mtu) = {
-            let ports = self.ports();
-            let named = || members(&ports, config).into_iter();
-            let uplinks: Vec<_> =
-                named().map(|it| Uplink { name: it.config.name.clone(), id: it.id }).collect();
-            let senders: Vec<_> = named().map(|it| Arc::clone(&it.port)).collect();
-            let mtu = named().filter_map(|it| it.config.mtu_held()).map(|mtu| mtu.get()).min();
-            (uplinks, senders, mtu)
-        };
-        let name = config.name.to_string();
-        let make = |counters| BondPort::new(name, senders, counters);
-        let port = self.plug(config, None, make)?;
-        let id = {
-            let ports = self.ports();
-            ports.uplinks.iter().find(|it| it.config.name == config.name).map(|it| it.id)
-        };
-        let Some(id) = id else { return Ok(()) };
-        self.engine.set_mtu(id, mtu);
-        let noted = self.keeper.noted().carriers.get(config.name.as_str());
-        let noted = noted.map_or(&[][..], Vec::as_slice);
-        let bond = Bond::start(config, id, &port, uplinks, noted, &self.engine, links)?;
-        let mut ports = self.ports();
-        if let Some(uplink) = ports.uplinks.iter_mut().find(|it| it.id == id) {
-            uplink.bond = Some(bond);
-        }
-        Ok(())
-    }
-}
-
-/// The uplinks of a bond, in its order.
-fn members<'p>(ports: &'p Ports, bond: &UplinkConfig) -> Vec<&'p super::Uplink> {
-    let find = |name: &PortName| ports.uplinks.iter().find(|it| it.config.name == *name);
-    bond.members().iter().filter_map(find).collect()
 }

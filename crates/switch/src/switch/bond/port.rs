@@ -25,7 +25,7 @@ pub(in crate::switch) struct BondPort {
 
 impl BondPort {
     /// A port that sends by `uplinks`, as soon as some of them [carry](Self::carry) frames.
-    pub(super) fn new(
+    pub(in crate::switch) fn new(
         name: String,
         uplinks: Vec<Arc<dyn UplinkPort>>,
         counters: Arc<PortCounters>,

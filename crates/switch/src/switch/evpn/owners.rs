@@ -12,8 +12,6 @@ use weir_limits::{EVPN_CLAIMS_MAX, EVPN_CLAIMS_PER_NETWORK};
 use weir_port_vxlan::{Sighting, VxlanPort};
 use weir_wire::Mac;
 
-use super::Shown;
-
 /// IP addresses that are configured for one station, which are those of interfaces with a source guard.
 #[derive(Debug, Default)]
 pub(in crate::switch) struct ConfiguredOwners(Mutex<BTreeMap<PortId, Vec<(Owned, Mac)>>>);
@@ -51,6 +49,19 @@ impl ConfiguredOwners {
     pub(in crate::switch) fn remove(&self, id: PortId) {
         self.all().remove(&id);
     }
+}
+
+/// The thread's state of IP addresses, to be shown.
+#[derive(Debug, Default)]
+pub(in crate::switch) struct Shown {
+    /// IP addresses of this host's stations that are announced to FRR.
+    pub(in crate::switch) here: BTreeMap<Owned, Mac>,
+    /// IP addresses that this host's stations have claimed.
+    pub(in crate::switch) claims: usize,
+    /// Times that two stations have claimed the same IP address.
+    pub(in crate::switch) contested: u64,
+    /// Claims that were refused because there was no room.
+    pub(in crate::switch) refused: u64,
 }
 
 /// The thread's state of this host's IP addresses.
