@@ -6,9 +6,7 @@ use std::path::Path;
 use rustix::net::sockopt;
 use weir_api::Client;
 use weir_config::{SocketMode, SocketRole, VifConfig};
-use weir_doctor::{Permissions, look_at_socket};
-
-use crate::domain::{Domain, DomainError};
+use weir_doctor::{Closed, Permissions, look_at_socket};
 
 /// A directory that libvirt gives to the user and the group of its QEMU when it starts.
 const OF_QEMU: &str = "/var/lib/libvirt/qemu";
@@ -20,9 +18,9 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// The account of libvirt's QEMU; `None` if the domain has another one, or libvirt was never started.
-    pub(super) fn of(domain: &Domain) -> Option<Self> {
-        if domain.has_own_account {
+    /// The account of libvirt's QEMU; `None` if the domain `has_own` one, or libvirt was never started.
+    pub(super) fn of_qemu(has_own: bool) -> Option<Self> {
+        if has_own {
             return None;
         }
         let directory = std::fs::metadata(OF_QEMU).ok()?;
@@ -37,24 +35,26 @@ pub(super) fn owner_of_sockets(client: &Client) -> Option<(u32, u32)> {
     Some((peer.uid.as_raw(), peer.gid.as_raw()))
 }
 
+/// The socket of an interface that a user may not open.
+pub(super) struct Shut {
+    pub(super) name: String,
+    pub(super) closed: Closed,
+    pub(super) user: u32,
+}
+
 /// Refuses sockets that `account` may not open. `owner` will have those that are not there yet.
 pub(super) fn refuse_closed(
     vifs: &[VifConfig],
     account: &Account,
     owner: Option<(u32, u32)>,
-) -> Result<(), DomainError> {
+) -> Result<(), Shut> {
     for vif in vifs.iter().filter(|vif| vif.mode == SocketRole::Server) {
         let mode = vif.socket_mode.unwrap_or(SocketMode::OWNER).bits();
         let unmade = owner.map(|(user, group)| Permissions { mode, user, group });
         let path: &Path = vif.socket.as_path();
         let Some(socket) = look_at_socket(path, unmade) else { continue };
         if let Some(closed) = socket.closed_to(path, account.user, &account.groups) {
-            return Err(DomainError::Closed {
-                name: vif.name.to_string(),
-                mend: closed.mend("leave `socket_mode` of the <vif> out"),
-                closed,
-                user: account.user,
-            });
+            return Err(Shut { name: vif.name.to_string(), closed, user: account.user });
         }
     }
     Ok(())

@@ -90,8 +90,9 @@ pub(super) fn check(
     let mut client = Client::connect(defaults.control.as_path())?;
     let running = client.vifs()?;
     refuse_taken(&vifs, &running, &domain.owner)?;
-    if let Some(account) = Account::of(&domain) {
-        refuse_closed(&vifs, &account, access::owner_of_sockets(&client))?;
+    if let Some(account) = Account::of_qemu(domain.has_own_account) {
+        refuse_closed(&vifs, &account, access::owner_of_sockets(&client))
+            .map_err(DomainError::from)?;
     }
     for vif in vifs {
         let own = running.iter().find(|it| it.config.name == vif.name);

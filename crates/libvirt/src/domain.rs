@@ -13,6 +13,7 @@ use weir_doctor::Closed;
 use weir_limits as limits;
 use weir_text::plain::plain_short;
 
+use crate::access::Shut;
 use crate::{LibvirtError, PATIENCE, connect};
 
 /// The namespace of weir's elements in a domain.
@@ -133,6 +134,17 @@ pub enum DomainError {
         /// The reason.
         error: ValueError,
     },
+}
+
+impl From<Shut> for DomainError {
+    fn from(Shut { name, closed, user }: Shut) -> Self {
+        Self::Closed {
+            name,
+            mend: closed.mend("leave `socket_mode` of the <vif> out"),
+            closed,
+            user,
+        }
+    }
 }
 
 /// The parts of a domain that concern weir.

@@ -161,8 +161,8 @@ fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     for vif in &wanted {
         client.put_vif(vif)?;
     }
-    if let Some(account) = Account::of(domain)
-        && let Err(closed) = refuse_closed(&wanted, &account, None)
+    if let Some(account) = Account::of_qemu(domain.has_own_account)
+        && let Err(closed) = refuse_closed(&wanted, &account, None).map_err(DomainError::from)
     {
         remove_all(&mut client, &domain.owner)?;
         return Err(closed.into());

@@ -225,7 +225,8 @@ fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it(
     let vif = added("web0", &[&format!("socket={}", path.display()), "socket_mode=0660"]);
     let said = |user, groups: &[u32], owner| {
         let account = access::Account { user, groups: groups.to_vec() };
-        refuse_closed(std::slice::from_ref(&vif), &account, owner).map_err(|it| sentence(&it))
+        refuse_closed(std::slice::from_ref(&vif), &account, owner)
+            .map_err(|it| sentence(&DomainError::from(it)))
     };
     // Nobody has made the socket yet: it will have the group of weir.
     let closed = said(64_055, &[64_055, 108], Some((0, 0))).unwrap_err();
