@@ -42,7 +42,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     (
         "docs/guide/proxmox.md",
         "",
-        "it takes Proxmox VE; cli/tests/plugged.rs calls this hook as Proxmox VE does",
+        "it takes Proxmox VE; cli/tests/plugged calls this hook as Proxmox VE does",
     ),
     ("docs/guide/migration.md", "migrate -d", "the same, by QEMU's other monitor"),
     (

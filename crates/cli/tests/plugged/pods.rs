@@ -6,59 +6,34 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-use tempfile::TempDir;
 use weir_testing::{eventually, is_root};
+
+use super::{Host, text};
 
 /// The path of a volume below the kubelet's directory.
 const VOLUME: &str =
     "pods/45483214-7a48-4ccd-984e-90eeeb27086e/volumes/kubernetes.io~empty-dir/shared-dir";
 
-struct Host {
-    weir: Child,
-    dir: TempDir,
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.weir.kill();
-        let _ = self.weir.wait();
-    }
+fn start() -> Host {
+    Host::with(|dir| {
+        let client_dir = dir.join("node");
+        format!("[switch]\nworkers = 1\nallow_symlinks = true\nclient_dir = {client_dir:?}\n")
+    })
 }
 
 impl Host {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (config, control) = (dir.path().join("weir.toml"), dir.path().join("control.sock"));
-        let text = format!(
-            "[switch]\nworkers = 1\ncontrol = {control:?}\nallow_symlinks = true\nclient_dir = {:?}\n",
-            dir.path().join("node")
-        );
-        fs::write(&config, text).unwrap();
-        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
-        let weir = weir.arg("run").arg(&config).stderr(Stdio::null()).spawn().unwrap();
-        let host = Self { weir, dir };
-        eventually("weir answers", || host.weir(&["vif", "list"]).0.then_some(()));
-        host
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
-    }
-
-    fn weir(&self, arguments: &[&str]) -> (bool, String) {
-        let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
-        let output =
-            weir.arg("--control").arg(self.path("control.sock")).args(arguments).output().unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8(said).unwrap())
+    /// True if `weir` did so, and what it said.
+    fn tells(&self, arguments: &[&str]) -> (bool, String) {
+        let output = self.weir(arguments);
+        (output.status.success(), text(&output))
     }
 
     fn add(&self, socket: &Path) -> (bool, String) {
         let socket = format!("socket={}", socket.display());
-        self.weir(&["vif", "add", "pod", "mode=client", &socket, "by=pod", "--may-exist"])
+        self.tells(&["vif", "add", "pod", "mode=client", &socket, "by=pod", "--may-exist"])
     }
 }
 
@@ -84,7 +59,7 @@ fn served(monitor: &UnixListener) -> UnixStream {
 
 #[test]
 fn a_monitor_in_a_pod_comes_late_goes_and_comes_again() {
-    let host = Host::start();
+    let host = start();
     let (kubelet, shown) = (host.path("node/kubelet"), host.path("node/sockets"));
     fs::create_dir_all(&kubelet).unwrap();
     symlink(kubelet.join(VOLUME), &shown).unwrap();
@@ -105,20 +80,20 @@ fn a_monitor_in_a_pod_comes_late_goes_and_comes_again() {
     }
 
     // The pod has gone, and another comes: its controller names a path through the operator's link.
-    assert!(host.weir(&["vif", "del", "pod", "--if-exists"]).0);
+    assert!(host.tells(&["vif", "del", "pod", "--if-exists"]).0);
     let (good, said) = host.add(&shown.join("pod.sock"));
     assert!(good, "{said}");
     let monitor = listen(&kubelet.join(VOLUME));
     served(&monitor);
-    assert!(host.weir(&["vif", "del", "pod"]).0);
-    assert!(host.weir(&["vif", "del", "pod", "--if-exists"]).0);
-    assert!(!host.weir(&["vif", "list"]).1.contains("pod"));
+    assert!(host.tells(&["vif", "del", "pod"]).0);
+    assert!(host.tells(&["vif", "del", "pod", "--if-exists"]).0);
+    assert!(!host.tells(&["vif", "list"]).1.contains("pod"));
 }
 
 #[test]
 fn the_lines_of_the_page_are_for_such_a_node() {
-    let host = Host::start();
-    let page = include_str!("../../../docs/guide/kubevirt.md");
+    let host = start();
+    let page = include_str!("../../../../docs/guide/kubevirt.md");
     let blocks = weir_testing::document::blocks(page);
     let script = blocks.iter().find(|block| block.run_by.is_some()).unwrap().lines.join("\n");
     let weir =
@@ -127,9 +102,9 @@ fn the_lines_of_the_page_are_for_such_a_node() {
     let script =
         script.replace("\nweir ", &format!("\n{weir} ")).replace("/var/lib/kubelet/pods", &pods);
     let output = Command::new("bash").args(["-euxc", &script]).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let said = text(&output);
     assert!(output.status.success() && said.contains("web0: added"), "{said}");
-    assert!(!host.weir(&["vif", "list"]).1.contains("web0"));
+    assert!(!host.tells(&["vif", "list"]).1.contains("web0"));
 }
 
 #[test]
@@ -137,10 +112,10 @@ fn a_confined_weir_says_at_once_that_it_may_not_connect() {
     if !is_root("only a weir with privileges gives them up") {
         return;
     }
-    let host = Host::start();
+    let host = start();
     for elsewhere in ["elsewhere/pod.sock", "node/../elsewhere/pod.sock", "nodes/pod.sock"] {
         let (good, said) = host.add(&host.path(elsewhere));
         assert!(!good && said.contains("may not connect") && said.contains("client_dir"), "{said}");
     }
-    assert!(!host.weir(&["vif", "list"]).1.contains("pod"));
+    assert!(!host.tells(&["vif", "list"]).1.contains("pod"));
 }

@@ -1,5 +1,7 @@
 //! Programs of others that make interfaces of a running weir: the hook script of Proxmox VE, called as `HOOK VMID
-//! PHASE`, in order and out of order, and the Python client.
+//! PHASE`, in order and out of order, the Python client, and a controller of pods.
+
+mod pods;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +14,7 @@ use tempfile::TempDir;
 use weir_testing::{eventually, has};
 
 /// The script that an administrator installs.
-const HOOK: &str = include_str!("../../../examples/proxmox/hook");
+const HOOK: &str = include_str!("../../../../examples/proxmox/hook");
 
 const CONFIG: &str = "[switch]\nworkers = 1\n[vif.file]\n\
                       [template.tenant]\nvlan = 10\nrate = \"1Gbit\"\nsocket_mode = \"0660\"\n";
@@ -32,10 +34,16 @@ impl Drop for Host {
 
 impl Host {
     fn start() -> Self {
+        Self::with(|_| CONFIG.to_owned())
+    }
+
+    /// A host whose configuration has no `control`, and is one for this directory.
+    fn with(config: impl FnOnce(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         let control = path("control.sock");
-        let config = CONFIG.replace("[switch]", &format!("[switch]\ncontrol = {control:?}"));
+        let config =
+            config(dir.path()).replace("[switch]", &format!("[switch]\ncontrol = {control:?}"));
         fs::write(path("weir.toml"), config).unwrap();
         fs::create_dir(path("machines")).unwrap();
         let program = format!("{} --control {}", env!("CARGO_BIN_EXE_weir"), control.display());
@@ -288,7 +296,7 @@ fn the_python_client_is_that_of_the_description_and_works() {
     let output = generate.arg(client.join("generate.py")).stdin(description).output().unwrap();
     let written = fs::read(client.join("weir.py")).unwrap();
     assert!(output.status.success() && output.stdout == written, "{}", text(&output));
-    let page = include_str!("../../../docs/guide/clients.md");
+    let page = include_str!("../../../../docs/guide/clients.md");
     let shown = weir_testing::document::blocks(page);
     let shown = shown.iter().find(|block| block.language == "python").unwrap().lines.join("\n");
     let host = Host::start();
