@@ -175,18 +175,10 @@ pub fn port_rules(rules: &[FilterRule]) -> Result<PortRules, RulesError> {
 }
 
 impl Value for Vec<FilterRule> {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key) {
-            let said = rules(section, problems);
-            if section.has(key.name) {
-                *self = said;
-            }
+    fn read(&mut self, key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+        let said = rules(section, problems);
+        if section.has(key.name) {
+            *self = said;
         }
     }
 

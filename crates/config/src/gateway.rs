@@ -266,14 +266,8 @@ impl<T: Clone> Elements<T> {
 }
 
 impl<T: FromToml + Clone + PartialEq + fmt::Display> Value for Elements<T> {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key) && section.has(key.name) {
+    fn read(&mut self, key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+        if section.has(key.name) {
             self.0 = section.list(key.name, problems);
         }
     }

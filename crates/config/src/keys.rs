@@ -98,14 +98,21 @@ impl Key {
 
 /// What one key gives, or a group of keys.
 pub(crate) trait Value: Clone + PartialEq {
-    /// Takes what the section says, of the keys that `which` chooses. What it does not say stays.
-    fn read(
+    /// Takes what the section says; what it does not say stays.
+    fn read(&mut self, key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>);
+
+    /// Takes what the section says of the keys that `which` chooses. A table asks for each of its keys.
+    fn read_chosen(
         &mut self,
         key: &Key,
         section: &mut Section<'_>,
         which: fn(&Key) -> bool,
         problems: &mut Vec<Problem>,
-    );
+    ) {
+        if which(key) {
+            self.read(key, section, problems);
+        }
+    }
 
     /// Changes the keys that `which` chooses to their values in `to`; with `from`, only keys with the value in `from`.
     fn change(&mut self, key: &Key, which: &dyn Fn(&Key) -> bool, from: Option<&Self>, to: &Self) {
@@ -124,16 +131,8 @@ pub(crate) trait Value: Clone + PartialEq {
 }
 
 impl<T: FromToml + Clone + PartialEq + Display> Value for T {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key)
-            && let Some(value) = section.value(key.name, problems)
-        {
+    fn read(&mut self, key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+        if let Some(value) = section.value(key.name, problems) {
             *self = value;
         }
     }
@@ -144,16 +143,8 @@ impl<T: FromToml + Clone + PartialEq + Display> Value for T {
 }
 
 impl<T: FromToml + Clone + PartialEq + Display> Value for Option<T> {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key) {
-            *self = section.value(key.name, problems).or(self.take());
-        }
+    fn read(&mut self, key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+        *self = section.value(key.name, problems).or(self.take());
     }
 
     fn show(&self, key: Key, rows: &mut Rows) {
@@ -293,6 +284,15 @@ macro_rules! keys {
         impl $crate::keys::Value for $table {
             fn read(
                 &mut self,
+                key: &$crate::keys::Key,
+                section: &mut $crate::section::Section<'_>,
+                problems: &mut Vec<$crate::error::Problem>,
+            ) {
+                $crate::keys::Value::read_chosen(self, key, section, |_| true, problems);
+            }
+
+            fn read_chosen(
+                &mut self,
                 _: &$crate::keys::Key,
                 section: &mut $crate::section::Section<'_>,
                 which: fn(&$crate::keys::Key) -> bool,
@@ -300,7 +300,8 @@ macro_rules! keys {
             ) {
                 $(
                     let key = $crate::keys::keys!(@key $field $says $columns);
-                    $crate::keys::Value::read(&mut self.$field, &key, section, which, problems);
+                    let field = &mut self.$field;
+                    $crate::keys::Value::read_chosen(field, &key, section, which, problems);
                 )+
             }
 
@@ -355,7 +356,8 @@ macro_rules! keys {
                 which: fn(&$crate::keys::Key) -> bool,
                 problems: &mut Vec<$crate::error::Problem>,
             ) {
-                $crate::keys::Value::read(self, &$crate::keys::Key::TABLE, section, which, problems);
+                let table = &$crate::keys::Key::TABLE;
+                $crate::keys::Value::read_chosen(self, table, section, which, problems);
             }
 
             /// The name in the file of the key whose field has this path, such as `sharing.rate`.

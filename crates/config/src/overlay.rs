@@ -535,7 +535,7 @@ pub(super) fn overlay(
         problems.push(missing(&section, "local", help));
     }
     let mut overlay = OverlayConfig::default();
-    Value::read(&mut overlay, &Key::TABLE, &mut section, |_| true, problems);
+    Value::read(&mut overlay, &Key::TABLE, &mut section, problems);
     if !section.has_good("mtu") {
         overlay.mtu = OverlayConfig::mtu_default(overlay.local);
     }
@@ -681,7 +681,7 @@ fn network(
         problems.push(problem.label(section.span.clone(), error.to_string()));
     });
     let mut keys = NetworkKeys::default();
-    Value::read(&mut keys, &Key::TABLE, &mut section, |_| true, problems);
+    Value::read(&mut keys, &Key::TABLE, &mut section, problems);
     let NetworkKeys {
         vlan,
         vni,

@@ -143,7 +143,7 @@ fn switch_table(
     let mut places = None;
     if let Some(mut section) = section {
         let control = switch.control.clone();
-        Value::read(&mut switch, &Key::TABLE, &mut section, |_| true, problems);
+        Value::read(&mut switch, &Key::TABLE, &mut section, problems);
         if defaults.control_named {
             switch.control = control;
         }

@@ -7,18 +7,10 @@ use super::values::{MirroredPorts, NetworkName, TrunkVids, Vid, VlanMode};
 use super::vif::VifConfig;
 
 impl Value for VlanMode {
-    fn read(
-        &mut self,
-        key: &Key,
-        section: &mut Section<'_>,
-        which: fn(&Key) -> bool,
-        problems: &mut Vec<Problem>,
-    ) {
-        if which(key) {
-            let said = vlan(section, problems);
-            if said != Self::Unset {
-                *self = said;
-            }
+    fn read(&mut self, _: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+        let said = vlan(section, problems);
+        if said != Self::Unset {
+            *self = said;
         }
     }
 

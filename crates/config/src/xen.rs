@@ -139,7 +139,7 @@ impl XenConfig {
     /// Reads the table.
     fn from_section(mut section: Section<'_>, problems: &mut Vec<Problem>) -> (Self, Places) {
         let mut xen = Self::default();
-        Value::read(&mut xen, &Key::TABLE, &mut section, |key| key.xen.is_none(), problems);
+        xen.read_chosen(&Key::TABLE, &mut section, |key| key.xen.is_none(), problems);
         refuse(&mut section, |_| true, problems);
         let places = section.places();
         section.finish(problems);
@@ -192,7 +192,7 @@ impl OwnVifs {
 }
 
 impl Value for OwnVifs {
-    fn read(&mut self, _: &Key, _: &mut Section<'_>, _: fn(&Key) -> bool, _: &mut Vec<Problem>) {}
+    fn read(&mut self, _: &Key, _: &mut Section<'_>, _: &mut Vec<Problem>) {}
 
     fn show(&self, _: Key, _: &mut Rows) {}
 
