@@ -40,7 +40,9 @@ pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thre
 pub use frames::drop_reason::DropReason;
 pub use frames::flow::{record_flows, symmetric_hash};
 pub use frames::inbox::Inbox;
-pub use frames::port::{Ask, Claims, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
+pub use frames::port::{
+    Ask, Claims, Delivered, Forward, Outgoing, Overlay, Port, Side, Take, Taken,
+};
 pub use frames::queue_ref::QueueRef;
 pub use frames::stats::PortCounters;
 pub use frames::{burst, egress, gro, remote, stats};

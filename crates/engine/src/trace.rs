@@ -258,7 +258,9 @@ impl Thinker<'_> {
         }
         self.mtu(port, &receiver, true)?;
         let head = self.burst.frames()[0].head.as_slice();
-        if let Some(mac) = receiver.port.answers(head, tag) {
+        if let (EgressTag::Tagged(network), Some(overlay)) = (tag, receiver.port.overlay())
+            && let Some(mac) = overlay.answers(head, network.bits())
+        {
             self.steps.push(Step::Answered { port, mac });
             return Err(Ends);
         }

@@ -10,9 +10,9 @@ use weir_engine::guest::TransmitCalls;
 use weir_engine::queue::TransmitQueue;
 use weir_engine::stats::Counter;
 use weir_engine::{
-    Ask, Claims, Delivered, Forward, Outgoing, Port, PortCounters, Side, Take, Taken,
+    Ask, Claims, Delivered, Forward, Outgoing, Overlay, Port, PortCounters, Side, Take, Taken,
 };
-use weir_fabric::{EgressTag, Fdb, PortId, Vid};
+use weir_fabric::{Fdb, PortId, Vid};
 use weir_groups::GroupId;
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::Receiver;
@@ -216,16 +216,8 @@ impl Port for VxlanPort {
         usize::from(!self.service.has_failed())
     }
 
-    fn answers(&self, head: &[u8], tag: EgressTag) -> Option<Mac> {
-        match tag {
-            EgressTag::Tagged(number) => self.would_answer(head, number.bits()),
-            EgressTag::Untagged => None,
-        }
-    }
-
-    fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16) -> bool {
-        self.tell_mtu(head, network, mtu);
-        true
+    fn overlay(&self) -> Option<&dyn Overlay> {
+        Some(self)
     }
 
     fn claims(&self) -> Option<&dyn Claims> {
@@ -234,6 +226,16 @@ impl Port for VxlanPort {
 
     fn fail(&self, reason: &str) {
         self.service.fail(reason);
+    }
+}
+
+impl Overlay for VxlanPort {
+    fn answers(&self, head: &[u8], network: u16) -> Option<Mac> {
+        self.would_answer(head, network)
+    }
+
+    fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16) {
+        self.tell_mtu(head, network, mtu);
     }
 }
 

@@ -171,16 +171,9 @@ pub trait Port: Receiver + Send + Sync {
         symmetric_hash(head)
     }
 
-    /// The MAC address of the station for which the port would answer, if the port got the frame that begins with
-    /// `head`, with this tag.
-    fn answers(&self, _head: &[u8], _tag: EgressTag) -> Option<Mac> {
+    /// The port as an overlay; `None` for any other port.
+    fn overlay(&self) -> Option<&dyn Overlay> {
         None
-    }
-
-    /// Notifies the sender of a dropped frame, which begins with `head` and is of network number `network`, that its
-    /// packets can have `mtu` bytes at most. `false` from a port that sends no such messages.
-    fn tell_too_long(&self, _head: &[u8], _network: u16, _mtu: u16) -> bool {
-        false
     }
 
     /// The groups that the port's frames claim for their senders; `None` for a port whose frames claim nothing.
@@ -195,6 +188,17 @@ pub trait Port: Receiver + Send + Sync {
     /// Notes that the port's memory kept a worker waiting for too long, the last time for `ns`. Ports without a guest's
     /// memory ignore this.
     fn blocks(&self, _ns: u64) {}
+}
+
+/// An overlay, which answers and notifies guests in place of stations on other hosts.
+pub trait Overlay {
+    /// The MAC address of the station for which the overlay would answer, if the overlay got the frame that begins with
+    /// `head`, of network number `network`.
+    fn answers(&self, head: &[u8], network: u16) -> Option<Mac>;
+
+    /// Notifies the sender of a dropped frame, which begins with `head` and is of network number `network`, that its
+    /// packets can have `mtu` bytes at most.
+    fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16);
 }
 
 /// Groups of senders on other hosts.

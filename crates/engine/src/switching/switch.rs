@@ -17,7 +17,7 @@ use crate::frames::drop_reason::DropReason;
 use crate::frames::flow::symmetric_hash;
 use crate::frames::inbox::Inbox;
 use crate::frames::per_queue::place;
-use crate::frames::port::{Delivered, Outgoing, PANICKED, Port, Side};
+use crate::frames::port::{Delivered, Outgoing, Overlay, PANICKED, Port, Side};
 use crate::frames::stats::PortCounters;
 use crate::lost::blocked;
 use crate::switching::filter::{PortRules, Rules, Verdicts, Window};
@@ -810,18 +810,17 @@ fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: 
     let now_secs = clock::secs(ingress.now_ns);
     // The overlay is searched for once. Otherwise, a guest that floods frames which are too long would cause a search
     // through all ports for each frame.
-    let mut overlay: Option<&Slot> = None;
+    let mut overlay: Option<&dyn Overlay> = None;
     for (_, frame) in (0..).zip(burst.frames()).filter(|(index, _)| over >> index & 1 != 0) {
         let head = frame.head.as_slice();
         let csum_at = frame.offload.csum().map(|csum| csum.field());
         let guard = sender.guard.as_deref();
         let may = guard.is_none_or(|it| it.check(head, frame.len, csum_at, now_secs).is_ok());
         if may && goes_on(ingress, frame, now_secs) {
-            let tells = |slot: &&Slot| slot.port.tell_too_long(head, network, mtu);
-            match overlay {
-                Some(slot) => _ = tells(&slot),
-                None => overlay = ingress.ports.iter().flatten().find(tells),
-            }
+            let find = || ingress.ports.iter().flatten().find_map(|slot| slot.port.overlay());
+            let Some(found) = overlay.or_else(find) else { return };
+            found.tell_too_long(head, network, mtu);
+            overlay = Some(found);
         }
     }
 }
@@ -829,12 +828,14 @@ fn tell_too_long(sender: &Slot, ingress: &Ingress<'_>, burst: &Burst<'_>, over: 
 /// Makes an overlay notify the senders of these frames that the frames are too long for it.
 #[cold]
 fn tell_too_long_for(receiver: &Slot, list: &List, burst: &Burst<'_>, over: u64) {
-    let Some(mtu) = receiver.frame_len_max.mtu() else { return };
+    let (Some(overlay), Some(mtu)) = (receiver.port.overlay(), receiver.frame_len_max.mtu()) else {
+        return;
+    };
     for outgoing in list.frames.iter().filter(|it| over >> it.frame & 1 != 0) {
         if let (Some(frame), EgressTag::Tagged(network)) =
             (burst.frames().get(usize::from(outgoing.frame)), outgoing.tag)
         {
-            receiver.port.tell_too_long(frame.head.as_slice(), network.bits(), mtu);
+            overlay.tell_too_long(frame.head.as_slice(), network.bits(), mtu);
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use weir_fabric::EgressTag;
 use weir_policy::steering::{Mark, Receiver, Steering};
-use weir_wire::Mac;
 
 use super::followed::Followed;
 use super::tap::Taps;
 use crate::frames::burst::{Burst, Scratch};
-use crate::frames::port::{Ask, Claims, Delivered, Forward, Outgoing, Port, Side, Take, Taken};
+use crate::frames::port::{
+    Ask, Claims, Delivered, Forward, Outgoing, Overlay, Port, Side, Take, Taken,
+};
 use crate::threads::clock;
 
 /// A wrapper of another port that copies frames as they come and go. Every method of the trait is passed on to the
@@ -122,12 +122,8 @@ impl Port for Tapped {
         self.bare.flow_hash(head)
     }
 
-    fn answers(&self, head: &[u8], tag: EgressTag) -> Option<Mac> {
-        self.bare.answers(head, tag)
-    }
-
-    fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16) -> bool {
-        self.bare.tell_too_long(head, network, mtu)
+    fn overlay(&self) -> Option<&dyn Overlay> {
+        self.bare.overlay()
     }
 
     fn claims(&self) -> Option<&dyn Claims> {
