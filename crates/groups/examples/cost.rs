@@ -1,6 +1,6 @@
 //! Judges frames of known connections in bursts of 32, as a worker does, so that callgrind can count instructions:
-//! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. The difference of two runs is the
-//! cost of the further frames.
+//! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. With 0 flows, connections of TCP
+//! are opened and closed, each with six frames. The difference of two runs is the cost of the further frames.
 
 use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rule, Table, is_like};
 use weir_limits::HEAD_LEN;
@@ -43,6 +43,9 @@ fn main() {
         generation: 0,
     };
     let mut table = Table::new(1, 0);
+    if flows == 0 {
+        return connections(&mut table, &policy, frames);
+    }
     // As many bursts as it takes until all flows have had their turn in whole bursts.
     let turns: Vec<_> = heads.iter().cycle().take(heads.len() * BURST).collect();
     for burst in turns.chunks_exact(BURST).cycle().take(frames / BURST) {
@@ -60,6 +63,41 @@ fn main() {
             }
             let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
             let judged = table.judge(&policy, Direction::Out, frame, Peer::default(), 0);
+            assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
+        }
+    }
+}
+
+/// Flags of TCP.
+const FIN: u8 = 1;
+const SYN: u8 = 2;
+const ACK: u8 = 16;
+
+/// A guest's connections, one after the other: handshake and close, as both ends send them.
+fn connections(table: &mut Table, policy: &Policy, frames: usize) {
+    use Direction::{In, Out};
+    let steps =
+        [(Out, SYN), (In, SYN | ACK), (Out, ACK), (Out, FIN | ACK), (In, FIN | ACK), (Out, ACK)];
+    for number in 0..frames / steps.len() {
+        for (direction, flags) in steps {
+            let mut head = head(0);
+            head[23] = 6;
+            head[46..48].copy_from_slice(&[0x50, flags]);
+            let own = number.to_be_bytes();
+            let (address, port) = if direction == Out { (26, 34) } else { (30, 36) };
+            head[26..34].fill(10);
+            head[36..38].copy_from_slice(&[0, 80]);
+            if direction == In {
+                head[34..36].copy_from_slice(&[0, 80]);
+            }
+            head[address..address + 4].copy_from_slice(&own[2..6]);
+            head[port..port + 2].copy_from_slice(&own[6..]);
+            let bytes = &head[..LEN];
+            if table.goes_on(policy, direction, (bytes, 0), 0) {
+                continue;
+            }
+            let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
+            let judged = table.judge(policy, direction, frame, Peer::default(), 0);
             assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
         }
     }

@@ -104,6 +104,9 @@ impl Table {
         peer: Peer<'_>,
         now_ns: u64,
     ) -> Option<Decision> {
+        if self.steps_on(policy, direction, frame, now_ns) {
+            return Some(Decision::Passes(Why::Established));
+        }
         let carried = read(frame.bytes, frame.len);
         let ends = || carried.as_ref().ok().and_then(Ends::of);
         let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
@@ -131,6 +134,33 @@ impl Table {
             self.note_refused(direction, why, (frame.vid, ends()), now_ns);
         }
         Some(decision)
+    }
+
+    /// Notes the step of a segment that goes on with a known connection, as nearly all segments do that are not plain;
+    /// `false`, and nothing has changed, of any other frame. The rules are not read, and the frame's headers not taken
+    /// apart.
+    fn steps_on(
+        &mut self,
+        policy: &Policy,
+        direction: Direction,
+        frame: Frame<'_>,
+        now_ns: u64,
+    ) -> bool {
+        let segment = plain::segment(frame.bytes, direction, frame.vid);
+        // SYN alone nearly always opens a connection.
+        let may =
+            |flags: &Flags| flags.are_valid() && (!flags.has(Flags::SYN) || flags.has(Flags::ACK));
+        let Some((key, flags)) = segment.filter(|(_, flags)| may(flags)) else { return false };
+        let now = ticks(now_ns);
+        let (place, known) = self.find(&key, now);
+        let Some(known) = known.filter(|known| known.generation == policy.generation) else {
+            return false;
+        };
+        let Step::To(state) = step(known.state, flags, known.first() == direction) else {
+            return false;
+        };
+        self.step_on(place, Known { state, seen: now, ..known });
+        true
     }
 
     fn note_refused(

@@ -53,12 +53,33 @@ fn is_plain_inside(number: u8, control: u16) -> bool {
 /// The connection that a plain frame belongs to; `None` of any other frame.
 #[inline(always)]
 pub(crate) fn key(bytes: &[u8], direction: Direction, vid: u16) -> Option<Key> {
+    key_if(bytes, direction, vid, is_plain_inside)
+}
+
+/// The connection and the flags of a segment of TCP in a frame that is plain but for its flags.
+#[inline]
+pub(crate) fn segment(bytes: &[u8], direction: Direction, vid: u16) -> Option<(Key, Flags)> {
+    let is_segment = |number, control| number == protocol::TCP && control >= OFFSET_MIN;
+    let key = key_if(bytes, direction, vid, is_segment)?;
+    let flags = bytes.get(if key.is_v6() { V6_LEN } else { V4_LEN } - INSIDE_LEN + 13)?;
+    Some((key, Flags(*flags)))
+}
+
+/// The connection of an IP packet without options and extension headers, not in fragments, if the number of its protocol
+/// and the bytes where TCP has offset and flags pass.
+#[inline(always)]
+fn key_if(
+    bytes: &[u8],
+    direction: Direction,
+    vid: u16,
+    passes: impl Fn(u8, u16) -> bool,
+) -> Option<Key> {
     let head: &[u8; V4_LEN] = bytes.first_chunk()?;
     if short(head, 12) == ethertype::IPV4 {
         let is_plain = head[14] == 0x45
             && is_long_enough(short(head, 16), V4_LEN - 14)
             && half(head, 20) & V4_PART == 0
-            && is_plain_inside(head[23], short(head, 46));
+            && passes(head[23], short(head, 46));
         let turn = u32::from(direction == Direction::In);
         let addresses = word(head, 26).rotate_left(32 * turn);
         let ports = half(head, 34).rotate_left(16 * turn);
@@ -68,7 +89,7 @@ pub(crate) fn key(bytes: &[u8], direction: Direction, vid: u16) -> Option<Key> {
     let is_plain = short(head, 12) == ethertype::IPV6
         && head[14] >> 4 == 6
         && is_long_enough(short(head, 18), INSIDE_LEN)
-        && is_plain_inside(head[20], short(head, 66));
+        && passes(head[20], short(head, 66));
     let source = [word(head, 22), word(head, 30)];
     let destination = [word(head, 38), word(head, 46)];
     let (own, peer, ports) = match direction {

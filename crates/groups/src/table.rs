@@ -210,8 +210,12 @@ fn way_of(bit: usize) -> usize {
     (bit / 16) | (bit % 2 * 4)
 }
 
-/// A connection: its ends and what is known of it.
+/// A connection. The words that a packet of IPv4 reads come first, so most often they are in one cache line: the key's
+/// first and last word, a packed [`Known`], and the rest of the addresses of IPv6. An array, since only memory of
+/// numbers comes zeroed without being touched.
 type Entry = [u64; 6];
+/// The place of the packed [`Known`].
+const KNOWN: usize = 2;
 const _: () = assert!(size_of::<Entry>() + size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX);
 
 /// Buckets that a key's hash names, and the tag there.
@@ -261,8 +265,25 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-fn protocol_of(entry: &Entry) -> u8 {
-    (entry[4] >> 8) as u8
+fn entry_of(key: &Key, known: u64) -> Entry {
+    let [first, a, b, c, last] = key.0;
+    [first, last, known, a, b, c]
+}
+
+fn key_of(entry: &Entry) -> Key {
+    let [first, last, _, a, b, c] = *entry;
+    Key([first, a, b, c, last])
+}
+
+#[inline(always)]
+fn is_of(entry: &Entry, key: &Key) -> bool {
+    let [first, a, b, c, last] = key.0;
+    entry[0] == first && entry[1] == last && (!key.is_v6() || entry[3..] == [a, b, c])
+}
+
+/// What is known of a connection, unless it is over.
+fn known_of(entry: &Entry, now: u32) -> Option<Known> {
+    Known::unpack(entry[KNOWN]).filter(|it| !it.is_over(key_of(entry).protocol(), now))
 }
 
 impl Table {
@@ -331,12 +352,7 @@ impl Table {
             let mut ways = with_tag(&self.tags[bucket], spots.tag);
             while ways != 0 {
                 let at = bucket * WAYS + way_of(ways.trailing_zeros() as usize);
-                let entry = &self.entries[at % GROUP_CONNECTIONS_MAX];
-                let [k0, k1, k2, k3, last] = key.0;
-                let is_it = entry[0] == k0
-                    && entry[4] == last
-                    && (!key.is_v6() || entry[1] == k1 && entry[2] == k2 && entry[3] == k3);
-                if is_it {
+                if is_of(&self.entries[at % GROUP_CONNECTIONS_MAX], key) {
                     return Some(at);
                 }
                 ways &= ways - 1;
@@ -350,7 +366,7 @@ impl Table {
     #[inline(always)]
     pub(crate) fn go_on(&mut self, key: &Key, way: Direction, generation: u16, now: u32) -> bool {
         let Some(at) = self.going_on(key, way, generation, now) else { return false };
-        let known = &mut self.entries[at % GROUP_CONNECTIONS_MAX][5];
+        let known = &mut self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN];
         *known = *known & 0xffff_ffff | u64::from(now) << 32;
         true
     }
@@ -365,7 +381,7 @@ impl Table {
         now: u32,
     ) -> Option<usize> {
         let at = self.seek(key, self.spots(key))?;
-        let known = self.entries[at % GROUP_CONNECTIONS_MAX][5];
+        let known = self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN];
         let (bit, generation) = (going_on(direction), u64::from(generation) << 16);
         let is_same = (known ^ (bit | generation)) & (bit | 0xffff << 16) == 0;
         let is_fresh = now.wrapping_sub((known >> 32) as u32) <= FRESH_TICKS;
@@ -376,9 +392,7 @@ impl Table {
     pub(crate) fn at(&self, at: usize, now: u32) -> Option<(Key, Known)> {
         let tags = self.tags.get(at / WAYS)?;
         let entry = self.entries.get(at).filter(|_| tag_at(tags, at % WAYS) != 0)?;
-        let known = Known::unpack(entry[5]).filter(|it| !it.is_over(protocol_of(entry), now))?;
-        let [a, b, c, d, e, _] = *entry;
-        Some((Key([a, b, c, d, e]), known))
+        Some((key_of(entry), known_of(entry, now)?))
     }
 
     /// Forgets all connections, and the datagrams that come in fragments. Returns the number of connections.
@@ -392,10 +406,7 @@ impl Table {
     pub(crate) fn find(&self, key: &Key, now: u32) -> (Place, Option<Known>) {
         let spots = self.spots(key);
         let at = self.seek(key, spots);
-        let known = at.and_then(|at| {
-            let entry = &self.entries[at];
-            Known::unpack(entry[5]).filter(|it| !it.is_over(protocol_of(entry), now))
-        });
+        let known = at.and_then(|at| known_of(&self.entries[at], now));
         (Place { spots, at }, known)
     }
 
@@ -415,9 +426,15 @@ impl Table {
         let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
         self.live += u32::from(tag_at(tags, way) == 0);
         set_tag(tags, way, place.spots.tag);
-        let [a, b, c, d, e] = key.0;
-        self.entries[at] = [a, b, c, d, e, known.pack()];
+        self.entries[at] = entry_of(key, known.pack());
         true
+    }
+
+    /// Notes the step that a segment of a connection has taken.
+    pub(crate) fn step_on(&mut self, place: Place, known: Known) {
+        if let Some(entry) = place.at.and_then(|at| self.entries.get_mut(at)) {
+            entry[KNOWN] = known.pack();
+        }
     }
 
     /// Forgets a connection.
@@ -433,7 +450,8 @@ impl Table {
         set_tag(tags, way, 0);
     }
 
-    /// The place in one of the two buckets that is free, or whose connection yields first.
+    /// The place in one of the two buckets that is free, or whose connection yields first. The second bucket is read
+    /// only if no connection in the first one has ended: buckets are several cache lines, and seldom in the cache.
     fn make_room(&self, spots: Spots, now: u32) -> Option<usize> {
         let is_free = |at: &usize| tag_at(&self.tags[*at / WAYS], *at % WAYS) == 0;
         let places = |bucket: usize| bucket * WAYS..(bucket + 1) * WAYS;
@@ -442,13 +460,19 @@ impl Table {
         let [emptier, other] =
             if free(second) > free(first) { [second, first] } else { [first, second] };
         let mut best: Option<((u32, u32), usize)> = None;
-        for at in places(emptier).chain(places(other)) {
-            let entry = &self.entries[at];
-            let known = Known::unpack(entry[5]).filter(|it| !it.is_over(protocol_of(entry), now));
-            let Some(known) = known.filter(|_| !is_free(&at)) else { return Some(at) };
-            let rank = (known.state.yields(), now.wrapping_sub(known.seen));
-            if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
-                best = Some((rank, at));
+        if let Some(at) = places(emptier).find(is_free) {
+            return Some(at);
+        }
+        for bucket in [emptier, other] {
+            for at in places(bucket) {
+                let Some(known) = known_of(&self.entries[at], now) else { return Some(at) };
+                let rank = (known.state.yields(), now.wrapping_sub(known.seen));
+                if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
+                    best = Some((rank, at));
+                }
+            }
+            if best.is_some_and(|((yields, _), _)| yields == State::Reset.yields()) {
+                break;
             }
         }
         best.map(|(_, at)| at)
@@ -459,8 +483,7 @@ impl Table {
         for from in spots.buckets {
             for at in from * WAYS..(from + 1) * WAYS {
                 let entry = self.entries[at];
-                let [a, b, c, d, e, _] = entry;
-                let own = self.spots(&Key([a, b, c, d, e]));
+                let own = self.spots(&key_of(&entry));
                 let free = own.buckets.into_iter().find_map(|bucket| {
                     let way = (0..WAYS).find(|way| tag_at(&self.tags[bucket], *way) == 0)?;
                     Some((bucket, way))
@@ -480,8 +503,8 @@ impl Table {
         let bucket = self.sweep;
         self.sweep = (self.sweep + 1) % BUCKETS;
         for at in bucket * WAYS..(bucket + 1) * WAYS {
-            let entry = &self.entries[at];
-            if Known::unpack(entry[5]).is_none_or(|it| it.is_over(protocol_of(entry), now)) {
+            let is_taken = tag_at(&self.tags[bucket], at % WAYS) != 0;
+            if is_taken && known_of(&self.entries[at], now).is_none() {
                 self.clear(at);
             }
         }
