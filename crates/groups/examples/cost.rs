@@ -1,8 +1,9 @@
-//! Judges frames of known connections in bursts of 32, as a worker does, so that callgrind can count instructions:
+//! Judges frames of known connections in bursts of 32 for both ends, as a worker does, so that callgrind can count
+//! instructions:
 //! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. With 0 flows, connections of TCP
 //! are opened and closed, each with six frames. The difference of two runs is the cost of the further frames.
 
-use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rule, Table, is_like};
+use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table};
 use weir_limits::HEAD_LEN;
 
 /// Frames of a burst.
@@ -46,24 +47,26 @@ fn main() {
     if flows == 0 {
         return connections(&mut table, &policy, frames);
     }
+    // The other end's.
+    let mut at_receiver = Table::new(2, 0);
+    let open = Policy { allow_in: true, ..policy.clone() };
     // As many bursts as it takes until all flows have had their turn in whole bursts.
     let turns: Vec<_> = heads.iter().cycle().take(heads.len() * BURST).collect();
     for burst in turns.chunks_exact(BURST).cycle().take(frames / BURST) {
-        // Nothing is remembered from one burst to the next.
-        let mut before = None;
-        for &head in burst {
-            if before.is_some_and(|before| is_like(head, LEN, before)) {
-                continue;
-            }
-            let bytes = &head[..LEN];
-            let goes_on = table.goes_on(&policy, Direction::Out, (bytes, 0), 0);
-            before = goes_on.then_some(head);
-            if goes_on {
-                continue;
-            }
-            let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
-            let judged = table.judge(&policy, Direction::Out, frame, Peer::default(), 0);
-            assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
+        let rows = Rows::of(burst.iter().map(|head| (*head, LEN, ())));
+        for (table, policy, direction) in
+            [(&mut table, &policy, Direction::Out), (&mut at_receiver, &open, Direction::In)]
+        {
+            rows.ask(|nth| {
+                let bytes = &burst[nth][..LEN];
+                if table.goes_on(policy, direction, (bytes, 0), 0) {
+                    return true;
+                }
+                let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
+                let judged = table.judge(policy, direction, frame, Peer::default(), 0);
+                assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
+                false
+            });
         }
     }
 }

@@ -82,7 +82,7 @@ fn passes(allowed: Allowed) -> Thought {
 
 impl Table {
     /// True if a frame passes since it belongs to a connection, and changes nothing but when that was seen. So do all
-    /// frames that are [like it](crate::is_like). Of any other frame nothing is said, and it has to be judged.
+    /// frames of [its row](crate::Rows). Of any other frame nothing is said, and it has to be judged.
     #[inline]
     pub fn goes_on(
         &mut self,

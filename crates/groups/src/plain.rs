@@ -65,8 +65,8 @@ pub(crate) fn segment(bytes: &[u8], direction: Direction, vid: u16) -> Option<(K
     Some((key, Flags(*flags)))
 }
 
-/// The connection of an IP packet without options and extension headers, not in fragments, if the number of its protocol
-/// and the bytes where TCP has offset and flags pass.
+/// The connection of an IP packet without options and extension headers, not in fragments, if the number of its
+/// protocol and the bytes where TCP has offset and flags pass.
 #[inline(always)]
 fn key_if(
     bytes: &[u8],
@@ -102,7 +102,7 @@ fn key_if(
 /// True if a frame of `len` bytes belongs to the same connection as the plain one of `before`, and is plain as well.
 /// Frames of one flow come in a row, and to compare them takes fewer instructions than to look for their connection.
 #[inline(always)]
-pub fn is_like(head: &[u8; HEAD_LEN], len: usize, before: &[u8; HEAD_LEN]) -> bool {
+pub(crate) fn is_like(head: &[u8; HEAD_LEN], len: usize, before: &[u8; HEAD_LEN]) -> bool {
     let differ = |at, mask: u64| (word(head, at) ^ word(before, at)) & mask;
     let control = |at: usize| (short(head, at) ^ short(before, at)) & (0xf << 12 | COUNTED) == 0;
     // Ports and an address of IPv4, or half of an address of IPv6: flows that take turns differ here.

@@ -6,10 +6,11 @@ mod model;
 use std::net::IpAddr;
 
 use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ip, ping, tcp, udp};
-use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
+use weir_limits::{BURST_MAX, GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
 
+use crate::plain::is_like;
 use crate::{
-    Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rule, Table, Why, is_like,
+    Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rows, Rule, Table, Why,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -552,6 +553,40 @@ fn what_is_remembered_within_a_burst_holds_for_frames_of_the_same_flow_only() {
         let whole = Packet(original).padded(64);
         assert!(guest != GUEST || !is_of(whole.fragment(1, 0, 24, true).0));
         assert!(guest != GUEST || !is_of(whole.fragment(1, 24, 64, false).0));
+    }
+}
+
+/// The places at which frames are asked for, if those in `go_on` do.
+fn asked(rows: Rows, go_on: &[usize]) -> Vec<usize> {
+    let mut asked = Vec::new();
+    rows.ask(|nth| {
+        asked.push(nth);
+        go_on.contains(&nth)
+    });
+    asked
+}
+
+#[test]
+fn of_a_row_only_frames_up_to_the_first_that_goes_on_are_asked_for() {
+    let head = |port| {
+        let mut head = [0; HEAD_LEN];
+        let bytes = tcp(GUEST, PEER, port, 80, ACK);
+        head[..bytes.len()].copy_from_slice(&bytes);
+        head
+    };
+    let heads = [1, 1, 1, 2, 1, 1].map(head);
+    let rows = |common: [u8; 6]| {
+        Rows::of(heads.iter().zip(common).map(|(head, common)| (head, 60, common)))
+    };
+    let all = rows([0; 6]);
+    assert_eq!(asked(all, &[0, 3, 4]), [0, 3, 4]);
+    assert_eq!(asked(all, &[1, 5]), [0, 1, 3, 4, 5]);
+    assert_eq!(asked(all, &[]), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(asked(rows([0, 7, 7, 0, 0, 7]), &[0, 1, 3, 4, 5]), [0, 1, 3, 4, 5], "other tags");
+    for count in 0..=BURST_MAX {
+        let one = Rows::of(std::iter::repeat_n((&heads[0], 60, ()), count));
+        assert_eq!(asked(one, &[0]), [0][..count.min(1)]);
+        assert_eq!(asked(one, &[]).len(), count);
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 
 use weir_fabric::EgressTag;
 use weir_groups::{
-    Decision, Direction, Frame, GroupId, Peer, Policy, Refusal, Refusals, Table, is_like,
+    Decision, Direction, Frame, GroupId, Peer, Policy, Refusal, Refusals, Rows, Table,
 };
-use weir_limits::{GROUP_REFUSALS, READ_AT_ONCE};
+use weir_limits::{GROUP_REFUSALS, HEAD_LEN, READ_AT_ONCE};
 
-use crate::frames::burst::Burst;
+use crate::frames::burst::{self, Burst};
 use crate::frames::port::{Claims, Outgoing};
 use crate::threads::lock::lock;
 use crate::threads::logs::Logs;
@@ -106,29 +106,24 @@ impl PortGroups {
         lock(&self.table).flush()
     }
 
-    /// Judges the frames of `burst` in `list`, which go `direction` as the port's guest sees it. Bit i of the result:
-    /// frame i is refused. The peer's groups are those that each frame `claims`, if frames do.
+    /// Judges the frames of `burst` in `list`, which go `direction` as the port's guest sees it, by the list's `rows`.
+    /// Bit i of the result: frame i is refused. The peer's groups are those that each frame `claims`, if frames do.
     pub(crate) fn judge(
         &self,
         direction: Direction,
-        list: &[Outgoing],
+        (list, rows): (&[Outgoing], Rows),
         burst: &Burst<'_>,
         (peer, claims): (Peer<'_>, Option<&dyn Claims>),
         now_ns: u64,
     ) -> u64 {
         let mut table = lock(&self.table);
-        let (mut refused, mut before) = (0, None);
-        for outgoing in list {
-            let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
-            let vid = vid(direction, outgoing, burst);
-            let (head, bytes) = (frame.head.front(), frame.head.as_slice());
-            if before.is_some_and(|(like, of)| of == vid && is_like(head, bytes.len(), like)) {
-                continue;
-            }
-            let goes_on = table.goes_on(&self.policy, direction, (bytes, vid), now_ns);
-            before = goes_on.then_some((head, vid));
-            if goes_on {
-                continue;
+        let mut refused = 0;
+        rows.ask(|nth| {
+            let Some(outgoing) = list.get(nth) else { return false };
+            let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return false };
+            let (vid, bytes) = (vid(direction, outgoing, burst), frame.head.as_slice());
+            if table.goes_on(&self.policy, direction, (bytes, vid), now_ns) {
+                return true;
             }
             let claimed = claims.map(|claims| claims.groups_of(frame.token));
             let groups = claimed.as_deref().unwrap_or(peer.groups);
@@ -139,7 +134,8 @@ impl PortGroups {
             if !matches!(judged, Some(Decision::Passes(_))) {
                 refused |= 1 << outgoing.frame;
             }
-        }
+            false
+        });
         refused
     }
 
@@ -158,6 +154,18 @@ impl PortGroups {
         let frame = Frame { bytes: frame.head.as_slice(), len: frame.len, vid, again: false };
         table.would_judge(&self.policy, direction, frame, peer, now_ns).unwrap_or(HIDDEN)
     }
+}
+
+/// The rows of the frames of `burst` in `list`: those of a row came with one tag, and leave with one.
+#[inline(always)]
+pub(crate) fn rows(list: &[Outgoing], burst: &Burst<'_>) -> Rows {
+    let frames = burst.frames();
+    Rows::of(list.iter().map(|outgoing| match frames.get(usize::from(outgoing.frame)) {
+        Some(burst::Frame { head, tag, .. }) => {
+            (head.front(), head.as_slice().len(), (*tag, outgoing.tag))
+        }
+        None => (&[0; HEAD_LEN], 0, (None, outgoing.tag)),
+    }))
 }
 
 /// The decision about a frame whose headers are too long.

@@ -7,7 +7,7 @@ use weir_fabric::source_guard::Origin;
 use weir_fabric::{
     EgressTag, FrameKey, PortId, PortSet, Route, Routed, Routes, Snooping, SourceGuard, Vid, View,
 };
-use weir_groups::{Direction, Peer};
+use weir_groups::{Direction, Peer, Rows};
 use weir_limits::{PORTS_MAX, QUEUE_PAIRS_MAX};
 use weir_policy::steering::Visit;
 use weir_wire::{Ethernet, Mac, Tci};
@@ -21,7 +21,7 @@ use crate::frames::port::{Delivered, Outgoing, Overlay, PANICKED, Port, Side};
 use crate::frames::stats::PortCounters;
 use crate::lost::blocked;
 use crate::switching::filter::{PortRules, Rules, Verdicts, Window};
-use crate::switching::groups::PortGroups;
+use crate::switching::groups::{self, PortGroups};
 use crate::switching::mtu::FrameLenMax;
 use crate::switching::pair::Pairs;
 use crate::switching::police::{Charge, Police};
@@ -691,20 +691,29 @@ impl Forwarder {
                 return false;
             }
         }
+        let is_judged = groups.is_some() || slot.groups.is_some();
+        let mut rows = if is_judged { groups::rows(&list.frames, burst) } else { Rows::default() };
         if let Some(groups) = groups {
             let (out, now_ns) = (Direction::Out, ingress.now_ns);
-            let refused = groups.judge(out, &list.frames, burst, (slot.peer(), None), now_ns);
-            ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
-            list.leave_out(refused);
+            let judged = (&*list.frames, rows);
+            let refused = groups.judge(out, judged, burst, (slot.peer(), None), now_ns);
+            if refused != 0 {
+                ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
+                list.leave_out(refused);
+                rows = groups::rows(&list.frames, burst);
+            }
         }
         if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
             let sender = sender_of(ingress);
             let peer = sender.map(Slot::peer).unwrap_or_default();
             let claims = sender.and_then(|sender| sender.port.claims());
             let (into, now_ns) = (Direction::In, ingress.now_ns);
-            let refused = own.judge(into, &list.frames, burst, (peer, claims), now_ns);
-            slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
-            list.leave_out(refused);
+            let judged = (&*list.frames, rows);
+            let refused = own.judge(into, judged, burst, (peer, claims), now_ns);
+            if refused != 0 {
+                slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
+                list.leave_out(refused);
+            }
         }
         if list.frames.is_empty() {
             return false;
