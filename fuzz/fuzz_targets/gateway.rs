@@ -25,7 +25,8 @@ use weir_limits::{
 use weir_policy::steering::Receiver;
 use weir_port_gateway::testing::Gateway;
 use weir_port_gateway::{
-    Bell, DhcpSettings, GatewayPort, GatewaySettings, Guest, NamesSettings, RaSettings,
+    Bell, BootSettings, DhcpSettings, GatewayPort, GatewaySettings, Guest, NamesSettings,
+    RaSettings,
 };
 use weir_wire::{Mac, Sum};
 
@@ -302,6 +303,12 @@ impl Bench {
             domain: Some("internal".into()),
             lease_secs: 600,
             fixed: [("guest0".to_owned(), ip(0))].into(),
+            boot: BootSettings {
+                server: Some(Ipv4Addr::new(10, 77, 0, 254)),
+                ipxe: Some("menu.ipxe".into()),
+                by_architecture: [(7, "ipxe.efi".into())].into(),
+                others: Some("f".repeat(127)),
+            },
         };
         let names = NamesSettings {
             domain: "internal".into(),

@@ -19,8 +19,11 @@ use super::section::{
 };
 use super::values::{InterfaceName, LeaseTime, PortName, ValueError, serde_as_text};
 
+mod boot;
 #[cfg(test)]
 mod tests;
+
+pub use boot::{BootClient, BootConfig, BootFile};
 
 keys! {
     /// The keys of `[network.NAME]` about weir's services, as the file has them.
@@ -50,6 +53,10 @@ keys! {
         lease_time: Option<LeaseTime> = None, [fixed(NEEDS_A_RESTART)];
         /// Fixed addresses, each for one interface.
         fixed: Elements<FixedAddress> = Elements::default(), [fixed(NEEDS_A_RESTART)];
+        /// The TFTP server of guests that boot over the network.
+        boot_server: Option<Ipv4Text> = None, [fixed(NEEDS_A_RESTART)];
+        /// The files that such guests load, each for one kind of firmware.
+        boot_file: Elements<BootFile> = Elements::default(), [fixed(NEEDS_A_RESTART)];
     }
 }
 
@@ -87,6 +94,8 @@ impl GatewayConfig {
             domain: dhcp.and_then(|dhcp| dhcp.domain.clone()),
             lease_time: dhcp.map(|dhcp| dhcp.lease_time),
             fixed: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.fixed)),
+            boot_server: dhcp.and_then(|dhcp| dhcp.boot.server).map(Ipv4Text),
+            boot_file: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.boot.files)),
         }
     }
 
@@ -126,6 +135,8 @@ pub struct DhcpConfig {
     pub lease_time: LeaseTime,
     /// Fixed addresses, each for one interface, in the order of the file.
     pub fixed: Vec<FixedAddress>,
+    /// What guests that boot over the network learn.
+    pub boot: BootConfig,
 }
 
 /// NAT of a network through the host. The host has weir's addresses in the network.
@@ -213,6 +224,7 @@ from_toml_string! {
     ServerText = ServerText::EXPECTED;
     DomainName = DomainName::EXPECTED;
     FixedAddress = FixedAddress::EXPECTED;
+    BootFile = BootFile::EXPECTED;
     Forward = Forward::EXPECTED;
 }
 
@@ -568,7 +580,8 @@ fn ipv4_of(addresses: impl Iterator<Item = OwnAddress>) -> Option<Ipv4Net> {
 }
 
 /// Keys that need `dhcp`.
-const OF_DHCP: [&str; 5] = ["range", "router", "domain", "lease_time", "fixed"];
+const OF_DHCP: [&str; 7] =
+    ["range", "router", "domain", "lease_time", "fixed", "boot_server", "boot_file"];
 
 /// The beginning of the default name of the host's interface in a network; the network's name follows.
 const INTERFACE_PREFIX: &str = "weir-";
@@ -665,15 +678,16 @@ pub(super) fn gateway(
     problems: &mut Vec<Problem>,
 ) -> Option<GatewayConfig> {
     let GatewayKeys { address, dhcp, nat, interface, forward, range, router, .. } = keys;
-    let GatewayKeys { ra, dns, domain, lease_time, fixed, .. } = keys;
+    let GatewayKeys { ra, dns, domain, lease_time, fixed, boot_server, boot_file, .. } = keys;
     let addresses = section.located("address", address);
     let dhcp = section.located("dhcp", dhcp);
     let range = section.located("range", range);
     let router = section.located("router", router);
     let dns = section.located("dns", dns);
     let ra = section.located("ra", ra);
+    let boot_server = section.located("boot_server", boot_server);
     let lease_time = lease_time.unwrap_or(LeaseTime::DEFAULT);
-    let (Elements(forward), Elements(fixed)) = (forward, fixed);
+    let (Elements(forward), Elements(fixed), Elements(files)) = (forward, fixed, boot_file);
     let nat = NatKeys { nat: section.located("nat", nat), interface, forward };
     nat.check(section, problems);
     let has_nat = nat.is_wanted();
@@ -726,13 +740,15 @@ pub(super) fn gateway(
             within.check_router(router, problems);
         }
         within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
+        // With NAT the host is the router, at weir's address.
+        let router = router.map(|router| router.value.0).or(has_nat.then(|| subnet.addr()));
         Some(DhcpConfig {
             range: range.map_or_else(|| AddressRange::of(subnet), |range| range.value),
-            // With NAT the host is the router, at weir's address.
-            router: router.map(|router| router.value.0).or(has_nat.then(|| subnet.addr())),
+            router,
             domain,
             lease_time,
             fixed: fixed.into_iter().map(|fixed| fixed.value).collect(),
+            boot: boot::boot(section, &within, router, boot_server, files, problems),
         })
     });
     let nat = nat.settle(section, dhcp.as_ref(), problems);

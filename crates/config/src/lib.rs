@@ -90,8 +90,8 @@ pub use check::{TableFault, Whole};
 pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
-    AddressRange, DhcpConfig, DomainName, FixedAddress, Forward, ForwardProtocol, GatewayConfig,
-    HostAddresses, NatConfig, OwnAddress,
+    AddressRange, BootClient, BootConfig, BootFile, DhcpConfig, DomainName, FixedAddress, Forward,
+    ForwardProtocol, GatewayConfig, HostAddresses, NatConfig, OwnAddress,
 };
 pub use give_back::give_back;
 pub use group::{

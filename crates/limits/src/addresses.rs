@@ -6,6 +6,11 @@ use crate::{PORTS_MAX, SNOOPED_LEASES_MAX};
 pub const OWN_ADDRESSES_MAX: usize = 8;
 /// DNS servers that guests learn by DHCP.
 pub const DHCP_DNS_MAX: usize = 4;
+/// Files that firmware boots from, one for each kind of client, and bytes of a file's name: a message has room for 128
+/// with the zero byte at the end (RFC 2131 §2).
+pub const BOOT_FILES_MAX: usize = 16;
+/// See [`BOOT_FILES_MAX`].
+pub const BOOT_FILE_LEN_MAX: usize = 127;
 /// Networks with a way out through the host, and ports of the host that are forwarded to guests of one network.
 pub const WAYS_OUT_MAX: usize = 4;
 /// See [`WAYS_OUT_MAX`].

@@ -11,7 +11,9 @@ use std::ops::{Range, RangeInclusive};
 use dhcproto::v4::{DhcpOption, HType, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable};
 use ipnet::Ipv4Net;
-use weir_limits::{DECLINED_SECS, LEASE_SECS_MIN, LEASES_MAX, LEASES_PER_VIF_MAX, OFFER_SECS};
+use weir_limits::{
+    BOOT_FILE_LEN_MAX, DECLINED_SECS, LEASE_SECS_MIN, LEASES_MAX, LEASES_PER_VIF_MAX, OFFER_SECS,
+};
 use weir_wire::Mac;
 
 use crate::leases::{Client, Hold, Lease, Leases};
@@ -28,15 +30,20 @@ const MAGIC: [u8; 4] = [99, 130, 83, 99];
 /// The pad and end options (RFC 2132 §3.1, §3.2), and the options that the server reads, each with its valid lengths.
 const PAD: u8 = 0;
 const END: u8 = 255;
-const LISTENED_TO: [(u8, RangeInclusive<usize>); 5] = [
+const LISTENED_TO: [(u8, RangeInclusive<usize>); 8] = [
     (50, 4..=4),   // the address that it asks for
     (51, 4..=4),   // for how long
     (53, 1..=1),   // what kind of message it is
     (54, 4..=4),   // the server that it means
+    (55, 1..=255), // the options that it wants
     (61, 1..=255), // what it calls itself
+    (77, 1..=255), // what kind of client it is
+    (93, 2..=2),   // its architecture
 ];
 /// Names of a server and of a file, which a client need not fill in.
 const NAMES: Range<usize> = 44..236;
+/// iPXE's user class.
+const IPXE: &[u8] = b"iPXE";
 /// A client accepts a message of so many bytes, and a shorter one may be taken for BOOTP's (RFC 1542 §2.1).
 const MESSAGE_LEN_MIN: usize = 300;
 
@@ -57,6 +64,21 @@ pub struct DhcpSettings {
     pub lease_secs: u32,
     /// Fixed addresses, by interface.
     pub fixed: BTreeMap<String, Ipv4Addr>,
+    /// What firmware boots.
+    pub boot: BootSettings,
+}
+
+/// The server and the files from which firmware boots.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BootSettings {
+    /// The TFTP server.
+    pub server: Option<Ipv4Addr>,
+    /// iPXE's file.
+    pub ipxe: Option<String>,
+    /// The file of firmware of an architecture.
+    pub by_architecture: BTreeMap<u16, String>,
+    /// The file of all other clients.
+    pub others: Option<String>,
 }
 
 /// The sender of a message.
@@ -465,6 +487,49 @@ impl Turn<'_> {
         (Done::Informed, Some(self.reply(MessageType::Ack, Ipv4Addr::UNSPECIFIED, None)))
     }
 
+    /// The file that the client boots from, if there is one.
+    fn boot_file(&self) -> Option<&str> {
+        let (options, boot) = (self.message.opts(), &self.server.settings.boot);
+        let is_ipxe = match options.get(OptionCode::UserClass) {
+            Some(DhcpOption::UserClass(class)) => is_ipxe(class),
+            _ => false,
+        };
+        let of_ipxe = boot.ipxe.as_ref().filter(|_| is_ipxe);
+        let by_architecture = || match options.get(OptionCode::ClientSystemArchitecture) {
+            Some(DhcpOption::ClientSystemArchitecture(architecture)) => {
+                boot.by_architecture.get(&u16::from(*architecture))
+            }
+            _ => None,
+        };
+        let file = of_ipxe.or_else(by_architecture).or(boot.others.as_ref());
+        file.map(String::as_str)
+    }
+
+    /// Tells the client about the network's server and file. Firmware reads them in the header; the options are for
+    /// clients that ask for them. The answer has no option 60: with "PXEClient" in it firmware would expect weir to
+    /// answer at port 4011 (PXE 2.1 §2.2.5).
+    fn tell_boot(&self, answer: &mut Message) {
+        let wants =
+            |option: OptionCode| match self.message.opts().get(OptionCode::ParameterRequestList) {
+                Some(DhcpOption::ParameterRequestList(wanted)) => wanted.contains(&option),
+                _ => false,
+            };
+        if let Some(server) = self.server.settings.boot.server {
+            answer.set_siaddr(server);
+            if wants(OptionCode::TFTPServerName) {
+                let name = server.to_string().into_bytes();
+                answer.opts_mut().insert(DhcpOption::TFTPServerName(name));
+            }
+        }
+        if let Some(file) = self.boot_file().filter(|file| file.len() <= BOOT_FILE_LEN_MAX) {
+            answer.set_fname_str(file);
+            if wants(OptionCode::BootfileName) {
+                let name = file.as_bytes().to_vec();
+                answer.opts_mut().insert(DhcpOption::BootfileName(name));
+            }
+        }
+    }
+
     /// The fields that every answer has.
     fn answer(&self, kind: MessageType) -> Message {
         let message = self.message;
@@ -494,6 +559,7 @@ impl Turn<'_> {
             MessageType::Ack => self.message.ciaddr(),
             _ => Ipv4Addr::UNSPECIFIED,
         });
+        self.tell_boot(&mut answer);
         let options = answer.opts_mut();
         options.insert(DhcpOption::SubnetMask(settings.own.netmask()));
         options.insert(DhcpOption::BroadcastAddr(settings.own.broadcast()));
@@ -560,6 +626,23 @@ fn with_few_options(bytes: &[u8]) -> Option<Vec<u8>> {
     }
     kept.push(END);
     Some(kept)
+}
+
+/// True if iPXE calls itself so: by its name alone, or by one of several that have their length in front (RFC 3004 §4).
+fn is_ipxe(class: &[u8]) -> bool {
+    if class == IPXE {
+        return true;
+    }
+    let mut rest = class;
+    while let Some((name, after)) =
+        rest.split_first().and_then(|(len, after)| after.split_at_checked(usize::from(*len)))
+    {
+        if name == IPXE {
+            return true;
+        }
+        rest = after;
+    }
+    false
 }
 
 fn encode(message: &Message) -> Vec<u8> {

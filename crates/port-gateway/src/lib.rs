@@ -44,7 +44,7 @@ pub mod testing;
 
 pub use advert::RaSettings;
 pub use desk::{Bell, GatewayCounters, HostSide};
-pub use dhcp::DhcpSettings;
+pub use dhcp::{BootSettings, DhcpSettings};
 pub use forward::{Dial, Means};
 pub use leases::{Client, Hold, Lease};
 pub use port::{GatewayPort, GatewaySettings, Guest};

@@ -53,6 +53,37 @@ fn what_dhcp_gives_has_defaults() {
 }
 
 #[test]
+fn each_kind_of_firmware_has_a_file() {
+    let boot = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap().dhcp.unwrap().boot;
+    assert_eq!(boot(""), BootConfig::default());
+    let keys = "boot_server = \"192.168.77.1\"\nboot_file = [\"pxelinux.0\", \"efi-x64 ipxe.efi\", \
+                \"11 arm.efi\", \"22 u-boot.img\", \"ipxe http://192.168.77.1/menu.ipxe\"]\n";
+    let found = boot(keys);
+    assert_eq!(found.server, Some("192.168.77.1".parse().unwrap()));
+    let files: Vec<_> = found.files.iter().map(|it| (it.client, it.file.as_str())).collect();
+    let expected = [
+        (BootClient::Other, "pxelinux.0"),
+        (BootClient::Architecture(7), "ipxe.efi"),
+        (BootClient::Architecture(11), "arm.efi"),
+        (BootClient::Architecture(22), "u-boot.img"),
+        (BootClient::Ipxe, "http://192.168.77.1/menu.ipxe"),
+    ];
+    assert_eq!(files, expected);
+    let shown: Vec<_> = found.files.iter().map(ToString::to_string).collect();
+    let again: Vec<BootFile> = shown.iter().map(|it| it.parse().unwrap()).collect();
+    assert_eq!(again, found.files);
+    assert_eq!(shown[2..4], ["efi-arm64 arm.efi", "22 u-boot.img"]);
+    // A URL needs no TFTP server, and firmware can have a file of its own choice.
+    assert_eq!(boot("boot_file = \"http://10.0.0.1/menu.ipxe\"\n").files.len(), 1);
+    assert!(boot("boot_server = \"192.168.77.9\"\n").files.is_empty());
+    // The host serves files at weir's address with NAT, and any server is reached by a router.
+    assert!(boot("nat = true\nboot_server = \"192.168.77.2\"\n").server.is_some());
+    assert!(boot("nat = true\nboot_server = \"10.0.0.1\"\n").server.is_some());
+    let longest = format!("boot_server = \"192.168.77.1\"\nboot_file = \"{}\"\n", "f".repeat(127));
+    assert_eq!(boot(&longest).files[0].file.len(), 127);
+}
+
+#[test]
 fn guests_ask_weir_for_names_unless_others_are_named() {
     let told = |keys: &str| {
         let gateway = gateway(keys).unwrap();
@@ -86,6 +117,9 @@ fn addresses_of_both_families_are_one_networks() {
 
 #[test]
 fn each_mistake_is_told_by_itself() {
+    let long_file = format!("boot_file = \"http://{}\"", "f".repeat(121));
+    let many: Vec<_> = (0..17).map(|it| format!("\"{it} http://a\"")).collect();
+    let many_files = format!("boot_file = [{}]", many.join(", "));
     let on = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap_err().join("; ");
     let cases = [
         (
@@ -120,6 +154,29 @@ fn each_mistake_is_told_by_itself() {
             "fixed = [\"a 192.168.77.8\", \"a 192.168.77.9\"]",
             "the interface a in `fixed` of `network.lan` is used 2 times",
         ),
+        ("boot_server = \"fd00::1\"", "bad value for `network.lan.boot_server`"),
+        (
+            "boot_server = \"192.168.77.2\"",
+            "`boot_server` is weir's own address, which serves no files",
+        ),
+        ("boot_server = \"10.0.0.1\"", "no guest reaches the server 10.0.0.1"),
+        (
+            "router = \"192.168.77.1\"\nboot_server = \"192.168.77.255\"",
+            "no guest reaches the server 192.168.77.255",
+        ),
+        ("boot_file = \"pxelinux.0\"", "`network.lan` has `boot_file` without `boot_server`"),
+        ("boot_file = \"\"", "bad value for `network.lan.boot_file`"),
+        ("boot_file = \"efi_x64 ipxe.efi\"", "bad value for `network.lan.boot_file`"),
+        ("boot_file = \"65536 ipxe.efi\"", "bad value for `network.lan.boot_file`"),
+        ("boot_file = \"bios a b\"", "bad value for `network.lan.boot_file`"),
+        ("boot_file = \"http://a/\\u0007\"", "bad value for `network.lan.boot_file`"),
+        ("boot_file = \"http://a/\\tb\"", "bad value for `network.lan.boot_file`"),
+        (&long_file, "bad value for `network.lan.boot_file`"),
+        (&many_files, "17 files to boot from are too many"),
+        (
+            "boot_file = [\"efi-x64 http://a\", \"7 http://b\"]",
+            "the client efi-x64 in `boot_file` of `network.lan` is used 2 times",
+        ),
     ];
     for (keys, expected) in cases {
         let problem = on(keys);
@@ -130,6 +187,7 @@ fn each_mistake_is_told_by_itself() {
         ("vlan = 1\ndhcp = true", "`network.lan` has `dhcp` without `address`"),
         ("address = \"fd00::2/64\"\ndhcp = true", "`network.lan` has `dhcp` and no IPv4 address"),
         ("address = \"192.168.77.2/24\"\nlease_time = \"1h\"", "`lease_time` without `dhcp`"),
+        ("address = \"192.168.77.2/24\"\nboot_file = \"a\"", "`boot_file` without `dhcp`"),
         ("address = \"192.168.77.2\"", "bad value for `network.lan.address`"),
         ("address = \"192.168.77.0/24\"", "bad value for `network.lan.address`"),
         ("address = \"192.168.77.255/24\"", "bad value for `network.lan.address`"),

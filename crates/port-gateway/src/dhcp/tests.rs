@@ -22,6 +22,7 @@ fn settings(range: RangeInclusive<&str>) -> DhcpSettings {
         domain: Some("internal".into()),
         lease_secs: 3600,
         fixed: [("db0".to_owned(), ip("192.168.77.10"))].into(),
+        boot: BootSettings::default(),
     }
 }
 
@@ -377,6 +378,132 @@ fn an_interface_has_so_many_addresses_at_a_time_and_no_more() {
     assert_eq!(got.count(), LEASES_PER_VIF_MAX);
 }
 
+/// The server of a network with files for firmware.
+fn boot_server() -> Dhcp {
+    let mut settings = settings("192.168.77.100"..="192.168.77.199");
+    let file = |name: &str| Some(name.to_owned());
+    settings.boot = BootSettings {
+        server: Some(ip("192.168.77.1")),
+        ipxe: file("http://192.168.77.1/menu.ipxe"),
+        by_architecture: [(0, "undionly.kpxe"), (7, "ipxe.efi"), (22, "u-boot.scr")]
+            .map(|(number, name)| (number, name.to_owned()))
+            .into(),
+        others: file("vmlinuz"),
+    };
+    let mut server = Dhcp::new(settings, Leases::default());
+    server.set_vifs([("web0".to_owned(), None)]);
+    server
+}
+
+/// Options of a client, each with its length in front, as they are in its message.
+fn with_options(kind: MessageType, more: &[u8]) -> Vec<u8> {
+    let mut bytes = message(kind, MAC, []).to_vec().unwrap();
+    assert_eq!(bytes.pop(), Some(END));
+    bytes.extend(more);
+    bytes.push(END);
+    bytes
+}
+
+/// What a client learns about its boot: siaddr, the header's file, and options 66 and 67.
+fn booted(server: &mut Dhcp, kind: MessageType, more: &[u8]) -> (Ipv4Addr, String, String, String) {
+    let (_, reply) = server.take(&asker("web0", MAC), &with_options(kind, more), 0);
+    let bytes = reply.unwrap().bytes;
+    let answer = Message::decode(&mut Decoder::new(&bytes)).unwrap();
+    let file: Vec<u8> = bytes[108..COOKIE].iter().copied().take_while(|it| *it != 0).collect();
+    let option = |code| match answer.opts().get(code) {
+        Some(DhcpOption::TFTPServerName(text) | DhcpOption::BootfileName(text)) => text.clone(),
+        _ => Vec::new(),
+    };
+    assert!(!answer.opts().contains(OptionCode::ClassIdentifier));
+    let [file, name, file_name] =
+        [file, option(OptionCode::TFTPServerName), option(OptionCode::BootfileName)]
+            .map(|it| String::from_utf8(it).unwrap());
+    (answer.siaddr(), file, name, file_name)
+}
+
+/// Option 60 of a PXE client, and options 93 and 55.
+fn pxe(architecture: u8, wanted: &[u8]) -> Vec<u8> {
+    let class = format!("PXEClient:Arch:{architecture:05}:UNDI:003016");
+    let mut options = vec![60, class.len() as u8];
+    options.extend(class.as_bytes());
+    options.extend([94, 3, 1, 3, 16, 93, 2, 0, architecture, 55, wanted.len() as u8]);
+    options.extend(wanted);
+    options
+}
+
+#[test]
+fn firmware_learns_its_file_and_server_as_it_asks_for_them() {
+    let server = || boot_server();
+    let own = ip("192.168.77.1");
+    let told = |file: &str, name: &str, option: &str| {
+        (own, file.to_owned(), name.to_owned(), option.to_owned())
+    };
+    let discover = |options: &[u8]| booted(&mut server(), MessageType::Discover, options);
+    // The lists of QEMU 7.2's iPXE, of OVMF 2022.11, of U-Boot 2023.01 and of SLOF.
+    let vendors = [128, 129, 130, 131, 132, 133, 134, 135];
+    let of_ipxe = [1, 3, 6, 7, 12, 15, 17, 26, 43, 60, 66, 67, 119];
+    let of_ipxe = [&of_ipxe[..], &vendors, &[175, 203]].concat();
+    let of_edk2 = [1, 2, 3, 4, 5, 6, 12, 13, 15, 17, 18, 22, 23, 28, 40, 41, 42, 43, 50, 51, 54];
+    let of_edk2 = [&of_edk2[..], &[58, 59, 60, 66, 67, 97], &vendors].concat();
+    let (of_uboot, of_slof) = ([1, 3, 6, 12, 17], [1, 3, 6, 66, 67, 93]);
+
+    let ipxe = [&pxe(0, &of_ipxe)[..], &[77, 4], b"iPXE"].concat();
+    let menu = "http://192.168.77.1/menu.ipxe";
+    assert_eq!(discover(&ipxe), told(menu, "192.168.77.1", menu));
+    // Among other classes (RFC 3004 §4).
+    let classes = [&pxe(7, &of_ipxe)[..], &[77, 9, 3], b"lab", &[4], b"iPXE"].concat();
+    assert_eq!(discover(&classes).1, menu);
+    let other = [&pxe(7, &of_ipxe)[..], &[77, 5], b"iPXE2"].concat();
+    assert_eq!(discover(&other).1, "ipxe.efi");
+
+    assert_eq!(discover(&pxe(0, &of_ipxe)).1, "undionly.kpxe");
+    assert_eq!(discover(&pxe(7, &of_edk2)), told("ipxe.efi", "192.168.77.1", "ipxe.efi"));
+    assert_eq!(discover(&pxe(11, &of_edk2)).1, "vmlinuz");
+    let uboot = [&[93, 2, 0, 22, 55, 5], &of_uboot[..]].concat();
+    assert_eq!(discover(&uboot), told("u-boot.scr", "", ""));
+    let slof = [&[55, 6], &of_slof[..]].concat();
+    assert_eq!(discover(&slof), told("vmlinuz", "192.168.77.1", "vmlinuz"));
+    // A system that boots from its disk sees nothing but the header.
+    assert_eq!(discover(&[55, 3, 1, 3, 6]), told("vmlinuz", "", ""));
+
+    // SLOF and U-Boot read the answer to their request.
+    let mut server = server();
+    let address = lease(&mut server, "web0", MAC, 0).unwrap();
+    let request = [&[50, 4], &address.octets()[..], &slof].concat();
+    let file = booted(&mut server, MessageType::Request, &request);
+    assert_eq!(file, told("vmlinuz", "192.168.77.1", "vmlinuz"));
+}
+
+#[test]
+fn without_network_boot_an_answer_names_no_server_and_no_file() {
+    let none = (Ipv4Addr::UNSPECIFIED, String::new(), String::new(), String::new());
+    let asks = pxe(0, &[66, 67]);
+    assert_eq!(booted(&mut server(), MessageType::Discover, &asks), none);
+    // Firmware of an architecture without a file learns the server alone.
+    let mut server = boot_server();
+    server.settings.boot.others = None;
+    let (siaddr, file, _, option) = booted(&mut server, MessageType::Discover, &pxe(11, &[66, 67]));
+    assert_eq!((siaddr, file.as_str(), option.as_str()), (ip("192.168.77.1"), "", ""));
+}
+
+#[test]
+fn a_refused_client_is_not_told_what_to_boot() {
+    let mut server = boot_server();
+    let request = [&[50, 4, 10, 0, 0, 5][..], &pxe(0, &[66, 67])].concat();
+    let (done, nak) =
+        server.take(&asker("web0", MAC), &with_options(MessageType::Request, &request), 0);
+    let nak = Message::decode(&mut Decoder::new(&nak.unwrap().bytes)).unwrap();
+    assert_eq!((done, nak.siaddr(), nak.fname()), (Done::Refused, Ipv4Addr::UNSPECIFIED, None));
+}
+
+#[test]
+fn the_longest_file_has_its_zero_byte() {
+    let mut server = boot_server();
+    server.settings.boot.others = Some("f".repeat(BOOT_FILE_LEN_MAX));
+    let (_, file, _, option) = booted(&mut server, MessageType::Discover, &[55, 1, 67]);
+    assert_eq!((file.len(), option), (BOOT_FILE_LEN_MAX, file));
+}
+
 /// One action of a guest.
 #[derive(Clone, Debug)]
 struct Move {
@@ -509,7 +636,7 @@ proptest! {
 
     #[test]
     fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), at in 236..400_usize) {
-        let mut server = server();
+        let mut server = boot_server();
         let _ = server.take(&asker("web0", MAC), &bytes, 0);
         // The same as options of a sound message.
         let mut message = message(MessageType::Discover, MAC, []).to_vec().unwrap();

@@ -109,6 +109,7 @@ fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() 
         domain: None,
         lease_secs: 3600,
         fixed: [].into(),
+        boot: crate::BootSettings::default(),
     };
     let (port, service) = network(dhcp, Store::new(tempfile::tempfile().unwrap()));
     let offers = all_say(&port, |number| frame(number, MessageType::Discover, &[]));

@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 
 use ipnet::{IpNet, Ipv4Net};
 use weir_config::{
-    Config, DhcpConfig, Forward, GatewayConfig, MacAddress, NetworkConfig, NetworkName, Networks,
-    PortName, VifConfig,
+    BootClient, BootConfig, Config, DhcpConfig, Forward, GatewayConfig, MacAddress, NetworkConfig,
+    NetworkName, Networks, PortName, VifConfig,
 };
 use weir_engine::{PortCounters, lock};
 use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
-use weir_port_gateway::{DhcpSettings, GatewayPort, Guest, RaSettings, Service};
+use weir_port_gateway::{BootSettings, DhcpSettings, GatewayPort, Guest, RaSettings, Service};
 use weir_port_tap::{Tap, TapOptions};
 use weir_wire::Mac;
 
@@ -248,5 +248,21 @@ pub(super) fn dhcp_settings(
             .then(|| config.domain().to_owned()),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),
         fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
+        boot: boot_settings(&dhcp.boot),
     }
+}
+
+fn boot_settings(boot: &BootConfig) -> BootSettings {
+    let mut settings = BootSettings { server: boot.server, ..BootSettings::default() };
+    for it in &boot.files {
+        let file = it.file.clone();
+        match it.client {
+            BootClient::Other => settings.others = Some(file),
+            BootClient::Ipxe => settings.ipxe = Some(file),
+            BootClient::Architecture(number) => {
+                settings.by_architecture.insert(number, file);
+            }
+        }
+    }
+    settings
 }

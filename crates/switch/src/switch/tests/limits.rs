@@ -162,6 +162,7 @@ const NOBODYS: &[&str] = &[
     "MULTICAST_RESPONSE_",
     "OWN_ADDRESSES_MAX",
     "DHCP_DNS_MAX",
+    "BOOT_FILE",
     "WAYS_OUT_MAX",
     "FORWARDS_MAX",
     "DNS_PAYLOAD_MAX",
