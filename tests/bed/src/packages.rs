@@ -89,6 +89,16 @@ const FOREIGN: &[Tool] = &[
     Tool { program: "/usr/share/qemu/opensbi-riscv64-generic-fw_dynamic.bin", package: "opensbi" },
 ];
 
+/// Firmware that boots over the network, and a TFTP server.
+const NET_BOOT: &[Tool] = &[
+    Tool { program: QEMU, package: QEMU_PACKAGE },
+    Tool { program: DNSMASQ, package: "dnsmasq-base" },
+    Tool { program: "/usr/share/ovmf/OVMF.fd", package: "ovmf" },
+    Tool { program: "/usr/bin/qemu-system-aarch64", package: "qemu-system-arm" },
+    Tool { program: "/usr/lib/u-boot/qemu_arm64/u-boot.bin", package: "u-boot-qemu" },
+    Tool { program: "/usr/bin/qemu-system-ppc64", package: "qemu-system-ppc" },
+];
+
 /// Prometheus, which scrapes weir. `promtool` comes with it.
 const PROMETHEUS: Tool = Tool { program: "/usr/bin/prometheus", package: "prometheus" };
 
@@ -106,6 +116,9 @@ const QEMU_PACKAGES: &str = "qemu-system-";
 
 /// Open vSwitch with DPDK. The `ovs-vswitchd` alternative may point elsewhere.
 pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+
+/// The TFTP server.
+pub const DNSMASQ: &str = "/usr/sbin/dnsmasq";
 
 /// The browser.
 pub const CHROMIUM: &str = "/usr/bin/chromium";
@@ -174,6 +187,11 @@ pub fn ensure_libvirt(workspace: &Workspace) -> Result<()> {
 /// Installs the QEMUs of other architectures that are missing. Needs root then.
 pub fn ensure_foreign(workspace: &Workspace) -> Result<()> {
     install_all(workspace, missing_of(FOREIGN))
+}
+
+/// Installs the firmware that boots over the network, and a TFTP server, if they are missing. Needs root then.
+pub fn ensure_net_boot(workspace: &Workspace) -> Result<()> {
+    install_all(workspace, missing_of(NET_BOOT))
 }
 
 /// Installs the tools that check examples if one is missing. Needs root then.

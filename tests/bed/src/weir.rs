@@ -70,6 +70,8 @@ pub struct Setup {
     pub vifs: Vec<Vif>,
     /// Networks that span hosts, if any.
     pub overlay: Option<Overlay>,
+    /// The keys of the network of interfaces that name none, if it has any.
+    pub network: Option<String>,
     /// The uplink, if any.
     pub uplink: Option<Uplink>,
     /// The VLAN of which the uplink is an access port. `None` is a trunk of all VLANs.
@@ -124,6 +126,9 @@ impl Setup {
                     fabric::MTU
                 );
             }
+        }
+        if let Some(keys) = &self.network {
+            let _ = write!(toml, "\n[network.lan]\n{keys}\n");
         }
         if let Some(rules) = self.group {
             let _ = write!(toml, "\n[group.all]\nrules = {rules}\n");

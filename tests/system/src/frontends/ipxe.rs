@@ -21,9 +21,9 @@ use super::{
 };
 
 /// The only interface.
-const GUEST: u8 = 0;
+pub const GUEST: u8 = 0;
 /// The namespace's own address in the guest's subnet, and its server's port.
-const HOST: u8 = 100;
+pub const HOST: u8 = 100;
 const PORT: u16 = 8080;
 
 /// The guest fetches the first again and again, and the second when the first is complete.
@@ -31,7 +31,7 @@ const FILE_BYTES: usize = 1 << 20;
 const DONE: &str = "url:/done";
 
 /// TCP finds the ROM's limit by sending more.
-const FEW_BUFFERS: Explanation =
+pub const FEW_BUFFERS: Explanation =
     ("rx_ring_full", "iPXE has eight receive buffers, and TCP sends more than weir keeps for it");
 
 /// The ROM needs a while until it asks for an address.
@@ -89,12 +89,13 @@ pub fn boots(bed: &mut super::bed::Bed<'_>, record: &mut Record) -> Result<Verdi
     stop(weir)
 }
 
-fn configure(host: &Netns, interface: &str) -> Result<()> {
+/// Gives the host's side of the uplink its address.
+pub fn configure(host: &Netns, interface: &str) -> Result<()> {
     host.configure(interface, &address::cidr(HOST))
 }
 
 /// The ROM answers a ping when it polls its device, which it does all the time.
-fn ping(host: &Netns, busybox: &str) -> Result<String> {
+pub fn ping(host: &Netns, busybox: &str) -> Result<String> {
     host.exec(&[busybox, "ping", "-c", "3", "-W", "5", &address::ip(GUEST)])?;
     Ok("answers".into())
 }

@@ -9,6 +9,7 @@ mod foreign;
 mod ipxe;
 mod libvirt;
 mod linux;
+mod netboot;
 pub mod parts;
 mod qemu_cells;
 mod record;
@@ -157,6 +158,10 @@ const CELLS: &[Cell] = &[
     testpmd("packed, in_order", testpmd::PACKED_IN_ORDER),
     short(testpmd("packed, vectorized", testpmd::PACKED_VECTOR)),
     other("iPXE", "virtio-net-pci, over a TAP", ipxe::boots),
+    other("iPXE", "network boot", netboot::ipxe),
+    other("OVMF", "network boot, of iPXE", netboot::ovmf),
+    other("U-Boot", "network boot, arm64", netboot::u_boot),
+    other("QEMU's SLOF", "network boot, ppc64", netboot::slof),
     other("libvirt", "a domain with the printed XML", libvirt::domain),
     other("vhost crate (rust-vmm)", "split", answering::vhost_crate),
     short(other("vhost crate (rust-vmm)", "packed", answering::vhost_crate_packed)),
@@ -177,6 +182,9 @@ impl Cell {
             "testpmd" => "dpdk-dev",
             "iPXE" => "ipxe-qemu",
             "libvirt" => "libvirt-daemon-system",
+            "OVMF" => "ovmf",
+            "U-Boot" => "u-boot-qemu",
+            "QEMU's SLOF" => "qemu-system-data",
             _ => return None,
         };
         run_program(&[

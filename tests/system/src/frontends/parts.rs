@@ -25,6 +25,9 @@ const NEW_QEMU_PACKAGES: [&str; 4] =
     ["qemu-system-common", "qemu-system-data", "seabios", "qemu-system-x86"];
 const DEVICE_ROMS_PACKAGE: &str = "ipxe-qemu";
 
+/// iPXE as a program of EFI, which leaves the network's device to the firmware.
+pub const IPXE_FOR_EFI: &str = "snponly.efi";
+
 /// The directory of unpacked packages.
 #[derive(Clone, Debug)]
 pub struct Parts {
@@ -48,6 +51,17 @@ impl Parts {
             }
         }
         runnable(&program)
+    }
+
+    /// [`IPXE_FOR_EFI`].
+    pub fn ipxe_for_efi(&self) -> Result<PathBuf> {
+        let root = self.dir.join("ipxe");
+        let program = root.join("usr/lib/ipxe").join(IPXE_FOR_EFI);
+        if !program.exists() {
+            println!("fetching iPXE");
+            packages::fetch("ipxe", &root)?;
+        }
+        Ok(program)
     }
 
     /// The QEMU of another suite: its version and its program.
