@@ -237,6 +237,13 @@ fn install_all(workspace: &Workspace, missing: Vec<&'static str>) -> Result<()> 
     })
 }
 
+/// The version that its authors gave to a package which is installed below `root`.
+pub fn version_of(package: &str, root: &Path) -> Result<String> {
+    let admindir = root.join("var/lib/dpkg");
+    let admindir = format!("--admindir={}", admindir.display());
+    run(&["dpkg-query", &admindir, "--show", "--showformat", "${source:Upstream-Version}", package])
+}
+
 /// The server of Debian from which this machine has its packages.
 pub fn site() -> Result<String> {
     let targets = ["apt-get", "indextargets", "--format", "$(SITE)"];

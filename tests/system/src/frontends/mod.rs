@@ -17,13 +17,16 @@ mod table;
 mod testpmd;
 mod uml;
 
-use std::{path::PathBuf, time::Instant};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
 use weir_bed::{
     error::Result,
     foreign::{ARM64, ARM64_16K, ARMHF, Architecture, PPC64EL_64K, RISCV64, S390X},
     lab::Lab,
-    process::run as run_program,
+    packages,
     release::Programs,
     tally::Tally,
     workspace::Workspace,
@@ -159,6 +162,8 @@ const CELLS: &[Cell] = &[
     short(testpmd("packed, vectorized", testpmd::PACKED_VECTOR)),
     other("iPXE", "virtio-net-pci, over a TAP", ipxe::boots),
     other("iPXE", "network boot", netboot::ipxe),
+    other("iPXE of Debian 13", "network boot", netboot::ipxe_of_13),
+    other("iPXE of Debian sid", "network boot", netboot::ipxe_of_sid),
     other("OVMF", "network boot, of iPXE", netboot::ovmf),
     other("U-Boot", "network boot, arm64", netboot::u_boot),
     other("QEMU's SLOF", "network boot, ppc64", netboot::slof),
@@ -187,14 +192,7 @@ impl Cell {
             "QEMU's SLOF" => "qemu-system-data",
             _ => return None,
         };
-        run_program(&[
-            "dpkg-query",
-            "--show",
-            "--showformat",
-            "${source:Upstream-Version}",
-            package,
-        ])
-        .ok()
+        packages::version_of(package, Path::new("/")).ok()
     }
 
     fn run(&self, bed: &mut Bed<'_>) -> Row<'_> {

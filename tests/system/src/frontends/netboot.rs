@@ -21,7 +21,7 @@ use weir_bed::{
 use super::{
     bed::{Bed, RETURN_PATIENCE},
     ipxe::{FEW_BUFFERS, GUEST, HOST, configure, ping},
-    linux::drops,
+    linux::{Explanation, drops},
     parts,
     qemu_cells::stop,
     record::{Record, Step, Verdict},
@@ -38,6 +38,10 @@ const SCRIPT_TEXT: &str = "#!ipxe\n:again\nimgfetch again ||\nimgfree\nsleep 1\n
 /// A file that is no program: firmware says so when it has all of it.
 const FILE_BYTES: usize = 64 << 10;
 
+/// iPXE from 2021 on looks for an authenticator.
+const SUPPLICANT: Explanation =
+    ("reserved_group_address", "iPXE asks for 802.1X by a group address that no bridge forwards");
+
 /// Longest time until firmware has its file. Without KVM it takes a while to begin.
 const PATIENCE: Duration = Duration::from_secs(180);
 
@@ -45,6 +49,8 @@ const PATIENCE: Duration = Duration::from_secs(180);
 #[derive(Clone, Copy, Debug)]
 pub struct Firmware {
     qemu: &'static str,
+    /// The suite of Debian whose QEMU and boot ROM they are, if not the installed ones.
+    suite: Option<&'static str>,
     machine: &'static str,
     args: &'static [&'static str],
     /// Further options of the network device.
@@ -64,6 +70,7 @@ pub struct Firmware {
 /// SeaBIOS and the boot ROM of QEMU's network device.
 pub const IPXE: Firmware = Firmware {
     qemu: packages::QEMU,
+    suite: None,
     machine: "pc",
     args: &["-boot", "n"],
     device: "",
@@ -87,6 +94,7 @@ pub const OVMF: Firmware = Firmware {
 /// U-Boot of arm64. At first it looks for a program as EFI does, and by its own architecture when it is told to.
 pub const U_BOOT: Firmware = Firmware {
     qemu: "/usr/bin/qemu-system-aarch64",
+    suite: None,
     machine: "virt",
     args: &["-cpu", "cortex-a57"],
     // From a device that has virtio 0.9 as well, U-Boot 2023.01 reads a wrong address.
@@ -114,6 +122,16 @@ pub fn ipxe(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     IPXE.boots(bed, record)
 }
 
+/// The cell of Debian 13's boot ROM.
+pub fn ipxe_of_13(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    Firmware { suite: Some("trixie"), ..IPXE }.boots(bed, record)
+}
+
+/// The cell of Debian sid's boot ROM.
+pub fn ipxe_of_sid(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    Firmware { suite: Some("sid"), ..IPXE }.boots(bed, record)
+}
+
 /// The cell of OVMF.
 pub fn ovmf(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     OVMF.boots(bed, record)
@@ -132,12 +150,20 @@ pub fn slof(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
 impl Firmware {
     fn boots(&self, bed: &Bed<'_>, record: &mut Record) -> Result<Verdict> {
         let lab = bed.lab;
-        let found = packages::ensure_net_boot(&lab.workspace)
-            .and_then(|()| Ok((Qemu::at(self.qemu)?, bed.parts.ipxe_for_efi()?)));
-        let (qemu, ipxe) = match found {
+        let found = packages::ensure_net_boot(&lab.workspace).and_then(|()| {
+            let (qemu, program) = match self.suite {
+                Some(suite) => bed.parts.qemu_of(suite)?,
+                None => (Qemu::at(self.qemu)?, self.qemu.to_owned()),
+            };
+            Ok((qemu, program, bed.parts.ipxe_for_efi()?))
+        });
+        let (qemu, program, ipxe) = match found {
             Ok(found) => found,
             Err(error) => return Ok(Verdict::Skipped(format!("no firmware or server: {error}"))),
         };
+        if let Some(suite) = self.suite {
+            record.version = Some(bed.parts.version_of(suite, parts::DEVICE_ROMS_PACKAGE)?);
+        }
         let dir = lab.workspace.run_dir("netboot")?;
         let (guest, server) = (address::ip(GUEST), address::ip(HOST));
         let network = format!(
@@ -153,7 +179,7 @@ impl Firmware {
         let server = Server::start(&dir, self, &ipxe, &weir.uplink()?.host().placement())?;
 
         let plug = self.adapt(weir.plug_into(qemu, GUEST)?);
-        let mut argv = vec![self.qemu, "-accel", "tcg", "-nodefaults", "-display", "none"];
+        let mut argv = vec![program.as_str(), "-accel", "tcg", "-nodefaults", "-display", "none"];
         // So that QEMU before 8.1 keeps memory barriers.
         argv.extend(["-smp", "1,maxcpus=2", "-serial", "stdio"]);
         argv.extend(self.args);
@@ -200,7 +226,7 @@ impl Firmware {
             Ok(if self.typed.is_some() { "boots again" } else { "by itself" }.into())
         })?;
         record.step(Step::Drops, || {
-            drops(&[before, weir.stats()?], &weir::name(GUEST), &[FEW_BUFFERS])
+            drops(&[before, weir.stats()?], &weir::name(GUEST), &[FEW_BUFFERS, SUPPLICANT])
         })?;
         qemu.check_alive()?;
         stop(weir)

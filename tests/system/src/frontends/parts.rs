@@ -23,7 +23,8 @@ const OLD_QEMU_PACKAGES: [&str; 5] =
 /// The newer packages from the backports, and one that is not newer.
 const NEW_QEMU_PACKAGES: [&str; 4] =
     ["qemu-system-common", "qemu-system-data", "seabios", "qemu-system-x86"];
-const DEVICE_ROMS_PACKAGE: &str = "ipxe-qemu";
+/// The boot ROMs of QEMU's devices.
+pub const DEVICE_ROMS_PACKAGE: &str = "ipxe-qemu";
 
 /// iPXE as a program of EFI, which leaves the network's device to the firmware.
 pub const IPXE_FOR_EFI: &str = "snponly.efi";
@@ -66,12 +67,21 @@ impl Parts {
 
     /// The QEMU of another suite: its version and its program.
     pub fn qemu_of(&self, suite: &str) -> Result<(Qemu, String)> {
-        let root = self.dir.join(format!("root-{suite}"));
+        let root = self.root_of(suite);
         if !root.exists() {
             debootstrap(suite, &root)?;
         }
         let program = wrapper(&root)?.to_string_lossy().into_owned();
         Ok((Qemu::at(&program)?, program))
+    }
+
+    /// The version of a package in the root of [`Parts::qemu_of`].
+    pub fn version_of(&self, suite: &str, package: &str) -> Result<String> {
+        packages::version_of(package, &self.root_of(suite))
+    }
+
+    fn root_of(&self, suite: &str) -> PathBuf {
+        self.dir.join(format!("root-{suite}"))
     }
 
     /// The QEMU of the release's backports (10 for Debian 12): its version and its program.
