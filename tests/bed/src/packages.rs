@@ -89,14 +89,11 @@ const FOREIGN: &[Tool] = &[
     Tool { program: "/usr/share/qemu/opensbi-riscv64-generic-fw_dynamic.bin", package: "opensbi" },
 ];
 
-/// Firmware that boots over the network, and a TFTP server.
+/// Firmware that boots over the network, for machines of [`FOREIGN`] too, and a TFTP server.
 const NET_BOOT: &[Tool] = &[
-    Tool { program: QEMU, package: QEMU_PACKAGE },
     Tool { program: DNSMASQ, package: "dnsmasq-base" },
     Tool { program: "/usr/share/ovmf/OVMF.fd", package: "ovmf" },
-    Tool { program: "/usr/bin/qemu-system-aarch64", package: "qemu-system-arm" },
     Tool { program: "/usr/lib/u-boot/qemu_arm64/u-boot.bin", package: "u-boot-qemu" },
-    Tool { program: "/usr/bin/qemu-system-ppc64", package: "qemu-system-ppc" },
 ];
 
 /// Prometheus, which scrapes weir. `promtool` comes with it.
@@ -191,7 +188,7 @@ pub fn ensure_foreign(workspace: &Workspace) -> Result<()> {
 
 /// Installs the firmware that boots over the network, and a TFTP server, if they are missing. Needs root then.
 pub fn ensure_net_boot(workspace: &Workspace) -> Result<()> {
-    install_all(workspace, missing_of(NET_BOOT))
+    install_all(workspace, [missing_of(FOREIGN), missing_of(NET_BOOT)].concat())
 }
 
 /// Installs the tools that check examples if one is missing. Needs root then.

@@ -34,6 +34,7 @@ use weir_bed::{
 
 use self::{
     bed::Bed,
+    netboot::Firmware,
     parts::Parts,
     qemu_cells::{QemuCell, Which, plain},
     record::{Record, Verdict},
@@ -58,6 +59,7 @@ enum Kind {
     Qemu(QemuCell),
     Testpmd(Driver),
     Foreign(Architecture),
+    NetBoot(Firmware),
     Other(fn(&mut Bed<'_>, &mut Record) -> Result<Verdict>),
 }
 
@@ -78,6 +80,11 @@ const fn testpmd(options: &'static str, driver: Driver) -> Cell {
 const fn foreign(options: &'static str, architecture: Architecture) -> Cell {
     let front_end = "QEMU of another architecture";
     Cell { front_end, options, short: false, kind: Kind::Foreign(architecture) }
+}
+
+/// Firmware that boots over the network.
+const fn net_boot(front_end: &'static str, options: &'static str, firmware: Firmware) -> Cell {
+    Cell { front_end, options, short: false, kind: Kind::NetBoot(firmware) }
 }
 
 const fn other(
@@ -161,12 +168,16 @@ const CELLS: &[Cell] = &[
     testpmd("packed, in_order", testpmd::PACKED_IN_ORDER),
     short(testpmd("packed, vectorized", testpmd::PACKED_VECTOR)),
     other("iPXE", "virtio-net-pci, over a TAP", ipxe::boots),
-    other("iPXE", "network boot", netboot::ipxe),
-    other("iPXE of Debian 13", "network boot", netboot::ipxe_of_13),
-    other("iPXE of Debian sid", "network boot", netboot::ipxe_of_sid),
-    other("OVMF", "network boot, of iPXE", netboot::ovmf),
-    other("U-Boot", "network boot, arm64", netboot::u_boot),
-    other("QEMU's SLOF", "network boot, ppc64", netboot::slof),
+    net_boot("iPXE", "network boot", netboot::IPXE),
+    net_boot("iPXE of Debian 13", "network boot", netboot::IPXE_OF_13),
+    net_boot("iPXE of Debian sid", "network boot", netboot::IPXE_OF_SID),
+    net_boot("OVMF", "network boot, of iPXE", netboot::OVMF),
+    net_boot("U-Boot", "network boot, arm64", netboot::U_BOOT_ARM64),
+    net_boot("U-Boot", "network boot, armhf", netboot::U_BOOT_ARM),
+    net_boot("U-Boot", "network boot, riscv64", netboot::U_BOOT_RISCV64),
+    net_boot("U-Boot", "network boot, x86-64", netboot::U_BOOT_X86_64),
+    net_boot("QEMU's SLOF", "network boot, ppc64", netboot::SLOF),
+    net_boot("QEMU's firmware of s390x", "network boot (virtio 0.9)", netboot::S390X),
     other("libvirt", "a domain with the printed XML", libvirt::domain),
     other("vhost crate (rust-vmm)", "split", answering::vhost_crate),
     short(other("vhost crate (rust-vmm)", "packed", answering::vhost_crate_packed)),
@@ -189,7 +200,7 @@ impl Cell {
             "libvirt" => "libvirt-daemon-system",
             "OVMF" => "ovmf",
             "U-Boot" => "u-boot-qemu",
-            "QEMU's SLOF" => "qemu-system-data",
+            "QEMU's SLOF" | "QEMU's firmware of s390x" => "qemu-system-data",
             _ => return None,
         };
         packages::version_of(package, Path::new("/")).ok()
@@ -202,6 +213,7 @@ impl Cell {
             Kind::Qemu(cell) => cell.run(bed, &mut record),
             Kind::Testpmd(driver) => driver.run(bed, &mut record),
             Kind::Foreign(architecture) => foreign::run(architecture, bed, &mut record),
+            Kind::NetBoot(firmware) => firmware.run(bed, &mut record),
             Kind::Other(run) => run(bed, &mut record),
         };
         record.version = record.version.take().or_else(|| self.installed());

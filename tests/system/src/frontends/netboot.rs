@@ -11,11 +11,13 @@ use std::{
 use weir_bed::{
     address,
     error::{Error, Result},
+    lab::Lab,
     packages,
     process::{Dialogue, Placement, Process, wait_until},
     qemu::{Plug, Qemu},
     uplink::Uplink,
     weir::{self, Setup, Weir},
+    weir_stats::Stats,
 };
 
 use super::{
@@ -45,6 +47,9 @@ const SUPPLICANT: Explanation =
 /// Longest time until firmware has its file. Without KVM it takes a while to begin.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// The network device of machines with PCI.
+const PCI: &str = "virtio-net-pci";
+
 /// Firmware, and the machine that it is for.
 #[derive(Clone, Copy, Debug)]
 pub struct Firmware {
@@ -52,14 +57,13 @@ pub struct Firmware {
     /// The suite of Debian whose QEMU and boot ROM they are, if not the installed ones.
     suite: Option<&'static str>,
     machine: &'static str,
+    /// Arguments of the machine, with the firmware if QEMU has none for it.
     args: &'static [&'static str],
-    /// Further options of the network device.
-    device: &'static str,
-    /// The firmware's file, if QEMU has none for the machine.
-    image: Option<&'static str>,
-    /// The elements of `boot_file`, of which the server has only the firmware's.
+    /// The network device and its further options.
+    device: (&'static str, &'static str),
+    /// The elements of `boot_file`. The server has the firmware's file only.
     boot_file: &'static str,
-    /// The files that the firmware fetches at first, in this order.
+    /// The files that the firmware fetches at first, in this order. Without any, weir refuses the firmware's driver.
     fetches: &'static [&'static str],
     /// The file that it fetches afterwards.
     again: &'static str,
@@ -73,37 +77,71 @@ pub const IPXE: Firmware = Firmware {
     suite: None,
     machine: "pc",
     args: &["-boot", "n"],
-    device: "",
-    image: None,
+    device: (PCI, ""),
     boot_file: "\"nobodys\", \"bios undionly.kpxe\", \"ipxe menu.ipxe\"",
     fetches: &[SCRIPT],
     again: AGAIN,
     typed: None,
 };
 
+/// The same of Debian 13.
+pub const IPXE_OF_13: Firmware = Firmware { suite: Some("trixie"), ..IPXE };
+
+/// The same of Debian sid.
+pub const IPXE_OF_SID: Firmware = Firmware { suite: Some("sid"), ..IPXE };
+
 /// OVMF loads iPXE, which asks again.
 pub const OVMF: Firmware = Firmware {
     machine: "q35",
-    device: ",romfile=",
-    image: Some("/usr/share/ovmf/OVMF.fd"),
+    args: &["-boot", "n", "-bios", "/usr/share/ovmf/OVMF.fd"],
+    device: (PCI, ",romfile="),
     boot_file: "\"nobodys\", \"efi-x64 snponly.efi\", \"ipxe menu.ipxe\"",
     fetches: &[parts::IPXE_FOR_EFI, SCRIPT],
     ..IPXE
 };
 
-/// U-Boot of arm64. At first it looks for a program as EFI does, and by its own architecture when it is told to.
-pub const U_BOOT: Firmware = Firmware {
-    qemu: "/usr/bin/qemu-system-aarch64",
-    suite: None,
-    machine: "virt",
-    args: &["-cpu", "cortex-a57"],
+/// U-Boot looks for a program of EFI at first, and for any file when it is told to.
+const U_BOOT: Firmware = Firmware {
     // From a device that has virtio 0.9 as well, U-Boot 2023.01 reads a wrong address.
-    device: ",romfile=,disable-legacy=on",
-    image: Some("/usr/lib/u-boot/qemu_arm64/u-boot.bin"),
-    boot_file: "\"nobodys\", \"efi-arm64 program.efi\", \"22 image\"",
+    device: (PCI, ",romfile=,disable-legacy=on"),
     fetches: &["program.efi"],
     again: "image",
     typed: Some("dhcp\n"),
+    ..IPXE
+};
+
+/// U-Boot of arm64, which names its architecture whenever it asks.
+pub const U_BOOT_ARM64: Firmware = Firmware {
+    qemu: "/usr/bin/qemu-system-aarch64",
+    machine: "virt",
+    args: &["-cpu", "cortex-a57", "-bios", "/usr/lib/u-boot/qemu_arm64/u-boot.bin"],
+    boot_file: "\"nobodys\", \"efi-arm64 program.efi\", \"22 image\"",
+    ..U_BOOT
+};
+
+/// U-Boot of 32-bit ARM.
+pub const U_BOOT_ARM: Firmware = Firmware {
+    qemu: "/usr/bin/qemu-system-arm",
+    machine: "virt",
+    args: &["-cpu", "cortex-a15", "-bios", "/usr/lib/u-boot/qemu_arm/u-boot.bin"],
+    boot_file: "\"nobodys\", \"efi-arm program.efi\", \"21 image\"",
+    ..U_BOOT
+};
+
+/// U-Boot of RISC-V, above OpenSBI.
+pub const U_BOOT_RISCV64: Firmware = Firmware {
+    qemu: "/usr/bin/qemu-system-riscv64",
+    machine: "virt",
+    args: &["-kernel", "/usr/lib/u-boot/qemu-riscv64_smode/u-boot.bin"],
+    boot_file: "\"image\", \"efi-riscv64 program.efi\"",
+    ..U_BOOT
+};
+
+/// U-Boot of x86-64.
+pub const U_BOOT_X86_64: Firmware = Firmware {
+    args: &["-bios", "/usr/lib/u-boot/qemu-x86_64/u-boot.rom"],
+    boot_file: "\"image\", \"efi-x64 program.efi\"",
+    ..U_BOOT
 };
 
 /// SLOF, of POWER machines.
@@ -117,38 +155,30 @@ pub const SLOF: Firmware = Firmware {
     ..IPXE
 };
 
-/// The cell of QEMU's boot ROM.
-pub fn ipxe(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    IPXE.boots(bed, record)
-}
+/// The firmware of s390x in QEMU 7.2 has a driver of virtio 0.9, which is big-endian.
+pub const S390X: Firmware = Firmware {
+    qemu: "/usr/bin/qemu-system-s390x",
+    machine: "s390-ccw-virtio",
+    args: &[],
+    device: ("virtio-net-ccw", ",bootindex=1"),
+    boot_file: "\"31 image\"",
+    fetches: &[],
+    again: "image",
+    typed: None,
+    ..IPXE
+};
 
-/// The cell of Debian 13's boot ROM.
-pub fn ipxe_of_13(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    Firmware { suite: Some("trixie"), ..IPXE }.boots(bed, record)
-}
-
-/// The cell of Debian sid's boot ROM.
-pub fn ipxe_of_sid(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    Firmware { suite: Some("sid"), ..IPXE }.boots(bed, record)
-}
-
-/// The cell of OVMF.
-pub fn ovmf(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    OVMF.boots(bed, record)
-}
-
-/// The cell of U-Boot.
-pub fn u_boot(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    U_BOOT.boots(bed, record)
-}
-
-/// The cell of SLOF.
-pub fn slof(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    SLOF.boots(bed, record)
+/// Firmware that was started. The server is in the namespace of weir's uplink, and ends before weir.
+struct Started {
+    qemu: Process,
+    console: Dialogue,
+    server: Server,
+    weir: Weir,
 }
 
 impl Firmware {
-    fn boots(&self, bed: &Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    /// Runs the cell.
+    pub fn run(&self, bed: &Bed<'_>, record: &mut Record) -> Result<Verdict> {
         let lab = bed.lab;
         let found = packages::ensure_net_boot(&lab.workspace).and_then(|()| {
             let (qemu, program) = match self.suite {
@@ -164,6 +194,14 @@ impl Firmware {
         if let Some(suite) = self.suite {
             record.version = Some(bed.parts.version_of(suite, parts::DEVICE_ROMS_PACKAGE)?);
         }
+        let started = self.start(lab, (qemu, &program), &ipxe)?;
+        match self.fetches {
+            [] => is_refused(started),
+            _ => self.boots(started, &lab.image.busybox.to_string_lossy(), record),
+        }
+    }
+
+    fn start(&self, lab: &Lab, (qemu, program): (Qemu, &str), ipxe: &Path) -> Result<Started> {
         let dir = lab.workspace.run_dir("netboot")?;
         let (guest, server) = (address::ip(GUEST), address::ip(HOST));
         let network = format!(
@@ -174,36 +212,29 @@ impl Firmware {
             self.boot_file,
         );
         let setup = Setup { uplink: Some(Uplink::Tap), network: Some(network), ..Setup::vifs(1) };
-        let mut weir = Weir::start_in(dir.clone(), lab, &setup)?;
+        let weir = Weir::start_in(dir.clone(), lab, &setup)?;
         configure(weir.uplink()?.host(), weir.uplink()?.interface())?;
-        let server = Server::start(&dir, self, &ipxe, &weir.uplink()?.host().placement())?;
-
+        let server = Server::start(&dir, self, ipxe, &weir.uplink()?.host().placement())?;
         let plug = self.adapt(weir.plug_into(qemu, GUEST)?);
-        let mut argv = vec![program.as_str(), "-accel", "tcg", "-nodefaults", "-display", "none"];
+        let mut argv = vec![program, "-accel", "tcg", "-nodefaults", "-display", "none"];
         // So that QEMU before 8.1 keeps memory barriers.
         argv.extend(["-smp", "1,maxcpus=2", "-serial", "stdio"]);
         argv.extend(self.args);
-        argv.extend(self.image.iter().flat_map(|image| ["-bios", image]));
         argv.extend(plug.qemu_args.iter().map(String::as_str));
-        let (mut qemu, mut console) = Process::start_dialogue(&argv, &plug.placement)?;
+        let (qemu, console) = Process::start_dialogue(&argv, &plug.placement)?;
+        Ok(Started { qemu, console, server, weir })
+    }
 
-        let fetched = |server: &Server, file: &str, patience, console: &Dialogue| {
-            server.await_file(file, patience).map_err(|error| {
-                let lines: Vec<_> = console.lines.try_iter().collect();
-                let end = lines.get(lines.len().saturating_sub(30)..).unwrap_or_default();
-                Error::Check(format!("{error}\n{}\n{}", server.log(), end.join("\n")))
-            })
-        };
+    fn boots(&self, started: Started, busybox: &str, record: &mut Record) -> Result<Verdict> {
+        let Started { mut weir, server, mut console, mut qemu } = started;
         record.step(Step::Link, || {
             for file in self.fetches {
-                fetched(&server, file, PATIENCE, &console)?;
+                server.await_file(file, &console)?;
             }
             Ok("DHCP and TFTP".into())
         })?;
         match self.typed {
-            None => record.step(Step::Ping, || {
-                ping(weir.uplink()?.host(), &lab.image.busybox.to_string_lossy())
-            })?,
+            None => record.step(Step::Ping, || ping(weir.uplink()?.host(), busybox))?,
             Some(_) => record.leave_out(Step::Ping, "it answers only while it loads a file"),
         }
         record.leave_out(Step::Fragments, "firmware sends no fragments");
@@ -219,30 +250,50 @@ impl Firmware {
             })?;
             server.forget()?;
             if let Some(typed) = self.typed {
-                console.stdin.write_all(typed.as_bytes()).map_err(Error::io("write to", &dir))?;
-                console.stdin.flush().map_err(Error::io("write to", &dir))?;
+                let typed = console.stdin.write_all(typed.as_bytes());
+                typed.and_then(|()| console.stdin.flush()).map_err(|source| Error::Io {
+                    what: "type at the firmware's console".into(),
+                    source,
+                })?;
             }
-            fetched(&server, self.again, PATIENCE, &console)?;
+            server.await_file(self.again, &console)?;
             Ok(if self.typed.is_some() { "boots again" } else { "by itself" }.into())
         })?;
         record.step(Step::Drops, || {
             drops(&[before, weir.stats()?], &weir::name(GUEST), &[FEW_BUFFERS, SUPPLICANT])
         })?;
         qemu.check_alive()?;
+        drop((qemu, server));
         stop(weir)
     }
 
     /// Changes the arguments as a user would by hand.
     fn adapt(&self, mut plug: Plug) -> Plug {
+        let (device, more) = self.device;
         for arg in &mut plug.qemu_args {
             if arg.starts_with("memory-backend=") {
                 *arg = format!("{},{arg}", self.machine);
-            } else if arg.starts_with("virtio-net-pci,") {
-                arg.push_str(self.device);
+            } else if let Some(options) = arg.strip_prefix(PCI) {
+                // Devices on other buses have no vectors.
+                let kept = |it: &&str| device == PCI || !it.starts_with("vectors=");
+                let options: Vec<_> = options.split(',').filter(kept).collect();
+                *arg = format!("{device}{}{more}", options.join(","));
             }
         }
         plug
     }
+}
+
+/// Waits until weir has refused the firmware's driver.
+fn is_refused(started: Started) -> Result<Verdict> {
+    let Started { mut weir, server, qemu, .. } = started;
+    let reason =
+        |stats: &Stats| stats.stopped_reason(&weir::name(GUEST)).ok().flatten().map(str::to_owned);
+    weir.await_stats("a refusal of the driver", PATIENCE, |stats| reason(stats).is_some())?;
+    let why = reason(&weir.stats()?);
+    drop((qemu, server));
+    weir.stop()?;
+    why.map(Verdict::Refused).ok_or_else(|| Error::Check("the interface goes on".into()))
 }
 
 /// A TFTP server behind the uplink.
@@ -292,13 +343,15 @@ impl Server {
         fs::write(&self.log, "").map_err(Error::io("write", &self.log))
     }
 
-    /// Waits until all of `file` was sent.
-    fn await_file(&self, file: &str, patience: Duration) -> Result<()> {
+    /// Waits until all of `file` was sent. An error has the end of what the firmware said.
+    fn await_file(&self, file: &str, console: &Dialogue) -> Result<()> {
         let (sent, to) = (format!("/{file} to "), address::ip(GUEST));
-        wait_until(&format!("the firmware to fetch {file}"), patience, || {
-            let is_it =
-                |line: &str| line.contains(" sent ") && line.ends_with(&format!("{sent}{to}"));
-            Ok(self.log().lines().any(is_it))
+        let is_it = |line: &str| line.contains(" sent ") && line.ends_with(&format!("{sent}{to}"));
+        let what = format!("the firmware to fetch {file}");
+        wait_until(&what, PATIENCE, || Ok(self.log().lines().any(is_it))).map_err(|error| {
+            let said: Vec<_> = console.lines.try_iter().collect();
+            let end = said.get(said.len().saturating_sub(30)..).unwrap_or_default();
+            Error::Check(format!("{error}\n{}\n{}", self.log(), end.join("\n")))
         })
     }
 }
@@ -314,6 +367,10 @@ mod tests {
             Plug { qemu_args: args.map(String::from).to_vec(), placement: Placement::default() };
         let device = "virtio-net-pci,netdev=n,romfile=,disable-legacy=on";
         let args = ["-machine", "virt,memory-backend=m", "-device", device];
-        assert_eq!(U_BOOT.adapt(plug).qemu_args, args);
+        assert_eq!(U_BOOT_ARM64.adapt(plug).qemu_args, args);
+        let args = ["-device", "virtio-net-pci,netdev=n,vectors=0,x=1"];
+        let plug =
+            Plug { qemu_args: args.map(String::from).to_vec(), placement: Placement::default() };
+        assert_eq!(S390X.adapt(plug).qemu_args[1], "virtio-net-ccw,netdev=n,x=1,bootindex=1");
     }
 }
