@@ -50,6 +50,16 @@ const ARCHITECTURES: [(&str, u16); 6] = [
     ("efi-riscv64", 27),
 ];
 const IPXE: &str = "ipxe";
+/// All of these names.
+const KINDS: [&str; ARCHITECTURES.len() + 1] = {
+    let mut names = [IPXE; ARCHITECTURES.len() + 1];
+    let mut at = 0;
+    while at < ARCHITECTURES.len() {
+        names[at] = ARCHITECTURES[at].0;
+        at += 1;
+    }
+    names
+};
 
 impl BootFile {
     pub(super) const EXPECTED: &str = "a file of 127 characters at most, after the kind of client if only one kind \
@@ -68,7 +78,7 @@ impl FromStr for BootFile {
         let mut words = text.split(' ').filter(|word| !word.is_empty());
         let (client, file) = match (words.next(), words.next(), words.next()) {
             (Some(file), None, _) => (BootClient::Other, file),
-            (Some(client), Some(file), None) => (client.parse().map_err(|()| refused())?, file),
+            (Some(client), Some(file), None) => (client.parse()?, file),
             _ => return Err(refused()),
         };
         let is_good = file.len() <= limits::BOOT_FILE_LEN_MAX
@@ -78,14 +88,16 @@ impl FromStr for BootFile {
 }
 
 impl FromStr for BootClient {
-    type Err = ();
-    fn from_str(text: &str) -> Result<Self, ()> {
+    type Err = ValueError;
+    /// Reads a name, or the number of an architecture.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if text == IPXE {
             return Ok(Self::Ipxe);
         }
         let named = ARCHITECTURES.into_iter().find(|(name, _)| *name == text);
         let number = named.map(|(_, number)| number).or_else(|| text.parse().ok());
-        number.map(Self::Architecture).ok_or(())
+        let unknown = || ValueError::NotAChoice { value: text.into(), choices: &KINDS };
+        number.map(Self::Architecture).ok_or_else(unknown)
     }
 }
 

@@ -73,6 +73,8 @@ fn each_kind_of_firmware_has_a_file() {
     let again: Vec<BootFile> = shown.iter().map(|it| it.parse().unwrap()).collect();
     assert_eq!(again, found.files);
     assert_eq!(shown[2..4], ["efi-arm64 arm.efi", "22 u-boot.img"]);
+    let misspelt = "efi-x86 ipxe.efi".parse::<BootFile>().unwrap_err().to_string();
+    assert!(misspelt.contains("`efi-x86`") && misspelt.contains("efi-riscv64"), "{misspelt}");
     // A URL needs no TFTP server, and firmware can have a file of its own choice.
     assert_eq!(boot("boot_file = \"http://10.0.0.1/menu.ipxe\"\n").files.len(), 1);
     assert!(boot("boot_server = \"192.168.77.9\"\n").files.is_empty());
