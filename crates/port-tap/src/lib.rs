@@ -35,7 +35,7 @@ pub use error::{LinkError, NameError, NameProblem, TapError};
 pub use frame_device::{FrameDevice, SLOT_LEN};
 pub use link::{InterfaceName, Link};
 pub use port::FramePort;
-pub use uplink::{Service, Uncalled, UplinkPort};
+pub use uplink::{DeviceFrames, FromDevice, Service, Uncalled, UplinkPort};
 
 #[cfg(test)]
 mod tests;

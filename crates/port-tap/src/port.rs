@@ -17,7 +17,7 @@ use weir_wire::VnetHdr;
 
 use crate::frame_device::FrameDevice;
 use crate::tx::{Buffers, DeviceQueue, Places, Slots};
-use crate::uplink::{Service, Uncalled, UplinkPort};
+use crate::uplink::{FromDevice, Service, Uncalled, UplinkPort};
 
 /// A [`FrameDevice`] as a port of the switch.
 pub struct FramePort {
@@ -119,12 +119,15 @@ impl FramePort {
         self.tx[queue].0.lock().queue.0.free()
     }
 
-    fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, DeviceQueue<'_>)> {
+    fn transmit(
+        &self,
+        index: usize,
+    ) -> Option<(&TransmitQueue<Places>, FromDevice<DeviceQueue<'_>>)> {
         let (tx, buffers) = self.tx.get(index)?;
         let queue = self.device.queues().get(index)?.as_fd();
         let (service, device) = (&self.service, &*self.device);
         let lost = Cell::default();
-        Some((tx, DeviceQueue { service, index, device, queue, buffers, lost }))
+        Some((tx, FromDevice(DeviceQueue { service, index, device, queue, buffers, lost })))
     }
 
     fn counters(&self) -> &PortCounters {
@@ -136,7 +139,7 @@ impl Port for FramePort {
     fn take(&self, queue: usize, ask: Ask, scratch: &mut Scratch, forward: Forward<'_>) -> Taken {
         let Some((tx, source)) = self.transmit(queue) else { return Taken::default() };
         let taken = self.take_from((tx, &source), ask, scratch, forward);
-        let Some(error) = source.lost.take() else { return taken };
+        let Some(error) = source.0.lost.take() else { return taken };
         self.service.gone(&error);
         tx.lock().abandon(&source, DropReason::TxDisabled);
         Taken { frames: taken.frames, ..Taken::default() }

@@ -2,20 +2,18 @@
 //! have copied them.
 
 use std::cell::Cell;
-use std::convert::Infallible;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 use weir_engine::burst::{Burst, Pieces, TakenChain};
-use weir_engine::queue::Source;
-use weir_engine::{DropReason, PortCounters, Side, Take};
+use weir_engine::{DropReason, Side};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS};
 
 use crate::frame_device::{FrameDevice, SLOT_LEN};
-use crate::uplink::{Service, Uncalled};
+use crate::uplink::{DeviceFrames, Service, Uncalled};
 
 const _: () = assert!(TAP_PARKED_MAX <= BURST_MAX);
 
@@ -93,46 +91,25 @@ impl DeviceQueue<'_> {
         let pieces = Pieces::Among(first, burst.pieces.len() as u32);
         let chain = TakenChain { token, len: len as u32, pieces }; // at most SLOT_LEN
         burst.chains.push(chain);
-        burst.add_of_device(chain, self.device.vnet_len(), arrived_ns, self.counters());
+        burst.add_of_device(chain, self.device.vnet_len(), arrived_ns, self.service.counters());
     }
 }
 
-impl Source for DeviceQueue<'_> {
-    type Ring = Places;
-    type Lent = ();
-    type Error = Infallible;
+impl DeviceFrames for DeviceQueue<'_> {
+    type Places = Slots;
 
-    const PEEK: bool = false;
-    const FROM_DEVICE: bool = true;
+    const PARKED_MAX: usize = TAP_PARKED_MAX;
+
+    fn service(&self) -> &Service {
+        self.service
+    }
 
     fn index(&self) -> usize {
         self.index
     }
 
-    fn counters(&self) -> &PortCounters {
-        self.service.counters()
-    }
-
-    fn has_failed(&self) -> bool {
-        self.service.has_failed()
-    }
-
-    fn parked_max(&self, _: &Places) -> usize {
-        TAP_PARKED_MAX
-    }
-
-    fn lend(&self, _: &mut Places, _: Take) -> Option<()> {
-        Some(())
-    }
-
     /// Reads at most [`TAP_BURST_MAX`] frames.
-    fn fill<'m>(
-        &'m self,
-        Uncalled(slots): &mut Places,
-        _: &'m (),
-        now_ns: u64,
-        burst: &mut Burst<'m>,
-    ) -> Result<usize, Infallible> {
+    fn read<'m>(&'m self, slots: &mut Slots, now_ns: u64, burst: &mut Burst<'m>) -> usize {
         let mut frames = 0;
         slots.drained = false;
         // A slot is free for each frame of a burst, however many wait (asserted in weir_limits), unless
@@ -162,40 +139,32 @@ impl Source for DeviceQueue<'_> {
                     }
                     _ => {
                         frames += 1;
-                        self.counters().dropped(DropReason::DeviceError, 1);
+                        self.service.counters().dropped(DropReason::DeviceError, 1);
                     }
                 },
             }
         }
-        Ok(frames)
+        frames
     }
 
-    fn fill_again<'m>(
+    fn read_again<'m>(
         &'m self,
-        Uncalled(slots): &mut Places,
-        _: &'m (),
+        slots: &mut Slots,
         token: u64,
         arrived_ns: u64,
         burst: &mut Burst<'m>,
-    ) -> Result<(), Infallible> {
+    ) {
         let slot = token as usize; // one of ours
         if let Some(buffer) = self.buffers.0[slot].get() {
             self.add(burst, buffer, slots.places[slot].clone(), token, arrived_ns);
         }
-        Ok(())
     }
 
-    fn settle(&self, Uncalled(slots): &mut Places, _: &(), burst: &Burst<'_>) -> u32 {
-        let gone = burst.chains_and_stay().filter(|(_, stays)| !stays);
-        slots.free.extend(gone.map(|(chain, _)| chain.token as u16)); // ours
-        0
+    fn free(&self, slots: &mut Slots, tokens: impl Iterator<Item = u64>) {
+        slots.free.extend(tokens.map(|token| token as u16)); // ours
     }
 
-    fn release(&self, Uncalled(slots): &mut Places, token: u64, _: DropReason) {
-        slots.free.push(token as u16); // one of ours
-    }
-
-    fn has_more(&self, Uncalled(slots): &mut Places) -> Result<bool, Infallible> {
-        Ok(!slots.drained)
+    fn has_more(&self, slots: &Slots) -> bool {
+        !slots.drained
     }
 }

@@ -93,6 +93,113 @@ impl<P> TransmitRing for Uncalled<P> {
     }
 }
 
+/// A transmit queue whose frames come from a device, a socket or weir itself: no guest's memory is lent, and nobody can
+/// break a rule. [`FromDevice`] makes it a [`Source`].
+pub trait DeviceFrames {
+    /// What stands behind the queue's lock.
+    type Places;
+
+    /// See [`Source::PEEK`].
+    const PEEK: bool = false;
+    /// See [`Source::FROM_DEVICE`].
+    const FROM_DEVICE: bool = true;
+    /// Most frames that wait for receivers.
+    const PARKED_MAX: usize;
+
+    /// The port's state.
+    fn service(&self) -> &Service;
+
+    /// The number of the queue.
+    fn index(&self) -> usize;
+
+    /// Takes new frames, and adds each to the burst or counts why not. Returns their number.
+    fn read<'m>(&'m self, places: &mut Self::Places, now_ns: u64, burst: &mut Burst<'m>) -> usize;
+
+    /// Adds a frame again after a wait, with its time of arrival.
+    fn read_again<'m>(
+        &'m self,
+        places: &mut Self::Places,
+        token: u64,
+        arrived_ns: u64,
+        burst: &mut Burst<'m>,
+    );
+
+    /// Frees the memory of frames.
+    fn free(&self, places: &mut Self::Places, tokens: impl Iterator<Item = u64>);
+
+    /// True if there may be a frame without a kick.
+    fn has_more(&self, places: &Self::Places) -> bool;
+}
+
+/// Frames of a device as a [`Source`].
+#[derive(Debug)]
+pub struct FromDevice<Q>(pub Q);
+
+impl<Q: DeviceFrames> Source for FromDevice<Q> {
+    type Ring = Uncalled<Q::Places>;
+    type Lent = ();
+    type Error = Infallible;
+
+    const PEEK: bool = Q::PEEK;
+    const FROM_DEVICE: bool = Q::FROM_DEVICE;
+
+    fn index(&self) -> usize {
+        self.0.index()
+    }
+
+    fn counters(&self) -> &PortCounters {
+        self.0.service().counters()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.0.service().has_failed()
+    }
+
+    fn parked_max(&self, _: &Self::Ring) -> usize {
+        Q::PARKED_MAX
+    }
+
+    fn lend(&self, _: &mut Self::Ring, _: Take) -> Option<()> {
+        Some(())
+    }
+
+    fn fill<'m>(
+        &'m self,
+        Uncalled(places): &mut Self::Ring,
+        _: &'m (),
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, Infallible> {
+        Ok(self.0.read(places, now_ns, burst))
+    }
+
+    fn fill_again<'m>(
+        &'m self,
+        Uncalled(places): &mut Self::Ring,
+        _: &'m (),
+        token: u64,
+        arrived_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<(), Infallible> {
+        self.0.read_again(places, token, arrived_ns, burst);
+        Ok(())
+    }
+
+    fn settle(&self, Uncalled(places): &mut Self::Ring, _: &(), burst: &Burst<'_>) -> u32 {
+        let gone = burst.chains_and_stay().filter(|(_, stays)| !stays);
+        self.0.free(places, gone.map(|(chain, _)| chain.token));
+        0
+    }
+
+    fn release(&self, Uncalled(places): &mut Self::Ring, token: u64, _: DropReason) {
+        self.0.free(places, std::iter::once(token));
+    }
+
+    fn has_more(&self, Uncalled(places): &mut Self::Ring) -> Result<bool, Infallible> {
+        Ok(self.0.has_more(places))
+    }
+}
+
 /// A port to an interface of the host.
 pub trait UplinkPort: Port {
     /// The port's state.

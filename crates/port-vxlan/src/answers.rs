@@ -3,16 +3,14 @@
 //! through the receiver's filters and rates, and never to another host.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
 
 use weir_engine::burst::Burst;
-use weir_engine::queue::Source;
-use weir_engine::{DropReason, PortCounters, Take, clock};
+use weir_engine::clock;
 use weir_fabric::Vid;
 use weir_limits::{BURST_MAX, OVERLAY_ANSWERS_MAX};
-use weir_port_tap::{Service, Uncalled};
+use weir_port_tap::{DeviceFrames, Service};
 use weir_wire::{Ethernet, Head, Mac, Tci, TooBig};
 
 use crate::port::VxlanPort;
@@ -76,67 +74,35 @@ pub(crate) struct AnswerQueue<'p> {
     pub(crate) answers: &'p Answers,
 }
 
-impl Source for AnswerQueue<'_> {
-    type Ring = Uncalled<()>;
-    type Lent = ();
-    type Error = Infallible;
+impl DeviceFrames for AnswerQueue<'_> {
+    type Places = ();
 
-    const PEEK: bool = false;
+    const FROM_DEVICE: bool = false;
+    const PARKED_MAX: usize = 0;
+
+    fn service(&self) -> &Service {
+        self.service
+    }
 
     fn index(&self) -> usize {
         self.index
     }
 
-    fn counters(&self) -> &PortCounters {
-        self.service.counters()
-    }
-
-    fn has_failed(&self) -> bool {
-        self.service.has_failed()
-    }
-
-    fn parked_max(&self, _: &Self::Ring) -> usize {
-        0
-    }
-
-    fn lend(&self, _: &mut Self::Ring, what: Take) -> Option<()> {
-        (what == Take::New).then_some(())
-    }
-
-    fn fill<'m>(
-        &'m self,
-        _: &mut Self::Ring,
-        _: &'m (),
-        now_ns: u64,
-        burst: &mut Burst<'m>,
-    ) -> Result<usize, Infallible> {
+    fn read<'m>(&'m self, (): &mut (), now_ns: u64, burst: &mut Burst<'m>) -> usize {
         let mut waiting = self.answers.waiting();
         let count = waiting.len().min(BURST_MAX);
         for (network, frame) in waiting.drain(..count) {
             // The network's number stands in place of a tag, as in the port's other frames.
             burst.add_own(frame.as_slice(), Some(Tci::from_bits(network)), now_ns);
         }
-        Ok(count)
+        count
     }
 
-    fn fill_again<'m>(
-        &'m self,
-        _: &mut Self::Ring,
-        _: &'m (),
-        _: u64,
-        _: u64,
-        _: &mut Burst<'m>,
-    ) -> Result<(), Infallible> {
-        Ok(())
-    }
+    fn read_again<'m>(&'m self, (): &mut (), _: u64, _: u64, _: &mut Burst<'m>) {}
 
-    fn settle(&self, _: &mut Self::Ring, _: &(), _: &Burst<'_>) -> u32 {
-        0
-    }
+    fn free(&self, (): &mut (), _: impl Iterator<Item = u64>) {}
 
-    fn release(&self, _: &mut Self::Ring, _: u64, _: DropReason) {}
-
-    fn has_more(&self, _: &mut Self::Ring) -> Result<bool, Infallible> {
-        Ok(!self.answers.waiting().is_empty())
+    fn has_more(&self, (): &()) -> bool {
+        !self.answers.waiting().is_empty()
     }
 }

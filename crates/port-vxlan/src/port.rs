@@ -16,7 +16,7 @@ use weir_fabric::{Fdb, PortId, Vid};
 use weir_groups::GroupId;
 use weir_limits::LATENCY_BUDGET_NS_DEFAULT;
 use weir_policy::steering::Receiver;
-use weir_port_tap::{Service, Uncalled, UplinkPort};
+use weir_port_tap::{FromDevice, Service, Uncalled, UplinkPort};
 use weir_wire::{Ethernet, Mac};
 
 use crate::answers::{AnswerQueue, Answers};
@@ -120,17 +120,24 @@ impl VxlanPort {
         self.networks.store(Arc::new(networks));
     }
 
-    fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, SocketQueue<'_>)> {
+    fn transmit(
+        &self,
+        index: usize,
+    ) -> Option<(&TransmitQueue<Places>, FromDevice<SocketQueue<'_>>)> {
         let (tx, buffers) = self.tx.get(index)?;
         let socket = self.sockets.queues.get(index)?.as_fd();
         let (service, networks) = (&self.service, self.networks());
-        Some((tx, SocketQueue { service, index, socket, buffers, networks }))
+        Some((tx, FromDevice(SocketQueue { service, index, socket, buffers, networks })))
     }
 
     /// The queue of weir's own answers, if `index` is its number.
-    fn answer_queue(&self, index: usize) -> Option<AnswerQueue<'_>> {
+    fn answer_queue(&self, index: usize) -> Option<FromDevice<AnswerQueue<'_>>> {
         let (service, answers) = (&self.service, &self.answers);
-        (index == self.sockets.queues.len()).then_some(AnswerQueue { service, index, answers })
+        (index == self.sockets.queues.len()).then_some(FromDevice(AnswerQueue {
+            service,
+            index,
+            answers,
+        }))
     }
 
     /// Notes the hosts behind which the senders of forwarded frames are, if the switch has learned the senders behind
@@ -170,7 +177,7 @@ impl Port for VxlanPort {
         let mut forward_and_note = |burst: &mut Burst<'_>| {
             forward(burst);
             if ask.what == Take::New {
-                self.note_remotes(burst, source.buffers);
+                self.note_remotes(burst, source.0.buffers);
                 self.overhear(burst);
             }
         };

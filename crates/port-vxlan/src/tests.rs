@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 use proptest::prelude::*;
 use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
@@ -57,6 +58,20 @@ fn options(local: IpAddr) -> OverlayOptions {
 /// The IPv6 address of host `last` in a test, which needs a network namespace of its own.
 fn ip6(test: u16, last: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, test, 0, 0, 0, 0, last.into()).into()
+}
+
+/// Opens a socket at an address. The last test's is still open in a program that a test beside starts, until its `exec`.
+fn when_free<T, E: fmt::Debug>(
+    mut open: impl FnMut() -> Result<T, E>,
+    busy: impl Fn(&E) -> bool,
+) -> T {
+    let start = Instant::now();
+    loop {
+        match open() {
+            Err(error) if busy(&error) && start.elapsed() < PATIENCE => thread::yield_now(),
+            opened => return opened.unwrap(),
+        }
+    }
 }
 
 /// Host 1 with an overlay of two networks: hosts 2 and 3 are members of blue, 3 and 4 of red.
@@ -114,7 +129,10 @@ impl Rig {
             Arc::new(move |host| with.contains(&host)) as ClaimsGroups
         });
         let networks = Networks::new(&[spec(BLUE, [2, 3]), spec(RED, [3, 4])], 4789, claims);
-        let sockets = OverlaySockets::go_on(options, left).unwrap();
+        let mut left = Some(left);
+        let busy = |error: &OverlayError| matches!(error, OverlayError::Busy(_));
+        let open = || OverlaySockets::go_on(options, left.take().unwrap_or_default());
+        let sockets = when_free(open, busy);
         let fabric = Fabric::new();
         let id = fabric.add_port(PortConfig::overlay(fabric.fdb().capacity())).unwrap();
         fabric.set_active(id, true).unwrap();
@@ -122,7 +140,9 @@ impl Rig {
         let fdb = Arc::clone(fabric.fdb());
         let shared = Arc::clone(&counters);
         let port = VxlanPort::new("overlay".into(), id, sockets, networks, fdb, shared);
-        let hosts = (2..=5).map(|last| UdpSocket::bind((ip_of(last), 4789)).unwrap()).collect();
+        let busy = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+        let bind = |last| when_free(|| UdpSocket::bind((ip_of(last), 4789)), busy);
+        let hosts = (2..=5).map(bind).collect();
         let (ip_of, scratch) = (Box::new(ip_of), Scratch::default());
         Self { ip_of, fabric, id, port, counters, scratch, hosts, set_id: 0 }
     }

@@ -2,7 +2,6 @@
 //! copied them. A message of the kernel is one datagram, or several of one sender (UDP GRO).
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -10,15 +9,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::Guard;
+use weir_engine::DropReason;
 use weir_engine::burst::{Burst, Pieces, TakenChain};
-use weir_engine::queue::Source;
-use weir_engine::{DropReason, PortCounters, Take};
 use weir_guestmem::{Arrival, HostBuffer, Slice, receive_datagrams};
 use weir_limits::{
     BURST_MAX, DATAGRAMS_RECEIVED_MAX, FRAME_LEN_MIN, OVERLAY_BUFFERS, OVERLAY_ERRORS_MAX,
     OVERLAY_PARKED_MAX,
 };
-use weir_port_tap::{Service, Uncalled};
+use weir_port_tap::{DeviceFrames, Service, Uncalled};
 use weir_wire::layers::IPV4_HEADER_LEN_MIN;
 use weir_wire::traffic_class::ecn;
 use weir_wire::{VnetHdr, ethertype, leave_tunnel};
@@ -208,7 +206,7 @@ impl SocketQueue<'_> {
                 return false;
             }
             Err(error) => {
-                self.counters().dropped(DropReason::DeviceError, 1);
+                self.service.counters().dropped(DropReason::DeviceError, 1);
                 slots.errors += 1;
                 if slots.errors >= OVERLAY_ERRORS_MAX {
                     self.service.fail(&format!("its socket receives nothing: {error}"));
@@ -293,7 +291,7 @@ impl SocketQueue<'_> {
         let pieces = Pieces::Among(first, burst.pieces.len() as u32);
         let chain = TakenChain { token: token.pack(), len, pieces };
         burst.chains.push(chain);
-        if burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.counters()) {
+        if burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.service.counters()) {
             burst.name_network(token.network);
         }
     }
@@ -312,41 +310,20 @@ fn mark(frame: Slice<'_>, outer: u8) -> Result<(), DropReason> {
     Ok(())
 }
 
-impl Source for SocketQueue<'_> {
-    type Ring = Places;
-    type Lent = ();
-    type Error = Infallible;
+impl DeviceFrames for SocketQueue<'_> {
+    type Places = Slots;
 
-    const PEEK: bool = false;
-    const FROM_DEVICE: bool = true;
+    const PARKED_MAX: usize = OVERLAY_PARKED_MAX;
+
+    fn service(&self) -> &Service {
+        self.service
+    }
 
     fn index(&self) -> usize {
         self.index
     }
 
-    fn counters(&self) -> &PortCounters {
-        self.service.counters()
-    }
-
-    fn has_failed(&self) -> bool {
-        self.service.has_failed()
-    }
-
-    fn parked_max(&self, _: &Places) -> usize {
-        OVERLAY_PARKED_MAX
-    }
-
-    fn lend(&self, _: &mut Places, _: Take) -> Option<()> {
-        Some(())
-    }
-
-    fn fill<'m>(
-        &'m self,
-        Uncalled(slots): &mut Places,
-        _: &'m (),
-        now_ns: u64,
-        burst: &mut Burst<'m>,
-    ) -> Result<usize, Infallible> {
+    fn read<'m>(&'m self, slots: &mut Slots, now_ns: u64, burst: &mut Burst<'m>) -> usize {
         let mut datagrams = 0;
         slots.drained = false;
         while datagrams < BURST_MAX {
@@ -375,39 +352,24 @@ impl Source for SocketQueue<'_> {
                     let queue = self.index as u8; // there are fewer
                     self.add(burst, Token { queue, buffer, network, at, len }, arrived_ns);
                 }
-                Err(reason) => self.counters().dropped(reason, 1),
+                Err(reason) => self.service.counters().dropped(reason, 1),
             }
             if is_last {
                 slots.release(buffer);
             }
         }
-        Ok(datagrams)
+        datagrams
     }
 
-    fn fill_again<'m>(
-        &'m self,
-        _: &mut Places,
-        _: &'m (),
-        token: u64,
-        arrived_ns: u64,
-        burst: &mut Burst<'m>,
-    ) -> Result<(), Infallible> {
+    fn read_again<'m>(&'m self, _: &mut Slots, token: u64, arrived_ns: u64, burst: &mut Burst<'m>) {
         self.add(burst, Token::unpack(token), arrived_ns);
-        Ok(())
     }
 
-    fn settle(&self, Uncalled(slots): &mut Places, _: &(), burst: &Burst<'_>) -> u32 {
-        for (chain, _) in burst.chains_and_stay().filter(|(_, stays)| !stays) {
-            slots.release(Token::unpack(chain.token).buffer);
-        }
-        0
+    fn free(&self, slots: &mut Slots, tokens: impl Iterator<Item = u64>) {
+        tokens.for_each(|token| slots.release(Token::unpack(token).buffer));
     }
 
-    fn release(&self, Uncalled(slots): &mut Places, token: u64, _: DropReason) {
-        slots.release(Token::unpack(token).buffer);
-    }
-
-    fn has_more(&self, Uncalled(slots): &mut Places) -> Result<bool, Infallible> {
-        Ok(!slots.drained || !slots.waiting.is_empty())
+    fn has_more(&self, slots: &Slots) -> bool {
+        !slots.drained || !slots.waiting.is_empty()
     }
 }

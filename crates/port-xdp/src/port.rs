@@ -12,7 +12,7 @@ use weir_engine::{
 };
 use weir_limits::XDP_SEND_RETRY_NS;
 use weir_policy::steering::{Mark, Receiver, Steering};
-use weir_port_tap::{Service, Uncalled, UplinkPort};
+use weir_port_tap::{FromDevice, Service, Uncalled, UplinkPort};
 use weir_wire::OffloadCaps;
 
 use crate::device::{Held, XdpInterface};
@@ -58,9 +58,12 @@ impl XdpPort {
         Self { service, _held: held, queues, steering, frame_len_max }
     }
 
-    fn transmit(&self, index: usize) -> Option<(&TransmitQueue<Places>, SocketQueue<'_>)> {
+    fn transmit(
+        &self,
+        index: usize,
+    ) -> Option<(&TransmitQueue<Places>, FromDevice<SocketQueue<'_>>)> {
         let Queue { tx, socket, .. } = self.queues.get(index)?;
-        Some((tx, SocketQueue { service: &self.service, index, socket }))
+        Some((tx, FromDevice(SocketQueue { service: &self.service, index, socket })))
     }
 
     /// Offers the kernel the frames of `rx`. Returns the time of the next attempt, if one is needed and the engine does

@@ -1,14 +1,11 @@
 //! One queue's frames from the interface. They stay in the chunks into which the kernel has put them until their
 //! receivers have copied them, or, if these were full, have had room again.
 
-use std::convert::Infallible;
-
 use rustix::net::xdp::XdpDesc;
+use weir_engine::DropReason;
 use weir_engine::burst::{Burst, Pieces, TakenChain};
-use weir_engine::queue::Source;
-use weir_engine::{DropReason, PortCounters, Take};
 use weir_limits::{BURST_MAX, XDP_PARKED_MAX};
-use weir_port_tap::{Service, Uncalled};
+use weir_port_tap::{DeviceFrames, Service, Uncalled};
 use weir_wire::VnetHdr;
 
 use crate::ring::{Consumer, Producer};
@@ -80,40 +77,21 @@ impl SocketQueue<'_> {
     }
 }
 
-impl Source for SocketQueue<'_> {
-    type Ring = Places;
-    type Lent = ();
-    type Error = Infallible;
+impl DeviceFrames for SocketQueue<'_> {
+    type Places = Chunks;
 
-    const FROM_DEVICE: bool = true;
+    const PEEK: bool = true;
+    const PARKED_MAX: usize = XDP_PARKED_MAX;
+
+    fn service(&self) -> &Service {
+        self.service
+    }
 
     fn index(&self) -> usize {
         self.index
     }
 
-    fn counters(&self) -> &PortCounters {
-        self.service.counters()
-    }
-
-    fn has_failed(&self) -> bool {
-        self.service.has_failed()
-    }
-
-    fn parked_max(&self, _: &Places) -> usize {
-        XDP_PARKED_MAX
-    }
-
-    fn lend(&self, _: &mut Places, _: Take) -> Option<()> {
-        Some(())
-    }
-
-    fn fill<'m>(
-        &'m self,
-        Uncalled(chunks): &mut Places,
-        _: &'m (),
-        now_ns: u64,
-        burst: &mut Burst<'m>,
-    ) -> Result<usize, Infallible> {
+    fn read<'m>(&'m self, chunks: &mut Chunks, now_ns: u64, burst: &mut Burst<'m>) -> usize {
         let mut frames = 0;
         while frames < BURST_MAX
             && let Some(XdpDesc { addr, len, .. }) = chunks.received.pop()
@@ -121,7 +99,7 @@ impl Source for SocketQueue<'_> {
             frames += 1;
             let chunk = self.socket.umem.arrival_at(addr);
             if chunk.is_none() || !self.note(burst, addr, len) {
-                self.counters().dropped(DropReason::DeviceError, 1);
+                self.service.counters().dropped(DropReason::DeviceError, 1);
                 if let Some(chunk) = chunk {
                     chunks.free(self.socket, chunk);
                 }
@@ -130,43 +108,33 @@ impl Source for SocketQueue<'_> {
         chunks.received.release();
         for chain in 0..burst.chains.len() {
             let chain = burst.chains[chain];
-            burst.add_of_device(chain, VnetHdr::LEN, now_ns, self.counters());
+            burst.add_of_device(chain, VnetHdr::LEN, now_ns, self.service.counters());
         }
-        Ok(frames)
+        frames
     }
 
-    fn fill_again<'m>(
+    fn read_again<'m>(
         &'m self,
-        _: &mut Places,
-        _: &'m (),
+        _: &mut Chunks,
         token: u64,
         arrived_ns: u64,
         burst: &mut Burst<'m>,
-    ) -> Result<(), Infallible> {
+    ) {
         let (address, len) = (token as u32, token >> LEN_SHIFT);
         // The frame was in this memory before.
         if self.note(burst, address.into(), len as u32)
             && let Some(chain) = burst.chains.last().copied()
         {
-            burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.counters());
+            burst.add_of_device(chain, VnetHdr::LEN, arrived_ns, self.service.counters());
         }
-        Ok(())
     }
 
-    fn settle(&self, Uncalled(chunks): &mut Places, _: &(), burst: &Burst<'_>) -> u32 {
-        for (chain, _) in burst.chains_and_stay().filter(|(_, stays)| !stays) {
-            chunks.free_frame(self.socket, chain.token);
-        }
-        chunks.publish(self.socket);
-        0
-    }
-
-    fn release(&self, Uncalled(chunks): &mut Places, token: u64, _: DropReason) {
-        chunks.free_frame(self.socket, token);
+    fn free(&self, chunks: &mut Chunks, tokens: impl Iterator<Item = u64>) {
+        tokens.for_each(|token| chunks.free_frame(self.socket, token));
         chunks.publish(self.socket);
     }
 
-    fn has_more(&self, Uncalled(chunks): &mut Places) -> Result<bool, Infallible> {
-        Ok(!chunks.received.is_empty())
+    fn has_more(&self, chunks: &Chunks) -> bool {
+        !chunks.received.is_empty()
     }
 }
