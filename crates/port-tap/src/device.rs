@@ -101,17 +101,12 @@ impl Tap {
         // The kernel lets any number of processes attach to a TAP with several queues, and they would share its frames.
         // The process that left queues may hold them still.
         let index = link.index().map_err(failed("read its number"))?;
-        let end = Instant::now() + LETS_GO;
-        loop {
-            let attached = queues::attached(index).map_err(failed("count its queues"))?;
-            if attached.is_none_or(|attached| attached as usize <= queues.len() + closed) {
-                break;
+        when_let_go(|| match queues::attached(index).map_err(failed("count its queues"))? {
+            Some(attached) if attached as usize > queues.len() + closed => {
+                Err(TapError::Busy { name: name.to_string() })
             }
-            if Instant::now() > end {
-                return Err(TapError::Busy { name: name.to_string() });
-            }
-            std::thread::sleep(LETS_GO / 50);
-        }
+            _ => Ok(()),
+        })?;
         let Some(first) = queues.first() else {
             return Err(TapError::WrongKind { name: name.to_string(), queues: 0 });
         };
@@ -148,8 +143,21 @@ impl Tap {
     }
 }
 
+/// Tries again while the TAP is busy, for as long as queues may take to be let go.
+fn when_let_go<T>(attempt: impl Fn() -> Result<T, TapError>) -> Result<T, TapError> {
+    let end = Instant::now() + LETS_GO;
+    loop {
+        match attempt() {
+            Err(TapError::Busy { .. }) if Instant::now() <= end => {
+                std::thread::sleep(LETS_GO / 50);
+            }
+            result => return result,
+        }
+    }
+}
+
 fn attach_all(name: &InterfaceName, count: usize) -> Result<Vec<OwnedFd>, TapError> {
-    let (first, multi_queue) = attach_first(name, count)?;
+    let (first, multi_queue) = when_let_go(|| attach_first(name, count))?;
     // The TAP is set up before other queues are attached.
     configure(&first, name)?;
     let mut queues = vec![first];

@@ -172,6 +172,28 @@ fn root_a_tap_made_beforehand_is_used_and_stays() {
 }
 
 #[test]
+fn root_a_tap_that_another_process_lets_go_in_a_moment_is_attached() {
+    in_new_network(|| {
+        ip("tuntap add dev one0 mode tap");
+        ip("tuntap add dev many0 mode tap multi_queue");
+        for name in ["one0", "many0"] {
+            // A machine with other work may take long to end the thread.
+            let attached = (0..10).any(|_| {
+                let held = open(name, 1, None).unwrap();
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        std::thread::sleep(Duration::from_millis(20));
+                        drop(held);
+                    });
+                    open(name, 1, None).is_ok()
+                })
+            });
+            assert!(attached, "{name}");
+        }
+    });
+}
+
+#[test]
 fn root_a_tap_that_does_not_fit_is_refused_with_help() {
     in_new_network(|| {
         ip("tuntap add dev one0 mode tap");
