@@ -459,10 +459,10 @@ impl Table {
         let [first, second] = spots.buckets;
         let [emptier, other] =
             if free(second) > free(first) { [second, first] } else { [first, second] };
-        let mut best: Option<((u32, u32), usize)> = None;
         if let Some(at) = places(emptier).find(is_free) {
             return Some(at);
         }
+        let mut best: Option<((u32, u32), usize)> = None;
         for bucket in [emptier, other] {
             for at in places(bucket) {
                 let Some(known) = known_of(&self.entries[at], now) else { return Some(at) };
