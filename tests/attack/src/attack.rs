@@ -25,6 +25,8 @@ pub struct Attack {
     pub strike: fn(&Field) -> Strike,
     /// The reason why the attack only uses its own share of weir's time, if it does.
     pub own_share: Option<&'static str>,
+    /// The log lines or the memory that the attack takes by right, as an administrator's command.
+    pub administers: Option<&'static str>,
     /// The attacking user.
     pub user: User,
     /// True if weir may keep the interface stopped for seconds after the attack: the next attack then gets a new weir.
@@ -73,6 +75,7 @@ macro_rules! attack {
             tries: $tries,
             strike: $strike,
             own_share: None,
+            administers: None,
             user: $crate::attack::User::Own,
             outlasts: false,
         }
@@ -82,6 +85,9 @@ macro_rules! attack {
     };
     ($strike:ident, $tries:literal, own_share: $why:literal) => {
         $crate::attack::Attack { own_share: Some($why), ..$crate::attack!($strike, $tries) }
+    };
+    ($strike:ident, $tries:literal, administers: $what:literal) => {
+        $crate::attack::Attack { administers: Some($what), ..$crate::attack!($strike, $tries) }
     };
     ($strike:ident, $tries:literal, as_another_user) => {
         $crate::attack::Attack {

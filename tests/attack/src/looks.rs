@@ -27,8 +27,11 @@ use crate::{
 /// The class.
 pub const ALL: &[Attack] = &[
     attack!(captures_that_nobody_reads, "captures the two guests and reads none of it"),
-    attack!(capture_of_a_flood_that_nobody_reads, "captures its own flood and reads none of it",
-        own_share: "what it sends is charged to it, copies included"),
+    Attack {
+        administers: Some("a capture has 8 MiB for each worker"),
+        ..attack!(capture_of_a_flood_that_nobody_reads, "captures its own flood and reads none of it",
+            own_share: "what it sends is charged to it, copies included")
+    },
     attack!(
         captures_that_come_and_go,
         "begins captures of the two guests and hangs up, without pause"

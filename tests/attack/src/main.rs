@@ -111,7 +111,7 @@ enum Task {
 /// Length of a window.
 const WINDOW: Duration = Duration::from_millis(250);
 const SHORT_WINDOW: Duration = Duration::from_millis(100);
-/// Rounds of the second trial of an attack that has missed a bar. Its many more windows decide.
+/// Rounds of the second trial of an attack in doubt. Its many more windows decide.
 const ROUNDS_IN_DOUBT: usize = 15;
 
 fn main() -> ExitCode {
@@ -194,7 +194,7 @@ fn run(
     let (weir, target) = (absolute(weir)?, absolute(target)?);
     let dir = trial::scratch(&target.join("attack"));
     let window = if short { SHORT_WINDOW } else { WINDOW };
-    let trial = Trial { weir, dir: dir.clone(), rounds: rounds.max(1), window, limit: false };
+    let trial = Trial { weir, dir: dir.clone(), rounds: rounds.max(1), window };
     let mut scene = None;
     if !rustix::process::geteuid().is_root() {
         println!(
@@ -227,9 +227,9 @@ fn run(
             trial.run(attack, setting)
         };
         let mut tried = Tried { class, attack, setting, row };
-        if !short && tried.survived() && !tried.faults().is_empty() {
+        if !short && tried.is_in_doubt() {
             println!("{}\n  again, longer:", tried.line());
-            let longer = Trial { rounds: ROUNDS_IN_DOUBT, limit: true, ..trial.clone() };
+            let longer = Trial { rounds: ROUNDS_IN_DOUBT, ..trial.clone() };
             tried.row = longer.run(attack, setting);
         }
         println!("{}", tried.line());

@@ -50,7 +50,8 @@ pub const ALL: &[Attack] = &[
     attack!(mirror_that_sends, "sends from a mirror, untagged, tagged and as somebody else"),
     attack!(
         mirrors_that_are_made_and_removed,
-        "adds and removes a mirror twice a second, and asks for mirrors that must not be"
+        "adds and removes a mirror twice a second, and asks for mirrors that must not be",
+        administers: "each change has its log lines"
     ),
 ];
 

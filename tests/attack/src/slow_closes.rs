@@ -41,7 +41,8 @@ pub const ALL: &[Attack] = &[
     attack!(slow_on_second_connections_of_20_sockets, "the same at 20 sockets at once"),
     attack!(
         slow_in_the_backlog_of_an_interface_that_is_removed,
-        "has an interface removed while connections with such descriptors wait at its socket"
+        "has an interface removed while connections with such descriptors wait at its socket",
+        administers: "each change has its log lines"
     ),
     attack!(slow_in_each_message, "sends such a descriptor as all that messages take"),
     attack!(slow_in_messages_that_take_none, "sends it with messages that take no descriptor"),

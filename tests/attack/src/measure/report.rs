@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, fs, io, path::Path};
 
 use serde_json::{Map, Value, json};
 
-use super::trial::Row;
+use super::trial::{Paired, Row};
 use crate::attack::{Attack, Setting};
 
 /// The goal of a figure.
@@ -35,6 +35,10 @@ impl fmt::Display for Bar {
 const PPS: Bar = Bar::AtLeast(0.9);
 const OWN_SHARE_PPS: Bar = Bar::AtLeast(0.45);
 const P99: Bar = Bar::AtMost(2.0);
+/// A p99 that misses its bar is a fault where it is worse than the machine's limit with this probability of an error.
+const P99_CHANCE: f64 = 0.05;
+/// The same for a first trial, whose few rounds prove nothing: the attack is then tried again.
+const P99_DOUBT: f64 = 0.2;
 const NEWCOMER_MS: Bar = Bar::AtMost(50.0);
 /// Time of an answer of `weir stats` to root.
 const CONTROL_MS: Bar = Bar::AtMost(200.0);
@@ -74,18 +78,36 @@ impl Result {
         };
         if self.is_compared() {
             check("pps", pps, row.pps);
-            check("p99", P99, row.p99);
+            check("p99", P99, row.p99.filter(|_| self.is_worse_than_limit(P99_CHANCE)));
         }
         check("newcomer_ms", NEWCOMER_MS, row.pps.map(|_| row.newcomer_ms));
         check("control_ms", CONTROL_MS, row.pps.and(row.control_ms));
         check("sigterm_s", SIGTERM_S, row.pps.and(row.sigterm_s));
-        check("rss_mib", RSS_MIB, Some(row.rss_mib));
-        check("log_lines_per_s", LOG_LINES, row.pps.map(|_| row.log_lines_per_s));
+        if self.attack.administers.is_none() {
+            check("rss_mib", RSS_MIB, Some(row.rss_mib));
+            check("log_lines_per_s", LOG_LINES, row.pps.map(|_| row.log_lines_per_s));
+        }
         let p99 = faults.iter_mut().find(|fault| fault.starts_with("p99 "));
         if let (Some(fault), Some(limit)) = (p99, row.p99_limit) {
-            *fault += &format!(", {limit:.2} with weir's work done by others");
+            let Paired { worse, rounds } = row.against_limit;
+            let told = "with weir's work done by others";
+            *fault += &format!(", {limit:.2} {told}, which is less in {worse} of {rounds} rounds");
         }
         faults
+    }
+
+    /// True if an attack that was survived has to be tried again, in more rounds.
+    pub fn is_in_doubt(&self) -> bool {
+        self.survived() && (!self.faults().is_empty() || self.is_worse_than_limit(P99_DOUBT))
+    }
+
+    /// True if the p99 misses its bar and is larger than the one of guests beside other processes that do weir's work.
+    /// `chance` is the probability of an error.
+    fn is_worse_than_limit(&self, chance: f64) -> bool {
+        let of = |row: &Row| {
+            row.p99.is_some_and(|p99| !P99.held(p99)) && row.against_limit.chance() <= chance
+        };
+        self.is_compared() && self.row.as_ref().is_ok_and(of)
     }
 
     /// True if weir, its guests and newcomers are as before.
@@ -107,20 +129,22 @@ impl Result {
             faults => format!("FAILED: {}", faults.join("; ")),
         };
         let Ok(row) = &self.row else { return format!("{name:<64} {verdict}") };
-        let [pps, p99, newcomer, control, sigterm, rss, fds, log, strikes, cpus] = cells(row);
+        let [pps, p99, limit, newcomer, control, sigterm, rss, fds, log, strikes, cpus] =
+            cells(row);
         format!(
-            "{name:<64}{pps:>6}{p99:>7}{newcomer:>9}{control:>8}{sigterm:>6}{rss:>7}{fds:>5}{log:>7}{strikes:>10}{cpus:>6}  {verdict}"
+            "{name:<64}{pps:>6}{p99:>7}{limit:>7}{newcomer:>9}{control:>8}{sigterm:>6}{rss:>7}{fds:>5}{log:>7}{strikes:>10}{cpus:>6}  {verdict}"
         )
     }
 }
 
 /// The figures of a row in both tables.
-fn cells(row: &Row) -> [String; 10] {
+fn cells(row: &Row) -> [String; 11] {
     let ratio =
         |value: Option<f64>| value.map_or_else(|| "-".into(), |value| format!("{value:.2}"));
     [
         ratio(row.pps),
         ratio(row.p99),
+        ratio(row.p99_limit),
         format!("{:.1}", row.newcomer_ms),
         ratio(row.control_ms),
         ratio(row.sigterm_s),
@@ -135,10 +159,11 @@ fn cells(row: &Row) -> [String; 10] {
 /// The heading of the terminal's table.
 pub fn head() -> String {
     format!(
-        "{:<64}{:>6}{:>7}{:>9}{:>8}{:>6}{:>7}{:>5}{:>7}{:>10}{:>6}",
+        "{:<64}{:>6}{:>7}{:>7}{:>9}{:>8}{:>6}{:>7}{:>5}{:>7}{:>10}{:>6}",
         "attack",
         "pps",
         "p99",
+        "limit",
         "new, ms",
         "ctl, ms",
         "end,s",
@@ -163,6 +188,10 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
         these.filter_map(|(_, row)| row.pps).reduce(f64::min)
     };
     let most = |of: fn(&Row) -> f64| rows().map(|(_, row)| of(row)).reduce(f64::max);
+    let most_of_others = |of: fn(&Row) -> f64| {
+        let others = rows().filter(|(attack, _)| attack.administers.is_none());
+        others.map(|(_, row)| of(row)).reduce(f64::max)
+    };
     // An attack in several settings counts as one attack.
     let mut attacks = BTreeMap::new();
     for result in results {
@@ -179,12 +208,16 @@ pub fn figures(results: &[Result]) -> Map<String, Value> {
             "attack_victim_p99_limit_worst",
             compared().filter_map(|(_, row)| row.p99_limit).reduce(f64::max),
         ),
+        (
+            "attack_victim_p99_beyond_limit",
+            Some(results.iter().filter(|it| it.is_worse_than_limit(P99_CHANCE)).count() as f64),
+        ),
         ("attack_new_frontend_ms_worst", most(|row| row.newcomer_ms)),
         ("attack_control_ms_worst", rows().filter_map(|(_, row)| row.control_ms).reduce(f64::max)),
         ("attack_sigterm_s_worst", rows().filter_map(|(_, row)| row.sigterm_s).reduce(f64::max)),
-        ("attack_rss_growth_mib", most(|row| row.rss_mib)),
+        ("attack_rss_growth_mib", most_of_others(|row| row.rss_mib)),
         ("attack_fds_left", most(|row| row.fds as f64)),
-        ("attack_log_lines_per_s", most(|row| row.log_lines_per_s)),
+        ("attack_log_lines_per_s", most_of_others(|row| row.log_lines_per_s)),
     ];
     let counted = COUNTED.map(|name| {
         let these = rows().filter_map(|(_, row)| row.counted.get(name));
@@ -203,7 +236,7 @@ pub fn summary(results: &[Result]) -> (String, bool) {
         ("attacks_total", ATTACKS),
         ("attack_victim_pps_worst", PPS),
         ("attack_victim_pps_own_share_worst", OWN_SHARE_PPS),
-        ("attack_victim_p99_worst", P99),
+        ("attack_victim_p99_beyond_limit", Bar::AtMost(0.0)),
         ("attack_new_frontend_ms_worst", NEWCOMER_MS),
         ("attack_control_ms_worst", CONTROL_MS),
         ("attack_sigterm_s_worst", SIGTERM_S),
@@ -220,6 +253,10 @@ pub fn summary(results: &[Result]) -> (String, bool) {
         all &= bar.held(value);
         let verdict = if bar.held(value) { "reached" } else { "missed" };
         text += &format!("{name:<40}{value:>10.2}  ({bar}: {verdict})\n");
+    }
+    for name in ["attack_victim_p99_worst", "attack_victim_p99_limit_worst"] {
+        let Some(value) = figures.get(name).and_then(Value::as_f64) else { continue };
+        text += &format!("{name:<40}{value:>10.2}\n");
     }
     (text, all)
 }
@@ -243,11 +280,14 @@ pub fn write(target: &Path, results: &[Result]) -> io::Result<()> {
 
 fn markdown(results: &[Result]) -> String {
     let mut text = format!("```\n{}```\n\n", summary(results).0);
-    text += "| class | attack | what it tries | pps | p99 | newcomer, ms | `stats`, ms | SIGTERM, s | MiB | descriptors | log lines/s | strikes | its CPUs | verdict |\n\
-             |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
+    text += "| class | attack | what it tries | pps | p99 | its limit | newcomer, ms | `stats`, ms | SIGTERM, s | MiB | descriptors | log lines/s | strikes | its CPUs | verdict |\n\
+             |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
     for result in results {
-        let Attack { name, tries, own_share, .. } = result.attack;
-        let own = own_share.map(|why| format!(" *Its own share: {why}.*")).unwrap_or_default();
+        let Attack { name, tries, own_share, administers, .. } = result.attack;
+        let told = [("Its own share", own_share), ("An administrator's", administers)];
+        let told =
+            told.into_iter().filter_map(|(what, why)| Some(format!(" *{what}: {}.*", (*why)?)));
+        let own: String = told.collect();
         let faults = result.faults();
         let verdict = if faults.is_empty() { "ok".to_owned() } else { faults.join("; ") };
         let class = result.class;
@@ -277,7 +317,9 @@ mod tests {
     fn the_worst_of_all_is_what_counts() {
         let good = Row { pps: Some(1.0), p99: Some(1.0), ..Row::default() };
         let counted = [("failed_open_frames".to_owned(), 3)].into();
-        let bad = Row { pps: Some(0.5), p99: Some(3.0), fds: 2, counted, ..Row::default() };
+        let against_limit = Paired { worse: 5, rounds: 5 };
+        let bad = Row { pps: Some(0.5), p99: Some(3.0), against_limit, fds: 2, ..Row::default() };
+        let bad = Row { counted, ..bad };
         let dead = Row { failures: vec!["weir has ended".into()], ..Row::default() };
         let results = results(&[good.clone(), bad, dead]);
         let figures = figures(&results);
@@ -294,12 +336,21 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_stands_beside_a_p99_that_is_missed() {
-        let row = |p99| Row { p99: Some(p99), p99_limit: Some(2.5), ..Row::default() };
-        let results = results(&[row(1.0), row(3.0)]);
-        assert!(results[0].faults().is_empty());
-        let told = "p99 3.00 (bar <= 2), 2.50 with weir's work done by others";
-        assert_eq!(results[1].faults(), [told]);
+    fn a_p99_is_a_fault_beyond_its_bar_and_the_machines_limit() {
+        let row = |p99, worse, rounds| Row {
+            p99: Some(p99),
+            p99_limit: Some(2.5),
+            against_limit: Paired { worse, rounds },
+            ..Row::default()
+        };
+        let rows = [row(1.0, 5, 5), row(3.0, 4, 5), row(3.0, 8, 15), row(3.0, 12, 15)];
+        let results = results(&rows);
+        let doubts = results.iter().map(Result::is_in_doubt).collect::<Vec<_>>();
+        assert_eq!(doubts, [false, true, false, true]);
+        assert!(results[..3].iter().all(|result| result.faults().is_empty()));
+        let told = "p99 3.00 (bar <= 2), 2.50 with weir's work done by others, which is less in 12 of 15 rounds";
+        assert_eq!(results[3].faults(), [told]);
+        assert_eq!(figures(&results).get("attack_victim_p99_beyond_limit"), Some(&json!(1.0)));
     }
 
     #[test]

@@ -27,8 +27,6 @@ pub struct Trial {
     pub rounds: usize,
     /// Length of a window.
     pub window: Duration,
-    /// True if a third kind of window measures the effect on the guests of other processes that only do as much work.
-    pub limit: bool,
 }
 
 /// Wait after the attacker has started or ended.
@@ -56,6 +54,8 @@ pub struct Row {
     /// Ratio of the two guests' p99 if another process, which shares nothing with weir, does weir's work for the
     /// attacker.
     pub p99_limit: Option<f64>,
+    /// The same, round by round.
+    pub against_limit: Paired,
     /// A newcomer's wait (ms): the median of the windows' longest waits.
     pub newcomer_ms: f64,
     /// The longest time of an answer of `weir stats` beside the attacker (ms).
@@ -66,7 +66,7 @@ pub struct Row {
     pub rss_mib: f64,
     /// Difference of weir's descriptors before and after the attack.
     pub fds: i64,
-    /// Log lines per second during the attack.
+    /// Log lines during the attack, for each second from its beginning to its end.
     pub log_lines_per_s: f64,
     /// Attempts in all.
     pub strikes: u64,
@@ -77,6 +77,35 @@ pub struct Row {
 }
 
 type Windows = Vec<Window>;
+
+/// Windows with the attacker, each beside one of the same round in which others do weir's work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paired {
+    /// Rounds in which the guests' p99 was larger with the attacker.
+    pub worse: usize,
+    /// Rounds.
+    pub rounds: usize,
+}
+
+impl Paired {
+    fn of(with: &Windows, limit: &Windows) -> Self {
+        let pairs = with.iter().zip(limit);
+        let worse = pairs.filter(|(with, limit)| with.p99_ns > limit.p99_ns).count();
+        Self { worse, rounds: with.len().min(limit.len()) }
+    }
+
+    /// The probability of as many worse rounds or more if the two kinds of window do not differ (sign test).
+    pub fn chance(self) -> f64 {
+        let Self { worse, rounds } = self;
+        let (mut ways, mut all) = (1.0, 0.0);
+        // From the last term of Pascal's row `rounds` down to the one of `worse`.
+        for k in (worse..=rounds).rev() {
+            all += ways;
+            ways *= k as f64 / (rounds - k + 1) as f64;
+        }
+        all / 2_f64.powi(i32::try_from(rounds).unwrap_or(i32::MAX))
+    }
+}
 
 /// A weir with its guests, and weir's resources before any attack.
 #[derive(Debug)]
@@ -179,12 +208,10 @@ impl Trial {
             let stand_in = Attacker::stand_in(outcome.work(&self.weir))?;
             let (window, for_guests) = self.beside(&scene, vec![stand_in]);
             without.push(window);
-            if self.limit {
-                let work = outcome.work(&self.weir);
-                let all = [Some(work), of_weir.workers(for_guests), Some(of_weir.others)];
-                let all = all.into_iter().flatten().map(Attacker::stand_in);
-                limit.push(self.beside(&scene, all.collect::<Result<_, _>>()?).0);
-            }
+            let work = outcome.work(&self.weir);
+            let all = [Some(work), of_weir.workers(for_guests), Some(of_weir.others)];
+            let all = all.into_iter().flatten().map(Attacker::stand_in);
+            limit.push(self.beside(&scene, all.collect::<Result<_, _>>()?).0);
             outcomes.push(outcome);
             if attack.own_share.is_some() {
                 let other = self.attacker(&crate::floods::WELL_BEHAVED, switch, 0)?;
@@ -196,6 +223,7 @@ impl Trial {
         let beside = if well_behaved.is_empty() { &without } else { &well_behaved };
         row.p99 = ratio(&with, beside, |window| window.p99_ns);
         row.p99_limit = ratio(&limit, beside, |window| window.p99_ns);
+        row.against_limit = Paired::of(&with, &limit);
         judge(&mut scene, &mut row);
         let attacker = self.attacker(attack, &scene.switch, 0);
         scene.end_beside(attacker, &mut row);
@@ -397,8 +425,8 @@ impl Watch {
             let within = visits.iter().filter(|visit| (*began..*ended).contains(&visit.at));
             within.map(|visit| visit.took.as_secs_f64() * 1e3).reduce(f64::max)
         });
-        let seconds: f64 =
-            self.spans.iter().map(|(began, ended)| (*ended - *began).as_secs_f64()).sum();
+        let whole = self.spans.first().zip(self.spans.last());
+        let seconds = whole.map_or(0.0, |(first, last)| (last.1 - first.0).as_secs_f64());
         let mut row = Row {
             newcomer_ms: median(longest.collect()),
             rss_mib: self.most_kib.saturating_sub(self.own_kib) as f64 / 1024.0,
@@ -527,5 +555,19 @@ mod tests {
         assert_eq!(ratio(&with, &without, |window| window.pps), Some(0.9));
         assert_eq!(ratio(&with, &Windows::new(), |window| window.pps), None);
         assert_eq!(median(vec![4.0, 1.0]), 2.5);
+    }
+
+    #[test]
+    fn a_difference_counts_where_chance_would_seldom_make_it() {
+        let chance = |worse, rounds| Paired { worse, rounds }.chance();
+        assert_eq!(chance(0, 0), 1.0);
+        assert_eq!(chance(0, 4), 1.0);
+        assert_eq!(chance(5, 5), 1.0 / 32.0);
+        assert_eq!(chance(4, 5), 6.0 / 32.0);
+        assert_eq!(chance(12, 15), (455.0 + 105.0 + 15.0 + 1.0) / 32_768.0);
+        let windows =
+            |all: &[f64]| all.iter().map(|p99_ns| Window { pps: 1.0, p99_ns: *p99_ns }).collect();
+        let with: Windows = windows(&[2.0, 9.0, 1.0]);
+        assert_eq!(Paired::of(&with, &windows(&[1.0, 9.0, 2.0])), Paired { worse: 1, rounds: 3 });
     }
 }
