@@ -1,6 +1,9 @@
 //! A queue's debt to its guest: frames without notification, since when, until when at the latest, and whether the
 //! notification came too late.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
 use weir_policy::law::LAW;
 use weir_policy::moderation::{Batch, Deadline, Delivery};
 
@@ -26,30 +29,28 @@ struct Pending {
 }
 
 /// The mean difference between the latencies of two calls in a row, smoothed over 16 of them (RFC 3550 §6.4.1).
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Jitter {
-    before_ns: Option<u64>,
     /// The mean difference (ns), times 16.
-    sixteenths: u64,
+    sixteenths: AtomicU64,
 }
 
 impl Jitter {
     #[inline]
-    fn record(&mut self, latency_ns: u64) {
-        if let Some(before_ns) = self.before_ns.replace(latency_ns) {
-            self.sixteenths -= (self.sixteenths + 8) >> 4;
-            self.sixteenths += before_ns.abs_diff(latency_ns);
-        }
+    fn record(&self, before_ns: u64, latency_ns: u64) {
+        let sixteenths = self.sixteenths.load(Ordering::Relaxed);
+        let rest = sixteenths - ((sixteenths + 8) >> 4);
+        self.sixteenths.store(rest + before_ns.abs_diff(latency_ns), Ordering::Relaxed);
     }
 
     /// The mean difference (ns).
     pub(crate) fn ns(&self) -> u64 {
-        self.sixteenths >> 4
+        self.sixteenths.load(Ordering::Relaxed) >> 4
     }
 }
 
-/// The durations of calls.
-#[derive(Debug, Clone, Default)]
+/// The durations of calls. The holder of the queue's lock adds to them, and others read them without it.
+#[derive(Debug, Default)]
 pub(crate) struct HeldTimes {
     /// Times from frames being ready to the guest's notification.
     pub(crate) hold: Times,
@@ -63,12 +64,6 @@ impl HeldTimes {
     #[cold]
     fn make() -> Box<Self> {
         Box::default()
-    }
-
-    /// Adds the times of another queue. Its jitter stays its own: its calls are not in a row with these.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.hold.merge(&other.hold);
-        self.latency.merge(&other.latency);
     }
 }
 
@@ -84,8 +79,10 @@ pub(crate) struct HeldCall {
     budget_ns: u64,
     /// The part of the budget that holds may use (ns).
     pub(crate) hold_ns_max: u64,
-    /// Allocated when there is a time to count.
-    pub(crate) times: Option<Box<HeldTimes>>,
+    /// The latency of the last call (ns).
+    before_ns: Option<u64>,
+    /// Made when there is a time to count.
+    pub(crate) times: Arc<OnceLock<Box<HeldTimes>>>,
 }
 
 impl HeldCall {
@@ -97,7 +94,8 @@ impl HeldCall {
             withheld: 0,
             budget_ns: calls.latency_budget_ns,
             hold_ns_max: calls.hold_ns_max(),
-            times: None,
+            before_ns: None,
+            times: Arc::default(),
         }
     }
 
@@ -154,12 +152,14 @@ impl HeldCall {
         };
         // If a guest took frames by itself, weir does not know the time.
         if how != Delivery::Polled {
-            let times = self.times.get_or_insert_with(HeldTimes::make);
+            let times = self.times.get_or_init(HeldTimes::make);
             times.hold.record(now_ns.saturating_sub(pending.since_ns));
             if !pending.parked {
                 let latency_ns = told_ns.saturating_sub(pending.arrived_ns);
                 times.latency.record(latency_ns);
-                times.jitter.record(latency_ns);
+                if let Some(before_ns) = self.before_ns.replace(latency_ns) {
+                    times.jitter.record(before_ns, latency_ns);
+                }
             }
         }
         let latest_ns = pending.arrived_ns.saturating_add(self.budget_ns);
@@ -302,13 +302,14 @@ mod tests {
         let mut told = |parked, how| {
             held.add(30_000, &batch(10_000), 1, parked);
             held.told(90_000, how, false, &PortCounters::default());
-            held.times.as_ref().map(|it| (it.hold.summary(), it.latency.summary())).unwrap()
+            let times = held.times.get().unwrap();
+            [times.hold.summary(), times.latency.summary()]
         };
-        let (held_ns, latency_ns) = told(false, Delivery::Called);
+        let [held_ns, latency_ns] = told(false, Delivery::Called);
         assert_eq!((held_ns.max, latency_ns.max), (60_000, 80_000));
-        let (held_ns, latency_ns) = told(false, Delivery::Suppressed);
+        let [held_ns, latency_ns] = told(false, Delivery::Suppressed);
         assert_eq!((held_ns.count, latency_ns.sum), (2, 100_000), "it was looking at 30 us");
-        let (held_ns, latency_ns) = told(true, Delivery::Called);
+        let [held_ns, latency_ns] = told(true, Delivery::Called);
         assert_eq!(
             (held_ns.count, latency_ns.count),
             (3, 2),
@@ -330,7 +331,7 @@ mod tests {
                     &PortCounters::default(),
                 );
             }
-            held.times.map(|times| times.jitter.ns())
+            held.times.get().map(|times| times.jitter.ns())
         };
         assert_eq!(jitter_ns(&[70_000; 100]), Some(0), "a delay by itself is no jitter");
         assert_eq!(
@@ -353,7 +354,7 @@ mod tests {
         held.add(1_000, &batch(0), 1, false);
         held.told(10 * BUDGET_NS, Delivery::Polled, false, &counters);
         assert_eq!(counters.breaches().count(), 0);
-        assert!(held.times.is_none());
+        assert!(held.times.get().is_none());
         // Except if it could not see the frames.
         held.add(1_000, &batch(0), 1, false);
         held.told(10 * BUDGET_NS, Delivery::Suppressed, true, &counters);

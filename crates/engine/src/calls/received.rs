@@ -5,15 +5,16 @@
 //! guest has too few buffers for a frame, or half of its ring waits.
 
 use std::mem::take;
+use std::sync::{Arc, OnceLock};
 
 use weir_limits::PARKED_NS_MAX;
 use weir_policy::moderation::{
-    Answers, Batch, Decision, Delivery, GuestPoll, Moderation, Received, Total, Verdict,
+    Answers, Batch, Decision, Delivery, GuestPoll, Kind, Moderation, Received, Total, Verdict,
 };
 
 use super::held::{HeldCall, HeldTimes};
-use super::{CallPolicy, QueueDecision, ReceiveRing};
-use crate::frames::stats::{PortCounters, QueueCounters};
+use super::{CallPolicy, ReceiveRing};
+use crate::frames::stats::PortCounters;
 use crate::threads::clock;
 use crate::threads::stages::{self, Stage};
 
@@ -277,9 +278,9 @@ impl ReceiveCalls {
         self.moderation.set_guest_poll(poll);
     }
 
-    /// The durations of calls, if there was one.
-    pub(crate) fn times(&self) -> Option<&HeldTimes> {
-        self.hold.times.as_deref()
+    /// The durations of calls, which are read without the queue's lock.
+    pub(crate) fn times(&self) -> Arc<OnceLock<Box<HeldTimes>>> {
+        Arc::clone(&self.hold.times)
     }
 
     /// The present hold time, and its reason.
@@ -287,17 +288,8 @@ impl ReceiveCalls {
         self.moderation.decision()
     }
 
-    /// The present decision of the policy, and its results: `counted` are the queue's counters.
-    pub fn decision(&self, counted: &QueueCounters) -> QueueDecision {
-        QueueDecision {
-            kind: self.moderation.kind(),
-            decision: self.moderation.decision(),
-            hold_ns_max: self.hold.hold_ns_max,
-            frames: counted.frames.get(),
-            calls: counted.calls.get(),
-            calls_suppressed: counted.calls_suppressed.get(),
-            hold: self.times().map(|times| times.hold.summary()).unwrap_or_default(),
-            jitter_ns: self.times().map_or(0, |times| times.jitter.ns()),
-        }
+    /// The present decision of the policy, its kind, and the limit of the hold time (ns).
+    pub(crate) fn decision(&self) -> (Kind, Decision, u64) {
+        (self.moderation.kind(), self.moderation.decision(), self.hold.hold_ns_max)
     }
 }

@@ -11,7 +11,7 @@ use crate::frames::drop_reason::DropReason;
 
 mod times;
 
-pub use times::{TIME_BOUNDS_NS, Times, TimesSummary};
+pub use times::{TIME_BOUNDS_NS, Times, TimesRead, TimesSummary};
 
 weir_fabric::reasons! {
     /// The reasons for late notifications of a receiver, each with a named counter.

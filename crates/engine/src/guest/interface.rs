@@ -13,7 +13,7 @@ use crate::calls::held::HeldTimes;
 use crate::frames::burst::Burst;
 use crate::frames::flow::record_flows;
 use crate::frames::port::Side;
-use crate::frames::stats::{PortCounters, QueueCounters};
+use crate::frames::stats::{PortCounters, QueueCounters, TimesRead};
 use crate::queue::{ReceiveQueue, TransmitQueue};
 use crate::threads::lock::lock;
 use crate::threads::ready::ReadyQueues;
@@ -25,6 +25,8 @@ pub struct QueuePair<T, R> {
     pub tx: TransmitQueue<T>,
     /// Frames to the guest.
     pub rx: Mutex<ReceiveQueue<R>>,
+    /// The durations of calls for these frames, once there was one.
+    times: Arc<OnceLock<Box<HeldTimes>>>,
 }
 
 /// An interface, with the port's part of its transmit and of its receive queues.
@@ -80,9 +82,11 @@ impl<T: TransmitRing + Default, R: ReceiveRing + Default> Interface<T, R> {
                     true => TransmitCalls::patient(calls),
                     false => TransmitCalls::new(calls),
                 };
+                let rx = ReceiveQueue::new(R::default(), calls);
                 Box::new(QueuePair {
                     tx: TransmitQueue::new(T::default(), tx_calls),
-                    rx: Mutex::new(ReceiveQueue::new(R::default(), calls)),
+                    times: rx.calls.times(),
+                    rx: Mutex::new(rx),
                 })
             });
         }
@@ -268,28 +272,38 @@ impl<T: TransmitRing + Send, R: ReceiveRing + Send> AnyInterface for Interface<T
 
     fn decisions(&self) -> Vec<QueueDecision> {
         let decision = |(pair, counted): (&QueuePair<T, R>, &QueueCounters)| {
-            lock(&pair.rx).calls.decision(counted)
+            let (kind, decision, hold_ns_max) = lock(&pair.rx).calls.decision();
+            let times = pair.times.get();
+            QueueDecision {
+                kind,
+                decision,
+                hold_ns_max,
+                frames: counted.frames.get(),
+                calls: counted.calls.get(),
+                calls_suppressed: counted.calls_suppressed.get(),
+                hold: times.map(|times| times.hold.summary()).unwrap_or_default(),
+                jitter_ns: times.map_or(0, |times| times.jitter.ns()),
+            }
         };
         self.pairs().zip(&self.counters.rx).map(decision).collect()
     }
 
     fn call_times(&self) -> CallTimes {
-        let mut times = HeldTimes::default();
+        let (mut hold, mut latency) = (TimesRead::default(), TimesRead::default());
         let mut decision: Option<Decision> = None;
         let mut jitter_ns = 0;
         for pair in self.pairs() {
-            let rx = lock(&pair.rx);
-            if let Some(of_pair) = rx.calls.times() {
-                times.merge(of_pair);
-                jitter_ns = of_pair.jitter.ns().max(jitter_ns);
+            if let Some(times) = pair.times.get() {
+                hold.add(&times.hold);
+                latency.add(&times.latency);
+                jitter_ns = times.jitter.ns().max(jitter_ns);
             }
-            let decided = rx.calls.decided();
+            let decided = lock(&pair.rx).calls.decided();
             if decision.is_none_or(|longest| decided.hold_ns > longest.hold_ns) {
                 decision = Some(decided);
             }
         }
-        let (hold, latency) = (times.hold.summary(), times.latency.summary());
-        CallTimes { hold, latency, jitter_ns, decision }
+        CallTimes { hold: hold.summary(), latency: latency.summary(), jitter_ns, decision }
     }
 
     fn ring_sizes(&self) -> Vec<[u32; 2]> {

@@ -1,4 +1,7 @@
-//! Distributions of durations: cheap to add to under a queue's lock, and cheap to read for a thousand queues.
+//! Distributions of durations: cheap to add to under a queue's lock, and cheap to read, without the lock, for a thousand
+//! queues.
+
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 
@@ -30,21 +33,63 @@ const fn longest(step: usize) -> u64 {
     ((first + 1) << octave) - 1
 }
 
-/// Times in ns: 13 KiB of counts.
-#[derive(Debug, Clone)]
+/// Times in ns, to which one thread at a time adds: 13 KiB of counts. Readers take no lock, or a thread that adds would
+/// wait for a reader that has lost its CPU.
+#[derive(Debug)]
 pub struct Times {
+    steps: [AtomicU64; STEPS],
+    sum_ns: AtomicU64,
+    max_ns: AtomicU64,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        let (sum_ns, max_ns) = Default::default();
+        Self { steps: [const { AtomicU64::new(0) }; STEPS], sum_ns, max_ns }
+    }
+}
+
+impl Times {
+    /// Records one time. The caller is the only one who does.
+    #[inline]
+    pub fn record(&self, ns: u64) {
+        let add = |to: &AtomicU64, more: u64| {
+            // The sum overflows after 584 years.
+            to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        };
+        if let Some(count) = self.steps.get(step(ns.min(LATENCY_BUDGET_NS_MAX))) {
+            add(count, 1);
+        }
+        add(&self.sum_ns, ns);
+        // This is rare: a branch costs less than a store.
+        if ns > self.max_ns.load(Ordering::Relaxed) {
+            self.max_ns.store(ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Summarizes the samples.
+    pub fn summary(&self) -> TimesSummary {
+        let mut read = TimesRead::default();
+        read.add(self);
+        read.summary()
+    }
+}
+
+/// Times as they were when they were read.
+#[derive(Debug)]
+pub struct TimesRead {
     steps: [u64; STEPS],
     sum_ns: u64,
     max_ns: u64,
 }
 
-impl Default for Times {
+impl Default for TimesRead {
     fn default() -> Self {
         Self { steps: [0; STEPS], sum_ns: 0, max_ns: 0 }
     }
 }
 
-/// The summary of [`Times`].
+/// The summary of times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimesSummary {
     /// Samples.
@@ -61,26 +106,16 @@ pub struct TimesSummary {
     pub at_most: [u64; TIME_BOUNDS_NS.len()],
 }
 
-impl Times {
-    /// Records one time.
-    #[inline]
-    pub fn record(&mut self, ns: u64) {
-        if let Some(count) = self.steps.get_mut(step(ns.min(LATENCY_BUDGET_NS_MAX))) {
-            *count += 1;
-        }
-        // The sum overflows after 584 years.
-        self.sum_ns = self.sum_ns.wrapping_add(ns);
-        // This is rare: a branch costs less than a store.
-        if ns > self.max_ns {
-            self.max_ns = ns;
-        }
-    }
-
-    /// Adds the samples of another distribution.
-    pub fn merge(&mut self, other: &Self) {
-        self.steps.iter_mut().zip(other.used()).for_each(|(mine, theirs)| *mine += theirs);
-        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
-        self.max_ns = self.max_ns.max(other.max_ns);
+impl TimesRead {
+    /// Adds the times of a queue. A time that is recorded meanwhile may be left out, or be in the steps only.
+    pub fn add(&mut self, times: &Times) {
+        let read = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        let max_ns = read(&times.max_ns);
+        // The steps behind the longest time are empty.
+        let used = ..=step(max_ns.min(LATENCY_BUDGET_NS_MAX));
+        self.steps.iter_mut().zip(&times.steps[used]).for_each(|(all, count)| *all += read(count));
+        self.sum_ns = self.sum_ns.wrapping_add(read(&times.sum_ns));
+        self.max_ns = self.max_ns.max(max_ns);
     }
 
     /// The steps up to the longest time: the others are empty.
@@ -132,12 +167,12 @@ mod tests {
 
     #[test]
     fn times_give_quantiles_and_merge() {
-        let mut times = Times::default();
-        assert_eq!(times.summary(), TimesSummary::default());
+        let times = Times::default();
+        assert_eq!(TimesRead::default().summary(), TimesSummary::default());
         (1..=100).for_each(|us| times.record(us * 1000));
-        let mut sum = Times::default();
-        sum.merge(&times);
-        sum.merge(&times);
+        let mut sum = TimesRead::default();
+        sum.add(&times);
+        sum.add(&times);
         let summary = sum.summary();
         assert_eq!((summary.count, summary.sum, summary.max), (200, 10_100_000, 100_000));
         assert!((50_000..=50_800).contains(&summary.p50), "{summary:?}");
@@ -149,7 +184,7 @@ mod tests {
         #[test]
         fn a_summary_is_what_sorting_gives(shifted in vec((any::<u64>(), 24_u32..64), 1..300)) {
             let mut all: Vec<u64> = shifted.into_iter().map(|(ns, by)| ns >> by).collect();
-            let mut times = Times::default();
+            let times = Times::default();
             all.iter().for_each(|ns| times.record(*ns));
             all.sort_unstable();
             let max = all[all.len() - 1];
@@ -178,7 +213,7 @@ mod tests {
 
     #[test]
     fn what_is_longer_than_any_budget_counts_and_keeps_its_length() {
-        let mut times = Times::default();
+        let times = Times::default();
         times.record(0);
         times.record(10 * LATENCY_BUDGET_NS_MAX);
         let TimesSummary { count, sum, p50, max, at_most, .. } = times.summary();
