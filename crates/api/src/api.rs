@@ -153,7 +153,7 @@ pub(crate) async fn body(asker: &Asker, request: Request) -> Result<Bytes, Probl
         return Err(too_long());
     }
     let limited = Limited::new(request.into_body(), most);
-    asker.ticket.queues();
+    asker.ticket.waits_without_end();
     let collected = timeout(BODY_TIMEOUT, limited.collect()).await;
     asker.ticket.works();
     match collected {
@@ -205,26 +205,24 @@ pub(crate) fn written(content_type: &'static str, body: impl Into<Body>) -> Resp
 }
 
 impl Api {
-    /// Has `job` done for a caller. While it waits for its turn, another connection can take its place.
+    /// Has `job` done for a caller. While it waits for its turn, another connection can take its place; the request is
+    /// then refused.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         asker: &Asker,
         job: impl FnOnce(&dyn ControlHandler) -> T + Send + 'static,
     ) -> Result<T, Problem> {
         let kind = match asker.whose {
-            For::Writer => None,
-            For::Reader => Some(Kind::Read),
-            For::Compiler => Some(Kind::Compile),
+            For::Writer => Kind::Write,
+            For::Reader => Kind::Read,
+            For::Compiler => Kind::Compile,
         };
-        let turn = match kind {
-            None => None,
-            Some(kind) => {
-                asker.ticket.queues();
-                let turn = self.work.turn(kind, asker.caller).await;
-                asker.ticket.works();
-                turn
-            }
+        asker.ticket.queues();
+        let turn = tokio::select! {
+            turn = self.work.turn(kind, asker.caller) => turn,
+            () = asker.ticket.is_refused() => return Err(Problem::busy()),
         };
+        asker.ticket.works();
         self.work.ask(turn, Some(asker.caller), job).await
     }
 

@@ -1,5 +1,6 @@
-//! Places for connections. A new connection without a free place takes the place of one that waits for its client: of
-//! the user who has most, the one that waits longest.
+//! Places for connections. A new connection without a free place takes the place of one that waits, for its client or for
+//! its turn: of the user who has most, and of the process that has most, the one that waits longest. Fewer requests run
+//! than there are places, so there always is one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,10 +26,31 @@ struct Taken {
 
 #[derive(Debug)]
 struct Place {
-    caller: Caller,
-    /// The time since which the connection waits for its client; `None` while a request is carried out.
-    waits_since: Option<Instant>,
-    close: Arc<Notify>,
+    of: Of,
+    state: State,
+    /// The place is lost.
+    lost: Arc<Notify>,
+    /// The place is lost, and a request is to be refused.
+    refused: Arc<Notify>,
+}
+
+/// The client of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Of {
+    pub(crate) caller: Caller,
+    /// The number of its process, if the kernel gives it.
+    pub(crate) process: Option<i32>,
+}
+
+/// The state of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// It waits for its client.
+    Waits(Instant),
+    /// A whole request waits for its turn.
+    Queues(Instant),
+    /// A request is carried out.
+    Works,
 }
 
 /// The place of a connection, which is free once this is dropped.
@@ -36,7 +58,8 @@ struct Place {
 pub(crate) struct Ticket {
     id: u64,
     places: Places,
-    close: Arc<Notify>,
+    lost: Arc<Notify>,
+    refused: Arc<Notify>,
     /// The time by which the client has to send, or take, the next bytes.
     deadline: watch::Sender<Option<Instant>>,
 }
@@ -52,64 +75,86 @@ impl Places {
     }
 
     /// A place for a connection; `None` if all are taken, and every connection has a request that is carried out.
-    pub(crate) fn enter(&self, caller: Caller) -> Option<Ticket> {
+    pub(crate) fn enter(&self, of: Of) -> Option<Ticket> {
         let mut taken = self.lock();
-        if taken.open.len() >= CONTROL_CONNECTIONS_MAX && !taken.close_longest_waiting() {
+        if taken.open.len() >= CONTROL_CONNECTIONS_MAX && !taken.end_longest_waiting() {
             return None;
         }
-        let (id, close, now) = (taken.next_id, Arc::new(Notify::new()), Instant::now());
+        let (id, now) = (taken.next_id, Instant::now());
+        let (lost, refused): (Arc<Notify>, Arc<Notify>) = Default::default();
         taken.next_id += 1;
-        let place = Place { caller, waits_since: Some(now), close: Arc::clone(&close) };
+        let place = Place {
+            of,
+            state: State::Waits(now),
+            lost: Arc::clone(&lost),
+            refused: Arc::clone(&refused),
+        };
         taken.open.insert(id, place);
         let (deadline, _) = watch::channel(Some(now + TIMEOUT));
-        Some(Ticket { id, places: self.clone(), close, deadline })
+        Some(Ticket { id, places: self.clone(), lost, refused, deadline })
     }
 }
 
 impl Taken {
-    /// Closes the connection that waits longest; `false` if none waits.
-    fn close_longest_waiting(&mut self) -> bool {
-        let of_caller = |caller| self.open.values().filter(|it| it.caller == caller).count();
-        let waiting =
-            self.open.iter().filter_map(|(id, it)| Some((*id, it.caller, it.waits_since?)));
-        let first = waiting.max_by_key(|(id, caller, since)| {
-            (of_caller(*caller), std::cmp::Reverse((*since, *id)))
+    /// Takes the place of the connection that waits longest; `false` if none waits.
+    fn end_longest_waiting(&mut self) -> bool {
+        let count = |is: &dyn Fn(&Of) -> bool| self.open.values().filter(|it| is(&it.of)).count();
+        let waiting = self.open.iter().filter_map(|(id, it)| match it.state {
+            State::Waits(since) | State::Queues(since) => Some((*id, it.of, since)),
+            State::Works => None,
         });
-        let closed = first.and_then(|(id, ..)| self.open.remove(&id));
-        if let Some(place) = &closed {
-            place.close.notify_one();
+        let first = waiting.max_by_key(|(id, of, since)| {
+            let (of_user, of_process) =
+                (count(&|it| it.caller == of.caller), count(&|it| it == of));
+            (of_user, of_process, std::cmp::Reverse((*since, *id)))
+        });
+        let ended = first.and_then(|(id, ..)| self.open.remove(&id));
+        match &ended {
+            Some(Place { state: State::Queues(_), refused, .. }) => refused.notify_one(),
+            Some(place) => place.lost.notify_one(),
+            None => {}
         }
-        closed.is_some()
+        ended.is_some()
     }
 }
 
 impl Ticket {
     /// A request has come: it is carried out, whatever its client does.
     pub(crate) fn works(&self) {
-        self.set(None, None);
+        self.set(State::Works, None);
     }
 
-    /// A request has come, and waits for its body or its turn.
+    /// A request has come, and waits for its turn.
     pub(crate) fn queues(&self) {
-        self.set(Some(Instant::now()), None);
+        self.set(State::Queues(Instant::now()), None);
+    }
+
+    /// A request's body is awaited, under a limit of its own; or the answer is a stream without an end.
+    pub(crate) fn waits_without_end(&self) {
+        self.set(State::Waits(Instant::now()), None);
     }
 
     /// The request is answered: the client has to take the answer, and to begin the next request, in time.
     pub(crate) fn waits(&self) {
         let now = Instant::now();
-        self.set(Some(now), Some(now + TIMEOUT));
+        self.set(State::Waits(now), Some(now + TIMEOUT));
     }
 
-    /// The answer is a stream without an end.
-    pub(crate) fn streams(&self) {
-        self.queues();
-    }
-
-    fn set(&self, waits_since: Option<Instant>, deadline: Option<Instant>) {
+    fn set(&self, state: State, deadline: Option<Instant>) {
         if let Some(place) = self.places.lock().open.get_mut(&self.id) {
-            place.waits_since = waits_since;
+            place.state = state;
         }
         self.deadline.send_replace(deadline);
+    }
+
+    /// True if another connection has the place.
+    pub(crate) fn is_lost(&self) -> bool {
+        !self.places.lock().open.contains_key(&self.id)
+    }
+
+    /// Returns when the request that waits for its turn has lost its place.
+    pub(crate) async fn is_refused(&self) {
+        self.refused.notified().await;
     }
 
     /// Returns when the connection has to end: its client is too late, or another connection has its place.
@@ -125,7 +170,7 @@ impl Ticket {
             };
             tokio::select! {
                 () = too_late => return,
-                () = self.close.notified() => return,
+                () = self.lost.notified() => return,
                 changed = deadline.changed() => if changed.is_err() { return },
             }
         }
@@ -148,15 +193,19 @@ mod tests {
         runtime.block_on(async { tokio::time::timeout(soon, ticket.is_over()).await.is_ok() })
     }
 
+    fn user(user: u32) -> Of {
+        Of { caller: Caller::User(user), process: Some(7) }
+    }
+
     #[test]
     fn who_has_most_places_loses_the_one_that_waits_longest() {
         let places = Places::default();
-        let few = places.enter(Caller::User(1)).unwrap();
+        let few = places.enter(user(1)).unwrap();
         let many: Vec<_> =
-            (1..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(Caller::User(2)).unwrap()).collect();
+            (1..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(user(2)).unwrap()).collect();
         // The first connection has a request, so the second has waited longest.
         many[0].works();
-        let _new = places.enter(Caller::User(3)).unwrap();
+        let _new = places.enter(user(3)).unwrap();
         assert!(is_over(&many[1]));
         assert!(!is_over(&few) && !is_over(&many[0]) && !is_over(&many[2]));
         assert_eq!(places.taken(), CONTROL_CONNECTIONS_MAX);
@@ -166,13 +215,28 @@ mod tests {
     fn where_weir_works_for_all_there_is_no_place_until_one_is_done() {
         let places = Places::default();
         let all: Vec<_> =
-            (0..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(Caller::User(1)).unwrap()).collect();
+            (0..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(user(1)).unwrap()).collect();
         all.iter().for_each(Ticket::works);
-        assert!(places.enter(Caller::User(2)).is_none());
+        assert!(places.enter(user(2)).is_none());
         all[3].waits();
-        let new = places.enter(Caller::User(2)).unwrap();
+        let new = places.enter(user(2)).unwrap();
         assert!(is_over(&all[3]));
         drop((all, new));
         assert_eq!(places.taken(), 0);
+    }
+
+    #[test]
+    fn a_users_other_process_keeps_its_place_and_a_request_that_loses_it_is_refused() {
+        let places = Places::default();
+        let other = places.enter(Of { process: Some(1), ..user(1) }).unwrap();
+        other.queues();
+        let many: Vec<_> =
+            (1..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(user(1)).unwrap()).collect();
+        many.iter().for_each(Ticket::queues);
+        let _new = places.enter(user(1)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(many[0].is_refused());
+        assert!(many[0].is_lost() && !is_over(&many[0]), "its client gets the answer");
+        assert!(!other.is_lost() && !many[1].is_lost());
     }
 }

@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
+use weir_limits::CONTROL_CONNECTIONS_MAX;
 use weir_switch::control::{self, Refusal};
 
 /// A refusal, as `application/problem+json`.
@@ -43,6 +44,15 @@ impl Problem {
     pub(crate) fn unexpected() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the switch gave another answer")
             .with_help("please report it")
+    }
+
+    /// A request that has lost its place before its turn came.
+    pub(crate) fn busy() -> Self {
+        let detail = format!(
+            "weir has {CONTROL_CONNECTIONS_MAX} connections, and of your requests this one waited longest for its turn"
+        );
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+            .with_help("it was not carried out; ask again, by fewer connections at a time")
     }
 
     /// The refusal in the switch's answer; any other answer is unexpected.

@@ -11,18 +11,19 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Request, Response, StatusCode};
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio::time::sleep;
 use tower::ServiceExt;
 use weir_engine::{beat, supervise};
 use weir_foreign::{Foreign, Party};
-use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_HEAD_BYTES_MAX, CONTROL_HEADERS_MAX};
+use weir_limits::{CONTROL_HEAD_BYTES_MAX, CONTROL_HEADERS_MAX};
 use weir_switch::Hands;
 use weir_switch::control::ControlHandler;
 use weir_switch::unix_socket::{BoundListener, ListenError};
@@ -31,8 +32,7 @@ use crate::access::Caller;
 use crate::api::{Api, Endless};
 use crate::client_socket::ClientSocket;
 use crate::events::Hub;
-use crate::places::{Places, Ticket};
-use crate::problem::{PROBLEM_JSON, Problem};
+use crate::places::{Of, Places, Ticket};
 use crate::routes::router;
 use crate::serving::Serving;
 use crate::work::{Work, Workers};
@@ -40,8 +40,6 @@ use crate::work::{Work, Workers};
 const NAME: &str = "weir-control";
 /// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The time limit for the answer to a client that there is no place.
-const TURNED_AWAY: Duration = Duration::from_secs(1);
 
 /// A served control socket. Dropping it closes the connections, ends the threads and removes the socket.
 #[derive(Debug)]
@@ -78,9 +76,8 @@ impl ApiServer {
         // This comes before the thread below gives up the rights that the workers need.
         let workers = Workers::start(&handler).map_err(threads)?;
         let (stop, stopped) = watch::channel(false);
-        let turned_away = Arc::new(Semaphore::new(CONTROL_CONNECTIONS_MAX));
         let (places, parties) = (Places::default(), Mutex::default());
-        let reactor = Reactor { unix, parties, serving, places, turned_away, stopped };
+        let reactor = Reactor { unix, parties, serving, places, stopped };
         let reactor = workers.work().map(|work| {
             thread::Builder::new().name(NAME.into()).spawn(move || {
                 weir_sandbox::narrow(weir_sandbox::Thread::Control);
@@ -114,7 +111,6 @@ struct Reactor {
     parties: Mutex<BTreeMap<Caller, Party>>,
     serving: Serving,
     places: Places,
-    turned_away: Arc<Semaphore>,
     stopped: watch::Receiver<bool>,
 }
 
@@ -161,12 +157,13 @@ impl Reactor {
             };
             let admitted = tokio::select! {
                 accepted = unix.accept() => accepted.and_then(|(stream, _)| {
-                    let (caller, stream) = self.meet(stream)?;
-                    self.admit(stream, caller, &service);
+                    let (of, stream) = self.meet(stream)?;
+                    self.admit(stream, of, &service);
                     Ok(())
                 }),
                 accepted = accept_tcp => accepted.map(|(stream, _)| {
-                    self.admit(stream, Caller::Network, &service);
+                    let of = Of { caller: Caller::Network, process: None };
+                    self.admit(stream, of, &service);
                 }),
                 _ = stopped.wait_for(|stopped| *stopped) => return Ok(()),
             };
@@ -177,7 +174,7 @@ impl Reactor {
     }
 
     /// Identifies the client of a new connection.
-    fn meet(&self, stream: tokio::net::UnixStream) -> io::Result<(Caller, ClientSocket)> {
+    fn meet(&self, stream: tokio::net::UnixStream) -> io::Result<(Of, ClientSocket)> {
         let peer = stream.peer_cred();
         // The kernel does not always give the user.
         let caller = peer.as_ref().map_or(Caller::Network, |it| Caller::User(it.uid()));
@@ -188,29 +185,16 @@ impl Reactor {
             Caller::Network => Party::new("the control socket"),
         });
         let stream = ClientSocket::new(stream, party.clone());
-        peer?;
-        Ok((caller, stream))
+        Ok((Of { caller, process: peer?.pid() }, stream))
     }
 
-    fn admit<S>(&self, stream: S, caller: Caller, service: &axum::Router)
+    /// Serves a new connection. Without a place, which cannot be, it ends at once.
+    fn admit<S>(&self, stream: S, of: Of, service: &axum::Router)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        match self.places.enter(caller) {
-            Some(ticket) => {
-                let ticket = Arc::new(ticket);
-                tokio::spawn(connection(stream, caller, ticket, service.clone()));
-            }
-            None => {
-                // At most as many clients get this answer at a time as are served.
-                let told = Arc::clone(&self.turned_away).try_acquire_owned();
-                if let Ok(told) = told {
-                    tokio::spawn(async move {
-                        let _ = timeout(TURNED_AWAY, turn_away(stream)).await;
-                        drop(told);
-                    });
-                }
-            }
+        if let Some(ticket) = self.places.enter(of) {
+            tokio::spawn(connection(stream, of.caller, Arc::new(ticket), service.clone()));
         }
     }
 }
@@ -227,13 +211,16 @@ where
             ticket.works();
             request.extensions_mut().insert(caller);
             request.extensions_mut().insert(Arc::clone(ticket));
-            let response: Response<Body> = match service.oneshot(request.map(Body::new)).await {
+            let mut response: Response<Body> = match service.oneshot(request.map(Body::new)).await {
                 Ok(response) => response,
                 Err(never) => match never {},
             };
             match response.extensions().get::<Endless>() {
-                Some(Endless) => ticket.streams(),
+                Some(Endless) => ticket.waits_without_end(),
                 None => ticket.waits(),
+            }
+            if ticket.is_lost() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response)
         }
@@ -248,22 +235,4 @@ where
         _ = pin!(connection) => {}
         () = ticket.is_over() => {}
     }
-}
-
-/// Tells a client that there is no place, so that it does not take the end of the connection for a fault.
-async fn turn_away(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
-    let detail = format!("weir has {CONTROL_CONNECTIONS_MAX} connections and takes no more");
-    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
-        .with_help("each of them has a request that is being done; ask again");
-    let body = problem.to_bytes();
-    let head = format!(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: {PROBLEM_JSON}\r\ncontent-length: {}\r\n\
-         connection: close\r\n\r\n",
-        body.len()
-    );
-    let answer = [head.as_bytes(), &body].concat();
-    // A client whose request is not read takes this for an error.
-    let mut request = [0; 4096];
-    let _ = stream.read(&mut request).await;
-    let _ = stream.write_all(&answer).await;
 }

@@ -18,12 +18,22 @@ use crate::problem::Problem;
 /// Name of each thread.
 const NAME: &str = "weir-control-work";
 
+/// Niceness of the threads for readers: a worker that wakes up gets their CPU at once.
+const NICE: i32 = 10;
+
 type Job = Box<dyn FnOnce(&dyn ControlHandler) + Send>;
+
+/// The queues of the threads for readers, and of the others.
+#[derive(Debug, Clone)]
+struct Jobs {
+    reads: mpsc::Sender<Job>,
+    others: mpsc::Sender<Job>,
+}
 
 /// The threads. Once this is dropped they finish their present jobs and end.
 #[derive(Debug)]
 pub(crate) struct Workers {
-    jobs: Option<mpsc::Sender<Job>>,
+    jobs: Option<Jobs>,
     threads: Vec<JoinHandle<()>>,
     turns: Arc<Turns>,
 }
@@ -31,7 +41,7 @@ pub(crate) struct Workers {
 /// Gives the threads jobs.
 #[derive(Debug, Clone)]
 pub(crate) struct Work {
-    jobs: mpsc::Sender<Job>,
+    jobs: Jobs,
     turns: Arc<Turns>,
 }
 
@@ -40,15 +50,18 @@ pub(crate) struct Work {
 pub(crate) enum Kind {
     /// A request of a caller that may only read.
     Read,
+    /// A request of a caller that may write.
+    Write,
     /// A request with a configuration, or with expressions, which take as long as libpcap does.
     Compile,
 }
 
-/// The turns to have a thread: a number for each kind, and one for each caller. Threads are left for all other
-/// requests, and a caller with many requests waits for its own.
+/// The turns to have a thread: a number for each kind, and one for each caller that only reads, or compiles. Threads are
+/// left for all other requests, and such a caller with many requests waits for its own.
 #[derive(Debug)]
 struct Turns {
     reads: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
     compiles: Arc<Semaphore>,
     of_callers: Mutex<BTreeMap<(Kind, Caller), Weak<Semaphore>>>,
 }
@@ -59,14 +72,18 @@ pub(crate) struct Turn {
     kind: Kind,
     // The thread is free first; then the caller's next request may come.
     _thread: OwnedSemaphorePermit,
-    _caller: OwnedSemaphorePermit,
+    _caller: Option<OwnedSemaphorePermit>,
 }
 
 impl Turns {
     fn new() -> Self {
         let semaphore = |places| Arc::new(Semaphore::new(places));
-        let (reads, compiles) = (semaphore(CONTROL_READERS), semaphore(CONTROL_COMPILES));
-        Self { reads, compiles, of_callers: Mutex::default() }
+        Self {
+            reads: semaphore(CONTROL_READERS),
+            writes: semaphore(CONTROL_WORKERS - CONTROL_READERS),
+            compiles: semaphore(CONTROL_COMPILES),
+            of_callers: Mutex::default(),
+        }
     }
 
     fn of_caller(&self, kind: Kind, caller: Caller) -> Arc<Semaphore> {
@@ -82,10 +99,14 @@ impl Turns {
 
     /// Waits for the caller's own requests before it waits for others'.
     async fn next(&self, kind: Kind, caller: Caller) -> Option<Turn> {
-        let caller = self.of_caller(kind, caller).acquire_owned().await.ok()?;
-        let threads = match kind {
-            Kind::Read => &self.reads,
-            Kind::Compile => &self.compiles,
+        let (threads, is_shared) = match kind {
+            Kind::Read => (&self.reads, true),
+            Kind::Write => (&self.writes, false),
+            Kind::Compile => (&self.compiles, true),
+        };
+        let caller = match is_shared {
+            true => Some(self.of_caller(kind, caller).acquire_owned().await.ok()?),
+            false => None,
         };
         let thread = Arc::clone(threads).acquire_owned().await.ok()?;
         Some(Turn { kind, _thread: thread, _caller: caller })
@@ -94,14 +115,21 @@ impl Turns {
 
 impl Workers {
     pub(crate) fn start(handler: &Arc<dyn ControlHandler>) -> io::Result<Self> {
-        let (jobs, queue) = mpsc::channel();
-        let queue = Arc::new(Mutex::new(queue));
-        let spawn = |_| {
-            let (handler, queue) = (Arc::clone(handler), Arc::clone(&queue));
-            thread::Builder::new().name(NAME.into()).spawn(move || work(&*handler, &queue))
+        let ((reads, to_read), (others, to_do)) = (mpsc::channel(), mpsc::channel());
+        let queues = [to_read, to_do].map(|queue| Arc::new(Mutex::new(queue)));
+        let spawn = |number| {
+            let nice = if number < CONTROL_READERS { NICE } else { 0 };
+            let queue = Arc::clone(&queues[usize::from(number >= CONTROL_READERS)]);
+            let handler = Arc::clone(handler);
+            thread::Builder::new().name(NAME.into()).spawn(move || {
+                // Without this, readers only cost others more.
+                let _ = rustix::process::nice(nice);
+                work(&*handler, &queue);
+            })
         };
         let threads = (0..CONTROL_WORKERS).map(spawn).collect::<io::Result<_>>()?;
-        Ok(Self { jobs: Some(jobs), threads, turns: Arc::new(Turns::new()) })
+        let jobs = Some(Jobs { reads, others });
+        Ok(Self { jobs, threads, turns: Arc::new(Turns::new()) })
     }
 
     pub(crate) fn work(&self) -> Option<Work> {
@@ -136,7 +164,7 @@ impl Work {
         self.turns.next(kind, caller).await
     }
 
-    /// Runs `job` on a thread, in this turn if it needs one.
+    /// Runs `job` on a thread, in this turn. Without one it is for readers.
     ///
     /// # Errors
     /// The job panicked, or weir is ending.
@@ -151,6 +179,10 @@ impl Work {
                 .with_help(help)
         };
         let (answer, wait) = oneshot::channel();
+        let jobs = match turn.as_ref().map_or(Kind::Read, |turn| turn.kind) {
+            Kind::Read => &self.jobs.reads,
+            Kind::Write | Kind::Compile => &self.jobs.others,
+        };
         let job = move |handler: &dyn ControlHandler| {
             let is_dear = turn.as_ref().is_some_and(|turn| turn.kind == Kind::Compile);
             let _turn = turn;
@@ -164,7 +196,7 @@ impl Work {
                 weir_config::give_back();
             }
         };
-        self.jobs.send(Box::new(job)).map_err(|_| failed("weir is ending"))?;
+        jobs.send(Box::new(job)).map_err(|_| failed("weir is ending"))?;
         wait.await.map_err(|_| failed("weir's log says more; please report it"))
     }
 }

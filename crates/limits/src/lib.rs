@@ -93,7 +93,7 @@ pub const LOG_LINES_AT_ONCE_MAX: u64 = 8;
 /// Descriptors that the switch needs. It raises its limit to this number, or to the highest number that it is allowed.
 pub const DESCRIPTORS_MAX: u64 = 1 << 20;
 /// Descriptors that no guest can use, out of a limit at least four times as high: for connections of the control
-/// socket, for clients that are turned away, and for files that a request opens.
+/// socket, for clients that are replaced, and for files that a request opens.
 pub const DESCRIPTORS_RESERVED: u64 = 96;
 /// Approximate number of descriptors that a switch without interfaces uses: sockets, timers and events of its threads.
 pub const DESCRIPTORS_OF_SWITCH: u64 = 32;
@@ -644,14 +644,14 @@ pub const CONTROL_HEAD_BYTES_MAX: usize = 16 * 1024;
 pub const CONTROL_HEADERS_MAX: usize = 64;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.
 pub const CONTROL_RESPONSE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most connections to the control socket at one time. A further one replaces the connection that was silent for
-/// longest, of the user with the most connections.
+/// Most connections to the control socket at one time. A further one replaces the connection that waits longest, of the
+/// user with the most connections, and of the process with the most.
 pub const CONTROL_CONNECTIONS_MAX: usize = 32;
 /// Threads that handle requests.
 pub const CONTROL_WORKERS: usize = 6;
-/// Most of these threads that handle requests of readers; a user gets one.
+/// The threads among them for requests of readers; a user gets one.
 pub const CONTROL_READERS: usize = 3;
-/// Most of these threads that wait for expressions to be compiled; a user gets one.
+/// Most of the other threads that wait for expressions to be compiled; a user gets one.
 pub const CONTROL_COMPILES: usize = 2;
 /// Time that a control connection has to send a head, to send a body, and to receive an answer.
 pub const CONTROL_TIMEOUT_SECS: u64 = 5;
@@ -948,8 +948,9 @@ const _: () = {
     assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
     assert!(CONTROL_WORKERS > CONTROL_READERS + CONTROL_COMPILES);
-    assert!(CONTROL_WORKERS < CONTROL_CONNECTIONS_MAX);
-    // The reserve suffices for as many connections that are turned away as are served.
+    // There is always a connection whose request does not run, and which can be replaced.
+    assert!(CONTROL_WORKERS + CONTROL_COMPILES < CONTROL_CONNECTIONS_MAX);
+    // The reserve suffices for as many connections that have been replaced as are served.
     assert!(DESCRIPTORS_RESERVED as usize >= 2 * CONTROL_CONNECTIONS_MAX + 4 * CONTROL_WORKERS);
     assert!(4 * DESCRIPTORS_RESERVED < DESCRIPTORS_MAX);
     assert!(CONTROL_TOKEN_LEN_MIN < CONTROL_TOKEN_LEN_MAX);

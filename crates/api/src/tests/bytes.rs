@@ -169,7 +169,7 @@ fn an_answer_that_nobody_reads_is_given_up() {
 }
 
 #[test]
-fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
+fn a_new_connection_has_a_place_and_the_request_that_waits_longest_for_its_turn_is_refused() {
     /// Answers once the gate is opened.
     struct Slow(Arc<Barrier>, Arc<Barrier>);
     impl ControlHandler for Slow {
@@ -188,7 +188,8 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
             self.0.wait();
         }
     }
-    let barrier = || Arc::new(Barrier::new(limits::CONTROL_WORKERS + 1));
+    const RUN: usize = limits::CONTROL_WORKERS - limits::CONTROL_READERS;
+    let barrier = || Arc::new(Barrier::new(RUN + 1));
     let (taken, gate) = (barrier(), barrier());
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control.sock");
@@ -201,30 +202,33 @@ fn where_weir_works_for_everyone_who_has_a_place_one_more_is_turned_away() {
     };
     let mut places: Vec<_> =
         (0..limits::CONTROL_CONNECTIONS_MAX).map(|_| UnixStream::connect(&path).unwrap()).collect();
-    // As many requests run as there are threads; the others wait for a thread.
+    // As many requests run as there are threads for those who may write; the others wait for a thread.
     for (stream, n) in places.iter_mut().zip(0..) {
-        stream.write_all(stages(n < limits::CONTROL_WORKERS).as_bytes()).unwrap();
-        if n + 1 == limits::CONTROL_WORKERS {
+        stream.write_all(stages(n < RUN).as_bytes()).unwrap();
+        if n + 1 == RUN {
             taken.wait();
         }
     }
     let opens = Opens(gate);
-    // Until a waiting request has been read, its place can be taken. A request that runs keeps its place.
+    let (run, wait) = places.split_at(RUN);
+    for stream in wait {
+        stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    }
+    // Until a waiting request has been read, its connection is closed if it loses its place.
     let (end, mut more) = (Instant::now() + PATIENCE, Vec::new());
-    let refused = loop {
+    let (status, refused) = loop {
         assert!(Instant::now() < end, "{} more have a place", more.len());
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-        let _ = stream.write_all(stages(false).as_bytes());
-        match answer(&mut BufReader::new(&stream)) {
-            Some((_, text)) => break text,
-            None => more.push(stream),
+        stream.write_all(stages(false).as_bytes()).unwrap();
+        more.push(stream);
+        if let Some(refused) = wait.iter().find_map(|it| answer(&mut BufReader::new(it))) {
+            break refused;
         }
     };
-    assert!(refused.contains("takes no more"), "{refused}");
+    assert!(status == 503 && refused.contains("waited longest"), "{refused}");
     drop(opens);
-    // No request that weir had begun was lost.
-    for stream in &places[..limits::CONTROL_WORKERS] {
+    // A request that runs keeps its place, and the last connection has one.
+    for stream in run.iter().chain(more.last()) {
         assert_eq!(answer(&mut BufReader::new(stream)).unwrap().0, 200);
     }
 }
