@@ -287,6 +287,7 @@ impl Bench {
             ra: Some(RaSettings {
                 prefixes: vec!["fd00:77::/64".parse().expect("a prefix")],
                 dns: vec![OWN_V6],
+                domain: Some("lab.internal".into()),
                 router_secs: 0,
             }),
             snooping,

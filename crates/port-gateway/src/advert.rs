@@ -1,5 +1,5 @@
 //! Router advertisements (RFC 4861 §4.2): the prefixes for the guests' addresses (RFC 4862), and their DNS servers
-//! (RFC 8106).
+//! (RFC 8106). DHCPv6 clients get the same settings (`dhcp6.rs`).
 
 use std::net::Ipv6Addr;
 
@@ -25,13 +25,18 @@ const AUTONOMOUS: u8 = 1 << 6;
 const AUTONOMOUS_LEN: u8 = 64;
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The contents of the advertisements.
+/// The flag "other configuration" of an advertisement: DHCPv6 has settings (RFC 4861 §4.2).
+const OTHER: u8 = 1 << 6;
+
+/// The settings of guests that have IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RaSettings {
     /// Prefixes of the network.
     pub prefixes: Vec<Ipv6Net>,
     /// DNS servers.
     pub dns: Vec<Ipv6Addr>,
+    /// The domain of guests' names, which DHCPv6 clients get.
+    pub domain: Option<String>,
     /// The router lifetime of the host (s); 0 if the host is no default router.
     pub router_secs: u16,
 }
@@ -49,7 +54,8 @@ pub(crate) fn advertisement(
     settings: &RaSettings,
     mtu: Option<u16>,
 ) -> Option<Vec<u8>> {
-    let mut message = vec![ADVERTISEMENT, 0, 0, 0, HOPS_OF_GUESTS, 0];
+    let flags = if settings.dns.is_empty() && settings.domain.is_none() { 0 } else { OTHER };
+    let mut message = vec![ADVERTISEMENT, 0, 0, 0, HOPS_OF_GUESTS, flags];
     message.extend(settings.router_secs.to_be_bytes());
     // The reachable time and the retransmission timer are not specified: each guest uses its own.
     message.extend([0; 8]);

@@ -9,6 +9,7 @@ use weir_wire::{
 };
 
 use crate::advert::RaSettings;
+use crate::dhcp6;
 use crate::frame;
 
 /// Ports of DHCP: a client's, and a server's (RFC 2131 §4.1).
@@ -32,6 +33,8 @@ pub(crate) enum Wanted {
     Routers,
     /// A DHCP message, with the offset of its UDP header.
     Dhcp(u16),
+    /// A DHCPv6 message, with the offset of its UDP header.
+    Dhcp6(u16),
     /// A DNS question, with the offset of its UDP header.
     Names(u16),
     /// A segment of a connection for DNS, with the offset of its TCP header.
@@ -103,6 +106,12 @@ impl Station {
                         self.asks(&ethernet, layers.network, ports).then_some(Wanted::Names(offset))
                     }
                 }
+            }
+            (Network::Ipv6(ip), Transport::Udp { offset, ports })
+                if self.ra.is_some() && ports == dhcp6::PORTS =>
+            {
+                let is_near = ip.src.is_unicast_link_local() && !ip.fragment;
+                (is_near && ip.dst == dhcp6::SERVERS).then_some(Wanted::Dhcp6(offset))
             }
             (network @ Network::Ipv6(_), Transport::Udp { offset, ports }) => {
                 self.asks(&ethernet, network, ports).then_some(Wanted::Names(offset))

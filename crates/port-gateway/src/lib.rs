@@ -8,6 +8,7 @@
 //! | `service.rs` | [`Service`]: the thread that answers |
 //! | `answer.rs` | classifies frames; answers ARP, neighbour discovery and echo |
 //! | `dhcp.rs` | `Dhcp`: the DHCP server |
+//! | `dhcp6.rs` | settings for DHCPv6 clients |
 //! | `names.rs` | `Names`: names of guests, and questions for the host's resolver |
 //! | `stream.rs` | `Streams`: connections (TCP) for names |
 //! | `forward.rs` | the thread that asks the resolver |
@@ -31,6 +32,7 @@ mod answer;
 mod asking;
 mod desk;
 mod dhcp;
+mod dhcp6;
 mod forward;
 mod frame;
 mod leases;

@@ -16,11 +16,12 @@ use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::IPV6_HEADER_LEN;
 use weir_wire::{Layers, Mac, Network};
 
-use crate::advert::advertisement;
+use crate::advert::{advertisement, link_local};
 use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
 use crate::asking::{query, source};
 use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
+use crate::dhcp6;
 use crate::forward::{Back, Dial, Forwarder, Question};
 use crate::frame::Way;
 use crate::leases::{Hold, Leases};
@@ -261,6 +262,12 @@ impl Clerk {
                 self.advertise(asker, &arrival.served.guest)?
             }
             Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,
+            Wanted::Dhcp6(at) => {
+                let answer = self.dhcp6(arrival, usize::from(at));
+                let counter = if answer.is_some() { &counters.informed } else { &counters.ignored };
+                counter.add(1);
+                answer?
+            }
             Wanted::Names(at) => self.names(arrival, usize::from(at), now_secs)?,
             Wanted::Stream(_) => return None,
         };
@@ -298,6 +305,17 @@ impl Clerk {
         let way =
             Way { macs: (self.station.mac, mac), from, to: (reply.to, DHCP_PORTS.src).into() };
         way.datagram(&reply.bytes)
+    }
+
+    /// The answer to the DHCPv6 message in the datagram at `at`.
+    fn dhcp6(&self, arrival: &Arrival, at: usize) -> Option<Vec<u8>> {
+        let asker = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
+        let Network::Ipv6(ip) = Layers::parse(&arrival.frame).ok()?.network else { return None };
+        let message = payload(&arrival.frame, at)?;
+        let reply = dhcp6::reply(self.station.mac, self.station.ra.as_ref()?, message)?;
+        let from = (link_local(self.station.mac), dhcp6::PORTS.dst).into();
+        let macs = (self.station.mac, asker);
+        Way { macs, from, to: (ip.src, dhcp6::PORTS.src).into() }.datagram(&reply)
     }
 
     /// Handles the DNS question in the datagram at `at`.

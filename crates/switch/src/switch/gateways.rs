@@ -227,7 +227,14 @@ pub(super) fn ra_settings(config: &GatewayConfig) -> RaSettings {
     });
     // Without a way out through the host, weir is no router.
     let router_secs = if config.nat.is_some() { RA_ROUTER_SECS } else { 0 };
-    RaSettings { prefixes: prefixes.collect(), dns: dns.collect(), router_secs }
+    let (prefixes, dns) = (prefixes.collect(), dns.collect());
+    RaSettings { prefixes, dns, domain: domain(config), router_secs }
+}
+
+/// The domain that guests are told.
+fn domain(config: &GatewayConfig) -> Option<String> {
+    let is_configured = config.dhcp.as_ref().is_some_and(|dhcp| dhcp.domain.is_some());
+    (is_configured || config.answers_names()).then(|| config.domain().to_owned())
 }
 
 pub(super) fn dhcp_settings(
@@ -244,8 +251,7 @@ pub(super) fn dhcp_settings(
         range: dhcp.range.first..=dhcp.range.last,
         router: dhcp.router,
         dns: dns.collect(),
-        domain: (dhcp.domain.is_some() || config.answers_names())
-            .then(|| config.domain().to_owned()),
+        domain: domain(config),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),
         fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
         boot: boot_settings(&dhcp.boot),

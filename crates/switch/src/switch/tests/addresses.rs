@@ -405,6 +405,22 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     assert_eq!(options[32..48], [0xfd, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(options[80..82], [25, 3]);
     assert_eq!(options[88..], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x53]);
+    // DHCPv6 has the server, too.
+    assert_eq!(frame[59], 0x40);
+    let servers = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2];
+    let near = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let request = [11, 1, 2, 3, 0, 1, 0, 4, 0, 3, 0, 1, 0, 6, 0, 2, 0, 23];
+    let udp = [2, 34, 2, 35, 0, 26, 0, 0];
+    let headers = [&[0x60, 0, 0, 0, 0, 26, 17, 1][..], &near, &servers, &udp].concat();
+    a.send(&[&[0x33, 0x33, 0, 1, 0, 2][..], &mac(1), &[0x86, 0xdd], &headers, &request].concat());
+    eventually("an answer", || {
+        a.pair.recv_into(&mut frame).is_some() && frame.get(54..58) == Some(&[2, 35, 2, 34][..])
+    });
+    assert_eq!((&frame[..6], &frame[38..54]), (&mac(1)[..], &near[..]));
+    assert_eq!(frame[62..66], [7, 1, 2, 3]);
+    let server = [0, 23, 0, 16, 0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x53];
+    assert!(frame.windows(server.len()).any(|it| it == server), "{frame:x?}");
+    assert_eq!(bench.answered("dhcp_informed"), 1);
     // Other guests received the solicitation, but not the answer.
     eventually("c hears it", || {
         c.pair.recv_into(&mut frame).is_some() && frame.get(54) == Some(&133)
