@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_engine::stats::TimesSummary;
-use weir_engine::{Engine, Options, RateLimit};
+use weir_engine::{Engine, Options};
 use weir_policy::schedule::{Kind, Share};
 use weir_wire::Mac;
 
@@ -140,7 +140,8 @@ impl Bench {
     fn sender(&mut self, len: usize, weight: u16) -> Result<Arc<PlayedPort>, BenchError> {
         let sends = Sends { from: mac(self.senders.len() + 1), to: mac(0), len };
         let port = PlayedPort::add(&self.engine, sends)?;
-        self.engine.set_share(port.id(), Share { weight, window: None }, RateLimit::NONE);
+        self.engine
+            .change_settings(port.id(), |settings| settings.share = Share { weight, window: None });
         self.senders.push(Arc::clone(&port));
         // Frames to the sink are flooded until the switch knows its address.
         self.sink.send(&self.engine, 1);

@@ -12,8 +12,7 @@ use thread_priority::{
     ScheduleParams, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
     thread_native_id, thread_schedule_policy,
 };
-use weir_fabric::{Fabric, PortConfig, PortError, PortId, SourceGuard};
-use weir_groups::Policy;
+use weir_fabric::{Fabric, PortConfig, PortError, PortId};
 use weir_limits::WORKERS_MAX;
 use weir_policy::schedule::{Kind, Share};
 
@@ -21,12 +20,9 @@ use crate::frames::inbox::Inbox;
 use crate::frames::port::{Port, Side};
 use crate::frames::queue_ref::QueueRef;
 use crate::frames::stats::{Counter, PortCounters};
-use crate::switching::filter::PortRules;
 use crate::switching::groups::PortGroups;
-use crate::switching::mtu::FrameLenMax;
-use crate::switching::police::Police;
 use crate::switching::rate::RateLimit;
-use crate::switching::storm::{Storm, StormLimit};
+use crate::switching::settings::PortSettings;
 use crate::switching::switch::{Ports, Slot, slot};
 use crate::threads::clock;
 use crate::threads::lock::lock;
@@ -148,6 +144,7 @@ impl Engine {
             ports[id.index()] = Some(slot.clone());
             ports
         });
+        lock(&self.shared.settings).insert(id, PortSettings::default());
         Ok((id, port))
     }
 
@@ -159,14 +156,19 @@ impl Engine {
     /// Removes a port. Bursts under way can still reach it until they end.
     pub fn remove_port(&self, id: PortId) {
         let mut gone = None;
+        let mut settings = lock(&self.shared.settings);
+        let had_groups = settings.remove(&id).is_some_and(|it| it.groups.is_some());
         let mut captured = lock(&self.shared.captured);
         captured.forget(id);
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             gone = ports.get_mut(id.index()).and_then(Option::take);
+            if had_groups {
+                regroup(&mut ports);
+            }
             ports
         });
-        drop(captured);
+        drop((captured, settings));
         if let Some(slot) = gone {
             self.shared.crew.release(id, &slot.pairs);
         }
@@ -175,18 +177,32 @@ impl Engine {
         let _ = self.shared.fabric.remove_port(id);
     }
 
-    /// Replaces a port's filters between bursts. Does nothing if there is no such port.
-    pub fn set_rules(&self, id: PortId, rules: &PortRules) {
-        self.shared.change(id, |slot| slot.set_rules(rules.clone()));
+    /// Changes a port's settings between bursts. What stays as it was keeps its state: the level of buckets, the counters
+    /// of rules. Connections go on as far as the rules of all groups then allow. Does nothing if there is no such port.
+    pub fn change_settings(&self, id: PortId, change: impl FnOnce(&mut PortSettings)) {
+        let mut settings = lock(&self.shared.settings);
+        let Some(now) = settings.get_mut(&id) else { return };
+        let before = now.clone();
+        change(now);
+        self.shared.change_all(|ports| {
+            if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                now.apply(&before, slot);
+            }
+            if now.has_left_a_group(&before) {
+                regroup(ports);
+            }
+        });
+        if (now.share, now.send_limit) != (before.share, before.send_limit) {
+            self.shared.shares.set(id, now.share, now.send_limit);
+            // A worker that sleeps until a port may send again can now be due earlier.
+            self.wake();
+        }
     }
 
-    /// Replaces what a port's security groups allow between bursts; its connections go on as far as that allows them.
-    /// Without groups there are none. Does nothing without such a port.
-    pub fn set_groups(&self, id: PortId, policy: Option<Policy>) {
-        let before = self.groups(id);
-        let new = |policy| PortGroups::new(policy, before.as_deref(), clock::now_ns());
-        let groups = policy.map(|policy| Arc::new(new(policy)));
-        self.shared.change(id, |slot| slot.groups.clone_from(&groups));
+    /// Holds all connections to the rules when they are next seen: the meaning of the groups of other hosts' guests has
+    /// changed.
+    pub fn regroup(&self) {
+        self.shared.change_all(regroup);
     }
 
     /// The rules of a port's security groups, and its connections; `None` without groups.
@@ -206,14 +222,6 @@ impl Engine {
             .change(id, |slot| slot.in_bond.get_or_insert_default().inbox.clone_from(&inbox));
     }
 
-    /// Sets a port's share of each worker, and its sending rate, until it is removed. The default is weight 1
-    /// without limit.
-    pub fn set_share(&self, id: PortId, share: Share, limit: RateLimit) {
-        self.shared.shares.set(id, share, limit);
-        // A worker that sleeps until a port may send again can now be due earlier.
-        self.wake();
-    }
-
     /// A port's share of each worker.
     pub fn share(&self, id: PortId) -> Share {
         self.shared.shares.of(id)
@@ -229,40 +237,6 @@ impl Engine {
         let old = self.shared.shares.set_schedule(schedule);
         self.wake();
         old
-    }
-
-    /// Limits the traffic that a port receives from now on, starting with full buckets. Excess frames are dropped and
-    /// counted at the port ([`DropReason::PolicedRx`](crate::DropReason::PolicedRx)). Does nothing if there is
-    /// no such port.
-    pub fn set_receive_limit(&self, id: PortId, limit: RateLimit) {
-        let police = Police::new(limit).map(Arc::new);
-        self.shared.change(id, |slot| slot.police.clone_from(&police));
-    }
-
-    /// Limits the flooded frames from a port, starting with full buckets.
-    pub fn set_storm_limit(&self, id: PortId, limit: StormLimit) {
-        let storm = Storm::new(limit).map(Arc::new);
-        self.shared.change(id, |slot| slot.storm.clone_from(&storm));
-    }
-
-    /// Sets a port's MTU (bytes): longer frames in either direction are dropped, and counted at the port. For a GSO
-    /// frame, the length of its segments counts.
-    pub fn set_mtu(&self, id: PortId, mtu: Option<u16>) {
-        self.shared.change(id, |slot| slot.frame_len_max = FrameLenMax::of_mtu(mtu));
-    }
-
-    /// Replaces a port's source guard between bursts. DHCP answers from the port are accepted if it `gives_leases`, as
-    /// those from an uplink always are.
-    pub fn set_source_guard(
-        &self,
-        id: PortId,
-        guard: Option<Arc<SourceGuard>>,
-        gives_leases: bool,
-    ) {
-        self.shared.change(id, |slot| {
-            slot.guard.clone_from(&guard);
-            slot.gives_leases = gives_leases || slot.port.is_uplink();
-        });
     }
 
     /// Watches `kick` for a queue of a port, until the result is dropped.
@@ -454,6 +428,15 @@ pub enum Priority {
     Usual,
     /// Priority over all but other real-time threads (`SCHED_FIFO` at its lowest priority).
     RealTime,
+}
+
+/// Holds all ports' connections to the rules when they are next seen.
+fn regroup(ports: &mut Ports) {
+    for slot in ports.iter_mut().flatten() {
+        if let Some(groups) = &mut slot.groups {
+            *groups = Arc::new(groups.anew(clock::now_ns()));
+        }
+    }
 }
 
 /// Sets the priority of this thread, and of the threads that it starts from now on.

@@ -50,6 +50,7 @@ pub use lost::cpu_loss::CpuClock;
 pub use lost::dear;
 pub use switching::pair::{Pair, Pairs};
 pub use switching::rate::{Rate, RateLimit};
+pub use switching::settings::PortSettings;
 pub use switching::storm::StormLimit;
 pub use switching::switch::{Forwarder, Hold, Ingress, Ports, Slot};
 pub use switching::{filter, groups};

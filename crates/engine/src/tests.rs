@@ -394,7 +394,7 @@ fn a_flood_of_frames_that_are_too_long_looks_for_the_overlay_once_a_burst() {
     let vlan = VlanMode::Access(Vid::of_network(3).unwrap());
     let config = PortConfig { mac_check: MacCheck::Off, vlan, ..PortConfig::vif() };
     engine.fabric().update_port(a.id, config).unwrap();
-    engine.set_mtu(a.id, Some(100));
+    engine.change_settings(a.id, |settings| settings.mtu = Some(100));
     let told = || overlay.asked_to_tell.load(Ordering::SeqCst);
     send(&engine, &a, (0..BURST_MAX as u8).map(|number| frame(1, 2, number)));
     eventually("each is told of", || told() == BURST_MAX);

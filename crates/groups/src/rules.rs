@@ -2,6 +2,7 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use crate::packet::Flow;
 
@@ -115,7 +116,7 @@ pub struct Policy {
     /// Connections from the guest need no rule.
     pub allow_out: bool,
     /// The rules, group by group.
-    pub rules: Box<[Rule]>,
+    pub rules: Arc<[Rule]>,
     /// The groups.
     pub groups: Box<[GroupId]>,
     /// Refusals are taken, to be logged.

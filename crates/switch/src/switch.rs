@@ -13,7 +13,7 @@ use weir_config::{
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
-use weir_engine::{Engine, Execution, Options, PortCounters, Realization};
+use weir_engine::{Engine, Execution, Options, PortCounters, PortSettings, Realization};
 use weir_fabric::{Capacity, MacCheck, PortId, Snooping, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
@@ -399,7 +399,8 @@ impl Switch {
                 })
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        let guard = self.set_up(id, &config, &rules);
+        let guard = config.guarding.guard(None);
+        self.apply(id, &config, &rules, guard.as_ref());
         self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
         if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
             self.owners.remove(id);
@@ -421,30 +422,30 @@ impl Switch {
         Ok(())
     }
 
-    /// Applies the engine's settings of a new interface, and returns its source guard.
-    fn set_up(
+    /// Applies the settings of an interface with these filters and this source guard of its own.
+    fn apply(
         &self,
         id: PortId,
         config: &VifConfig,
         rules: &PortRules,
-    ) -> Option<Arc<SourceGuard>> {
-        self.engine.set_rules(id, rules);
-        self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
-        self.engine.set_receive_limit(id, config.sharing.receive.limit());
-        self.engine.set_storm_limit(id, config.storm.limit());
-        self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
-        self.hold_to_its_groups(id, config);
-        let guard = config.guarding.guard(None);
-        self.guard(id, config, &guard);
+        guard: Option<&Arc<SourceGuard>>,
+    ) {
+        // An interface without a guard of its own has the one that its network imposes on all guests.
+        let guard = guard.cloned().or_else(|| self.served.roles(config, &self.networks));
+        let settings = PortSettings {
+            rules: rules.clone(),
+            groups: self.groups().policy(&config.groups),
+            share: config.sharing.share(),
+            send_limit: config.sharing.limit(),
+            receive_limit: config.sharing.receive.limit(),
+            storm_limit: config.storm.limit(),
+            mtu: config.mtu.map(|mtu| mtu.get()),
+            guard,
+            gives_leases: config.guarding.router,
+        };
+        self.engine.change_settings(id, |now| *now = settings);
         self.owners.set(id, config, &self.networks);
         self.served.set(id, config, &self.networks);
-        guard
-    }
-
-    /// Applies the interface's source guard or, if it has none, the guard that its network imposes on all guests.
-    fn guard(&self, id: PortId, config: &VifConfig, guard: &Option<Arc<SourceGuard>>) {
-        let guard = guard.clone().or_else(|| self.served.roles(config, &self.networks));
-        self.engine.set_source_guard(id, guard, config.guarding.router);
     }
 
     fn meet(
@@ -526,7 +527,6 @@ impl Switch {
             hold_ns_max: calls.hold_ns_max(),
             budget_ns: calls.latency_budget_ns,
             share: config.sharing.share(),
-            limit: config.sharing.limit(),
             overlay_budget_ns: network.map(|_| calls.latency_budget_ns),
             mac: config.mac_or_derived().into(),
             rss_rebalance: config.rss_rebalance,
@@ -624,19 +624,6 @@ impl Switch {
         if config.queues != old.queues {
             vif.port.set_queue_pairs(config.queues.get().into(), &calls);
         }
-        if config.sharing != old.sharing {
-            self.engine.set_share(id, config.sharing.share(), config.sharing.limit());
-        }
-        // Unchanged buckets keep their level.
-        if config.sharing.receive != old.sharing.receive {
-            self.engine.set_receive_limit(id, config.sharing.receive.limit());
-        }
-        if config.storm != old.storm {
-            self.engine.set_storm_limit(id, config.storm.limit());
-        }
-        if config.mtu != old.mtu {
-            self.engine.set_mtu(id, config.mtu.map(|mtu| mtu.get()));
-        }
         vif.port.set_device(config.device());
         if config.memory_max != old.memory_max {
             vif.port.set_memory_max(config.memory_max.get());
@@ -644,19 +631,11 @@ impl Switch {
         if config.guarding != old.guarding {
             vif.guard = config.guarding.guard(vif.guard.as_deref());
         }
-        if config.guarding != old.guarding || config.vlan != old.vlan {
-            self.guard(id, &config, &vif.guard);
-        }
         if let Some(rules) = rules {
-            self.engine.set_rules(id, &rules);
             vif.rules = rules;
         }
-        if config.groups != vif.config.groups {
-            self.hold_to_its_groups(id, &config);
-        }
+        self.apply(id, &config, &vif.rules, vif.guard.as_ref());
         vif.config = config;
-        self.owners.set(id, &vif.config, &self.networks);
-        self.served.set(id, &vif.config, &self.networks);
         self.loops.change(id, self.is_open(&vif.config));
         self.manager.change_vif(id, self.vif_settings(&vif.config));
         Ok(())
@@ -689,7 +668,7 @@ impl Switch {
         if *old_filter == filter {
             return Response::Ok;
         }
-        self.engine.set_rules(id, &rules);
+        self.engine.change_settings(id, |settings| settings.rules = rules.clone());
         (*old_filter, *old_rules) = (filter, rules);
         Response::Ok
     }

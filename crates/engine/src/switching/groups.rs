@@ -43,6 +43,12 @@ impl PortGroups {
         Self { policy: Policy { generation, ..policy }, table, logs }
     }
 
+    /// The same rules, to which connections are held when they are next seen: rules name the groups of other ports, which
+    /// have changed.
+    pub(crate) fn anew(&self, now_ns: u64) -> Self {
+        Self::new(self.policy.clone(), Some(self), now_ns)
+    }
+
     /// The groups.
     pub(crate) fn names(&self) -> &[GroupId] {
         &self.policy.groups

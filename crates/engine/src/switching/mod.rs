@@ -8,6 +8,7 @@
 //! | `mtu.rs` | limits on the length of a port's frames |
 //! | `storm.rs` | limits on flooded frames of a port |
 //! | `police.rs`, `rate.rs` | limits on the traffic that a port receives in a second; a rate |
+//! | `settings.rs` | a port's settings, and how they change |
 //! | `pair.rs` | a pair of queues, with the workers that serve it |
 //! | `waiters.rs` | the workers that a receiver's buffers notify |
 
@@ -17,6 +18,7 @@ pub(crate) mod mtu;
 pub(crate) mod pair;
 pub(crate) mod police;
 pub(crate) mod rate;
+pub(crate) mod settings;
 pub(crate) mod storm;
 pub(crate) mod switch;
 pub(crate) mod waiters;

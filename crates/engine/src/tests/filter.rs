@@ -21,7 +21,7 @@ fn add_filtered(engine: &Engine, rules: &PortRules, vlan: VlanMode) -> Filtered 
         Arc::new(FakePort::new(id))
     };
     let (id, port) = engine.add_port(config, make).unwrap();
-    engine.set_rules(id, rules);
+    engine.change_settings(id, |settings| settings.rules = rules.clone());
     engine.fabric().set_active(id, true).unwrap();
     Filtered { port, counters: made.unwrap() }
 }
@@ -185,12 +185,12 @@ fn a_burst_meets_the_old_rules_or_the_new_ones_and_no_mixture() {
         let only = rules(&[(&text, Action::Accept), ("", Action::Drop)]);
         tx(&only)
     });
-    engine.set_rules(a.port.id, &sides[0]);
+    engine.change_settings(a.port.id, |settings| settings.rules = sides[0].clone());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for side in (0..2).cycle() {
-                engine.set_rules(a.port.id, &sides[side]);
+                engine.change_settings(a.port.id, |settings| settings.rules = sides[side].clone());
                 if stop.load(Ordering::SeqCst) {
                     break;
                 }

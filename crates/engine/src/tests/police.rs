@@ -42,7 +42,7 @@ impl Bench {
         let (id, receiver) = engine.add_port(config, make).unwrap();
         engine.fabric().set_active(id, true).unwrap();
         let limited_since = Instant::now();
-        engine.set_receive_limit(id, limit);
+        engine.change_settings(id, |settings| settings.receive_limit = limit);
         send(&engine, &receiver, [frame(RECEIVER, 0xff, 0)]);
         eventually("it is known", || senders.iter().all(|sender| numbers(sender) == [0]));
         Self { engine, senders, receiver, counters: made.unwrap(), limited_since }
@@ -89,7 +89,9 @@ fn frames_beyond_the_rate_are_dropped_and_counted_at_the_receiver() {
             bench.policed() > 30
         });
         // A new limit, or none, also takes effect.
-        bench.engine.set_receive_limit(bench.receiver.id, RateLimit::NONE);
+        bench.engine.change_settings(bench.receiver.id, |settings| {
+            settings.receive_limit = RateLimit::NONE
+        });
         bench.send(0, 60..100);
         eventually("the last arrives", || numbers(&bench.receiver).last() == Some(&99));
         assert!(numbers(&bench.receiver).ends_with(&(60..100).collect::<Vec<_>>()));
@@ -154,7 +156,7 @@ fn what_exceeds_a_storm_budget_is_dropped_and_counted_at_its_sender() {
         })
         .unwrap();
     engine.fabric().set_active(id, true).unwrap();
-    engine.set_storm_limit(id, limit);
+    engine.change_settings(id, |settings| settings.storm_limit = limit);
     let counters = made.unwrap();
     let multicast = |number| {
         let mut frame = frame(9, 0xff, number);
@@ -282,7 +284,9 @@ fn a_gso_frame_costs_its_receiver_a_packet_for_each_segment_whether_it_is_cut_or
     for caps in ALL_CAPS {
         for kind in KINDS {
             let pair = Pair::new(caps);
-            pair.engine.set_receive_limit(pair.receiver(), packets(1_050));
+            pair.engine.change_settings(pair.receiver(), |settings| {
+                settings.receive_limit = packets(1_050)
+            });
             // The frame limit would pass 64 at once; the packet limit passes 10.
             let passed = pair.send(&gso(kind, 0xff, 10_000, 100), 64, 100);
             assert_eq!(passed, 10, "{kind:?} {caps}");
@@ -295,7 +299,9 @@ fn the_headers_of_each_segment_count_as_bits() {
     for (kind, headers) in KINDS.into_iter().zip([54, 74, 42, 62]) {
         let pair = Pair::new(every_cap());
         let frame = 8 * (10 * headers + 1_000);
-        pair.engine.set_receive_limit(pair.receiver(), bits(7 * frame + frame / 2));
+        pair.engine.change_settings(pair.receiver(), |settings| {
+            settings.receive_limit = bits(7 * frame + frame / 2)
+        });
         assert_eq!(pair.send(&gso(kind, 0xff, 1_000, 100), 20, 10), 7, "{kind:?}");
     }
 }
@@ -303,7 +309,7 @@ fn the_headers_of_each_segment_count_as_bits() {
 #[test]
 fn a_gso_frame_beyond_the_packet_burst_passes_where_nothing_is_owed_and_is_owed_whole() {
     let pair = Pair::new(every_cap());
-    pair.engine.set_receive_limit(pair.receiver(), packets(10));
+    pair.engine.change_settings(pair.receiver(), |settings| settings.receive_limit = packets(10));
     assert_eq!(pair.send(&gso(Kind::Tcp4, 0xff, 60_000, 1), 20, 60_000), 1);
     // 60,000 seconds of the rate are owed: not one frame of a single segment passes while a test runs.
     assert_eq!(pair.send(&gso(Kind::Tcp4, 0xff, 100, 100), 20, 1), 0);
@@ -321,7 +327,8 @@ fn a_flooded_gso_frame_counts_as_its_segments_and_one_beyond_the_burst_is_never_
                     multicast: rate(1_050),
                     unknown: rate(1_050),
                 };
-                pair.engine.set_storm_limit(pair.ports[0].0.id, limit);
+                pair.engine
+                    .change_settings(pair.ports[0].0.id, |settings| settings.storm_limit = limit);
                 let to = |(mut frame, vnet): (Vec<u8>, VnetHdr)| {
                     frame[..6].copy_from_slice(&dst);
                     (frame, vnet)

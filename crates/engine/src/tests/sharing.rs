@@ -171,7 +171,7 @@ fn weights_that_change_while_traffic_flows_count() {
     let ports = [7, 20, 3].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
     run(&engine, &ports, 10_000_000);
     for (port, weight) in ports.iter().zip([1, 2, 4]) {
-        engine.set_share(port.id, Share { weight, window: None }, RateLimit::NONE);
+        engine.change_settings(port.id, |settings| settings.share = Share { weight, window: None });
     }
     run(&engine, &ports, 10_000_000);
     let errors = |used: &[f64]| {
@@ -190,7 +190,7 @@ fn a_schedule_that_changes_while_traffic_flows_holds_from_then_on() {
         Engine::start_with(Options { schedule, workers: 1, ..Options::default() }).unwrap();
     let ports = [7, 20, 3].map(|us| add_busy(&engine, Duration::from_micros(us), 64));
     for (port, weight) in ports.iter().zip([1, 1, 2]) {
-        engine.set_share(port.id, Share { weight, window: None }, RateLimit::NONE);
+        engine.change_settings(port.id, |settings| settings.share = Share { weight, window: None });
     }
     let shares = |used: &[f64]| {
         let all: f64 = used.iter().sum();
@@ -218,7 +218,7 @@ fn a_limited_port_gets_its_rate_and_the_worker_sleeps_between() {
     let port = add_busy(&engine, Duration::ZERO, 1500);
     let limit = RateLimit { bits: None, packets: Some(PACKETS) };
     let start = Instant::now();
-    engine.set_share(port.id, Share::default(), limit);
+    engine.change_settings(port.id, |settings| settings.send_limit = limit);
     kick(&engine, &port);
     // Another queue of the port, on another worker, uses the same bucket.
     engine.nudge(QueueRef { port: port.id, queue: 1, side: Side::Tx });
@@ -248,7 +248,9 @@ fn bytes_are_limited_as_they_turn_out_to_be() {
     port.forwards.store(true, Ordering::Relaxed);
     let bits = Rate { per_s: 800_000_000, burst: 8 * 200_000 };
     let start = Instant::now();
-    engine.set_share(port.id, Share::default(), RateLimit { bits: Some(bits), packets: None });
+    engine.change_settings(port.id, |settings| {
+        settings.send_limit = RateLimit { bits: Some(bits), packets: None }
+    });
     kick(&engine, &port);
     eventually("ten bursts' bytes", || port.counters.tx[0].bytes.get() >= 2_000_000);
     let sent = port.counters.tx[0].bytes.get() as f64;
@@ -263,14 +265,16 @@ fn a_limit_that_is_lifted_holds_nobody_up() {
     port.left.store(1_000, Ordering::Relaxed);
     // The next frame would be allowed only in an hour.
     let packets = Some(Rate { per_s: 1, burst: 3_600 });
-    engine.set_share(port.id, Share::default(), RateLimit { bits: None, packets });
+    engine.change_settings(port.id, |settings| {
+        settings.send_limit = RateLimit { bits: None, packets }
+    });
     kick(&engine, &port);
     eventually("all go", || port.counters.tx[0].frames.get() == 1_000);
     port.left.store(10_000, Ordering::Relaxed);
     kick(&engine, &port);
     eventually("it has to wait", || port.counters.rate_waits.get() > 0);
     assert!(port.left.load(Ordering::Relaxed) > 0);
-    engine.set_share(port.id, Share::default(), RateLimit::NONE);
+    engine.change_settings(port.id, |settings| settings.send_limit = RateLimit::NONE);
     eventually("the rest goes", || port.left.load(Ordering::Relaxed) == 0);
 }
 
@@ -281,7 +285,9 @@ fn a_limited_port_takes_nothing_from_others() {
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
     let packets = Some(Rate { per_s: 1, burst: 1 });
     let start = Instant::now();
-    engine.set_share(limited.id, Share::default(), RateLimit { bits: None, packets });
+    engine.change_settings(limited.id, |settings| {
+        settings.send_limit = RateLimit { bits: None, packets }
+    });
     kick(&engine, &limited);
     eventually("it has to wait", || limited.counters.rate_waits.get() > 0);
     for number in 1..50 {
@@ -302,7 +308,7 @@ fn who_is_late_more_often_than_it_may_be_is_counted() {
     // Neither port can have a turn in each period while the other's turn lasts twice as long.
     let window = Some(Window::new(0, 1, 100_000).unwrap());
     for port in &ports {
-        engine.set_share(port.id, Share { weight: 1, window }, RateLimit::NONE);
+        engine.change_settings(port.id, |settings| settings.share = Share { weight: 1, window });
     }
     run(&engine, &ports, 20_000_000);
     assert!(ports.iter().all(|port| port.counters.window_violations.get() > 0));

@@ -46,9 +46,13 @@ fn what_is_thought_is_what_then_happens_and_changes_nothing_before() {
     let all = [&a, &b, &c, &d, &e];
     let program = |text| Arc::new(Program::compile(text).unwrap());
     let rules = |text| Some(Arc::new(Rules::new([(program(text), Action::Drop)]).unwrap()));
-    engine.set_rules(a.id, &PortRules { tx: rules("ether[14] = 3"), rx: None });
-    engine.set_rules(c.id, &PortRules { tx: None, rx: rules("ether[199] = 4") });
-    engine.set_mtu(d.id, Some(150));
+    engine.change_settings(a.id, |settings| {
+        settings.rules = PortRules { tx: rules("ether[14] = 3"), rx: None }
+    });
+    engine.change_settings(c.id, |settings| {
+        settings.rules = PortRules { tx: None, rx: rules("ether[199] = 4") }
+    });
+    engine.change_settings(d.id, |settings| settings.mtu = Some(150));
     let vlan = VlanMode::Access(Vid::new(7).unwrap());
     let other = PortConfig { mac_check: MacCheck::Off, vlan, ..PortConfig::vif() };
     engine.fabric().update_port(b.id, other).unwrap();
@@ -108,8 +112,12 @@ fn limits_are_looked_at_and_not_paid() {
     let engine = Engine::start(1).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
     let one = Some(Rate { per_s: 1, burst: 1 });
-    engine.set_receive_limit(b.id, RateLimit { packets: one, ..RateLimit::NONE });
-    engine.set_storm_limit(a.id, StormLimit { broadcast: one, ..StormLimit::default() });
+    engine.change_settings(b.id, |settings| {
+        settings.receive_limit = RateLimit { packets: one, ..RateLimit::NONE }
+    });
+    engine.change_settings(a.id, |settings| {
+        settings.storm_limit = StormLimit { broadcast: one, ..StormLimit::default() }
+    });
     for _ in 0..3 {
         let steps = engine.trace(a.id, &frame(1, 0xff, 1));
         assert_eq!(receivers(&steps), [b.id], "{steps:?}");

@@ -1,5 +1,6 @@
 //! Data that workers share with one another and with the control side.
 
+use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
@@ -7,6 +8,7 @@ use arc_swap::ArcSwap;
 use weir_fabric::{Fabric, PortId};
 
 use crate::lost::blocked::Watcher;
+use crate::switching::settings::PortSettings;
 use crate::switching::switch::{Ports, Slot};
 use crate::taps::captured::Captured;
 use crate::threads::activity::Activity;
@@ -25,6 +27,8 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
     pub(crate) watcher: Watcher,
     pub(crate) gate: Gate,
+    /// The settings of ports; locked before `captured`.
+    pub(crate) settings: Mutex<HashMap<PortId, PortSettings>>,
     /// The present captures; locked before `ports` change for a capture.
     pub(crate) captured: Mutex<Captured>,
 }
@@ -40,18 +44,25 @@ impl Shared {
             stopping: AtomicBool::new(false),
             watcher: Watcher::start()?,
             gate: Gate::new(!options.held),
+            settings: Mutex::default(),
             captured: Mutex::default(),
         })
     }
 
     /// Changes a port's entry in the table that workers read; nothing happens if there is no such port.
     pub(crate) fn change(&self, id: PortId, change: impl Fn(&mut Slot)) {
-        self.ports.rcu(|ports| {
-            let mut ports = Ports::clone(ports);
+        self.change_all(|ports| {
             if let Some(Some(slot)) = ports.get_mut(id.index()) {
                 change(slot);
-                slot.settle();
             }
+        });
+    }
+
+    /// Replaces the table that workers read by one that is changed.
+    pub(crate) fn change_all(&self, change: impl Fn(&mut Ports)) {
+        self.ports.rcu(|ports| {
+            let mut ports = Ports::clone(ports);
+            change(&mut ports);
             ports
         });
     }

@@ -7,7 +7,6 @@ use super::*;
 use weir_engine::guest::GuestPort;
 use weir_engine::{Rate, RateLimit};
 use weir_limits::{BURST_BYTES_MAX, PARKED_MAX};
-use weir_policy::schedule::Share;
 use weir_wire::vnet;
 
 #[test]
@@ -166,7 +165,7 @@ fn frames_beyond_a_guests_rate_stay_in_its_ring_and_none_is_lost() {
         introduce(&mut a, &mut b);
         let set_limit = |a: &Guest, packets| {
             let limit = RateLimit { bits: None, packets };
-            switch.engine.set_share(a.port.id(), Share::default(), limit);
+            switch.engine.change_settings(a.port.id(), |settings| settings.send_limit = limit);
         };
         // The eleventh frame may go after a second.
         let start = Instant::now();

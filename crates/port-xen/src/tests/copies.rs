@@ -259,7 +259,7 @@ fn what_a_filter_has_read_is_what_arrives() {
         let rules = [(program("ether[600] != 0xaa"), Action::Drop), (program(""), Action::Accept)];
         let rules = Arc::new(Rules::new(rules).unwrap());
         let rules = PortRules { tx: Some(rules), rx: None };
-        bench.engine.set_rules(bench.port(1).id(), &rules);
+        bench.engine.change_settings(bench.port(1).id(), |settings| settings.rules = rules.clone());
         bench.settle();
         let (page, _) = one.queues[0].next_page();
         assert!(one.send(0, &frame(1, 2, &[0xaa; 1000])));

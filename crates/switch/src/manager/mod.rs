@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::GuestPort;
-use weir_engine::{Engine, Port, PortCounters, RateLimit, supervise};
+use weir_engine::{Engine, Port, PortCounters, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_policy::schedule::Share;
@@ -69,9 +69,8 @@ pub(crate) struct VifSettings {
     pub(crate) hold_ns_max: u64,
     /// The whole latency budget (ns).
     pub(crate) budget_ns: u64,
-    /// The interface's share of each worker, and its sending rate.
+    /// The interface's share of each worker.
     pub(crate) share: Share,
-    pub(crate) limit: RateLimit,
     /// The whole latency budget (ns), if the interface is in a network of the overlay.
     pub(crate) overlay_budget_ns: Option<u64>,
     /// The guest's address.

@@ -14,7 +14,6 @@ use weir_limits::{AGENT_POLL_NS_MIN, LATENCY_BUDGET_NS_DEFAULT, LOOP_LOOK_NS};
 use weir_policy::attempt::Why;
 use weir_policy::law::LAW;
 use weir_policy::moderation::{Kind, hold_ns_max};
-use weir_policy::schedule::Share;
 use weir_port_tap::UplinkPort;
 use weir_port_vxlan::{Here, VxlanPort};
 
@@ -169,7 +168,7 @@ impl ManagedVif {
 
     /// Grants the guest's wish as far as the host's settings allow it; returns true if the budget changes.
     fn grant(&mut self, wish: Wish, engine: &Engine) -> bool {
-        let VifSettings { budget_ns, share, limit, .. } = self.settings;
+        let VifSettings { budget_ns, share, .. } = self.settings;
         let granted = Wish {
             budget_ns: wish.budget_ns.filter(|ns| *ns < budget_ns),
             weight: wish.weight.map(|weight| weight.max(1)).filter(|it| *it < share.weight),
@@ -177,7 +176,7 @@ impl ManagedVif {
         let before = std::mem::replace(&mut self.granted, granted);
         if granted.weight != before.weight {
             let weight = granted.weight.unwrap_or(share.weight);
-            engine.set_share(self.port.id(), Share { weight, ..share }, limit);
+            engine.change_settings(self.port.id(), |settings| settings.share.weight = weight);
         }
         granted.budget_ns != before.budget_ns
     }
@@ -188,7 +187,7 @@ impl ManagedVif {
         (self.set, self.polled) = (None, None);
         let granted = std::mem::take(&mut self.granted);
         if granted.weight.is_some() {
-            engine.set_share(self.port.id(), settings.share, settings.limit);
+            engine.change_settings(self.port.id(), |now| now.share = settings.share);
         }
         if granted.budget_ns.is_some() {
             self.port.interface().set_hold_ns_max(None, settings.hold_ns_max);

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, TryLockError};
 
-use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, VifConfig, VifGroups};
-use weir_engine::clock;
-use weir_fabric::PortId;
+use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, VifGroups};
+use weir_engine::{PortSettings, clock};
 use weir_groups::{Connection, Decision, Direction, Ends, Refused, Why};
 use weir_limits::GROUP_PAGE;
 use weir_port_vxlan::{GroupSet, VxlanPort};
@@ -35,12 +34,14 @@ impl Switch {
         let groups = self.groups();
         for vif in &self.ports().vifs {
             if let Some(policy) = groups.policy(&vif.config.groups) {
-                self.engine.set_groups(vif.port.id(), Some(policy));
+                let change = |settings: &mut PortSettings| settings.groups = Some(policy);
+                self.engine.change_settings(vif.port.id(), change);
             }
         }
         if let Some(overlay) = &self.ports().overlay {
             self.tell_group_sets(&overlay.port);
         }
+        self.engine.regroup();
     }
 
     /// Tells an overlay the sets of groups that have an ID.
@@ -51,11 +52,6 @@ impl Switch {
             .iter()
             .map(|(id, set)| (id, GroupSet { groups: set.ids(), check: set.check() }));
         overlay.change_networks(|networks| networks.set_group_sets(sets.collect()));
-    }
-
-    /// Holds an interface to its groups.
-    pub(super) fn hold_to_its_groups(&self, id: PortId, config: &VifConfig) {
-        self.engine.set_groups(id, self.groups().policy(&config.groups));
     }
 
     /// All groups, with who is in them.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{GatewayConfig, NetworkConfig, PortName, UplinkConfig};
-use weir_engine::{Port, PortCounters, RateLimit};
+use weir_engine::{Port, PortCounters, PortSettings};
 use weir_evpn::Links;
 use weir_fabric::{MacCheck, PortConfig, Vid, VlanMode};
 use weir_policy::schedule::Share;
@@ -27,6 +27,11 @@ use super::uplink_device::stream_of;
 use super::{Ports, Switch, SwitchError, Uplink, UplinkDevice, port_rules};
 use crate::helper::Hands;
 use crate::nat::Nat;
+
+/// An uplink's share of each worker.
+pub(super) fn uplink_share(config: &UplinkConfig) -> Share {
+    Share { weight: config.weight.map_or(1, |weight| weight.get()), window: None }
+}
 
 impl Switch {
     /// Adds an uplink.
@@ -81,10 +86,14 @@ impl Switch {
                 Arc::new(make(counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        self.engine.set_rules(id, &rules);
-        self.engine.set_mtu(id, config.mtu_held().map(|mtu| mtu.get()));
-        let weight = config.weight.map_or(1, |weight| weight.get());
-        self.engine.set_share(id, Share { weight, window: None }, RateLimit::NONE);
+        let mtu = config.mtu_held().map(|mtu| mtu.get());
+        let settings = PortSettings {
+            rules: rules.clone(),
+            share: uplink_share(config),
+            mtu,
+            ..PortSettings::default()
+        };
+        self.engine.change_settings(id, |now| *now = settings);
         let is_bonded = self.bond_of(&name).is_some();
         let started = match is_bonded {
             false => port.start(&self.engine, id),
@@ -150,7 +159,7 @@ impl Switch {
             ports.uplinks.iter().find(|it| it.config.name == config.name).map(|it| it.id)
         };
         let Some(id) = id else { return Ok(()) };
-        self.engine.set_mtu(id, mtu);
+        self.engine.change_settings(id, |settings| settings.mtu = mtu);
         let noted = self.keeper.noted().carriers.get(config.name.as_str());
         let noted = noted.map_or(&[][..], Vec::as_slice);
         let bond = Bond::start(config, id, &port, uplinks, noted, &self.engine, links)?;
@@ -184,7 +193,7 @@ impl Switch {
                 Arc::new(VxlanPort::new(name.to_string(), id, sockets, networks, fdb, counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        self.engine.set_mtu(id, Some(overlay.mtu.get()));
+        self.engine.change_settings(id, |settings| settings.mtu = Some(overlay.mtu.get()));
         self.tell_group_sets(&port);
         for (number, _) in self.networks.by_evpn() {
             if let Some(vid) = Vid::of_network(number) {
@@ -278,7 +287,7 @@ impl Switch {
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         // Source guards take note of the leases that this port gives.
-        self.engine.set_source_guard(id, None, true);
+        self.engine.change_settings(id, |settings| settings.gives_leases = true);
         let dhcp = config.ipv4().zip(config.dhcp.as_ref());
         let dhcp = dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp, config), file.map(Store::new)));
         let names = config.answers_names().then(|| NamesSettings {

@@ -11,10 +11,10 @@ use weir_config::{
     Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
     SocketRole, Templates, UplinkConfig, UplinkKind, VifConfig, read_text,
 };
-use weir_engine::RateLimit;
 use weir_limits::PORTS_MAX;
-use weir_policy::schedule::{Kind, Share};
+use weir_policy::schedule::Kind;
 
+use super::plugging::uplink_share;
 use super::settings::{Listed, Source};
 use super::{
     Link, Meeting, Prepared, Switch, SwitchError, Uplink, UplinkDevice, Vif, failed, port_rules,
@@ -564,14 +564,14 @@ impl Switch {
             let failed = |source| SwitchError::Port { name: wanted.name.clone(), source };
             self.engine.fabric().update_port(*id, port_config).map_err(failed)?;
         }
+        // An unchanged filter keeps its rules' counters.
         if wanted.filter != config.filter {
-            self.engine.set_rules(*id, &rules);
             *shown = rules;
         }
-        if wanted.weight != config.weight {
-            let weight = wanted.weight.map_or(1, |weight| weight.get());
-            self.engine.set_share(*id, Share { weight, window: None }, RateLimit::NONE);
-        }
+        self.engine.change_settings(*id, |settings| {
+            settings.rules = shown.clone();
+            settings.share = uplink_share(&wanted);
+        });
         let in_bond = |it: &UplinkConfig| (it.mode, it.lacp_rate);
         if let Some(bond) = bond.as_ref().filter(|_| in_bond(&wanted) != in_bond(config)) {
             bond.set_mode(&wanted);

@@ -270,7 +270,8 @@ impl Switch {
                 services.port(id, counters, &options)
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        let guard = self.set_up(id, &config, &rules);
+        let guard = config.guarding.guard(None);
+        self.apply(id, &config, &rules, guard.as_ref());
         tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");
         self.loops.add(id, &name, false, self.is_open(&config));
         self.manager.add_vif(NewVif {

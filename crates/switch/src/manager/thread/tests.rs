@@ -1,7 +1,8 @@
 use rustix::event::{EventfdFlags, eventfd};
 use weir_engine::guest::{CallPolicy, GuestDevice};
-use weir_engine::{QueueRef, RateLimit, Side};
+use weir_engine::{QueueRef, Side};
 use weir_fabric::PortConfig;
+use weir_policy::schedule::Share;
 use weir_port_vhost::{VhostOptions, VhostPort};
 
 use super::*;
@@ -30,7 +31,6 @@ fn run_with(kind: Kind, workers: usize) -> Run {
             hold_ns_max: calls.hold_ns_max(),
             budget_ns: calls.latency_budget_ns,
             share: Share::default(),
-            limit: RateLimit::NONE,
             overlay_budget_ns: Some(calls.latency_budget_ns),
             mac: weir_wire::Mac([2, 0, 0, 0, 0, 1]),
             rss_rebalance: true,

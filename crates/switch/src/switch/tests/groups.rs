@@ -335,6 +335,9 @@ fn both_guests_rules_hold_and_name_the_other_ones_groups() {
     assert_eq!(bench.set("b", "groups=lb,shut"), Response::Ok);
     bench.in_vain(b, &tcp(2, 1, [4000, 22], ACK), "b", "group_out");
     assert_eq!(bench.set("b", "groups=none"), Response::Ok);
+    // The connection was allowed for a group that its opener has left.
+    bench.in_vain(b, &tcp(2, 1, [4000, 22], ACK), "a", "group_in");
+    bench.in_vain(a, &tcp(1, 2, [22, 4000], ACK), "a", "group_out");
     bench.in_vain(b, &tcp(2, 1, [4001, 22], SYN), "a", "group_in");
     let Response::Error { message, .. } = bench.set("b", "groups=nobody") else {
         panic!("there is no such group")
@@ -348,4 +351,25 @@ fn both_guests_rules_hold_and_name_the_other_ones_groups() {
     put(c, &tcp(3, 1, [4000, 22], SYN));
     assert_eq!(next(a), tcp(3, 1, [4000, 22], SYN));
     assert_eq!(bench.switch.stats().groups, []);
+}
+
+#[test]
+fn whoever_takes_the_address_of_a_removed_guest_has_none_of_its_connections() {
+    let rules = "rules = [{ direction = \"in\", from = \"group:lb\" }]";
+    let vifs = "[vif.a]\ngroups = [\"web\"]\n[vif.b]\ngroups = [\"lb\"]\n[vif.c]\n";
+    let bench = Bench::with(&format!("[group.lb]\n[group.web]\n{rules}\n{vifs}"));
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (b, mut of_b) = bench.guest("b", 2, 1);
+    let (_c, mut c) = bench.guest("c", 3, 1);
+    let ([a], [c]) = (&mut a[..], &mut c[..]) else { panic!("a queue pair each") };
+    let known = [udp(2, 1, [4000, 53]), tcp(2, 1, [4000, 22], SYN)];
+    for frame in &known {
+        put(&mut of_b[0], frame);
+        assert_eq!(next(a), *frame);
+    }
+    drop((b, of_b));
+    assert_eq!(bench.switch.handle(Request::VifDel { name: name("b") }), Response::Ok);
+    for frame in [&known[0], &tcp(2, 1, [4000, 22], ACK)] {
+        bench.in_vain(c, frame, "a", "group_in");
+    }
 }
