@@ -1,8 +1,8 @@
 #!/bin/sh
 # A bridge's port with a lower MTU than the two hosts that speak through it.
 #
-# Subject:  Linux (seen on 6.18), bridge and veth. Needs ip, unshare and python3, and leave to make user namespaces (or
-#           root). All traffic stays in namespaces of its own.
+# Subject:  Linux (seen on 6.18), bridge and veth. Needs ip, unshare, nsenter and python3, and leave to make user
+#           namespaces (or root). All traffic stays in namespaces of its own.
 # Expected: the port's MTU of 1300 lets all packets of 1428 octets pass, or none, and what it drops is counted.
 # Seen:     ten datagrams that are sent one by one are all dropped, and no interface counts them. The same ten arrive
 #           when one call sends them (UDP_SEGMENT): the bridge measures no frame that is still to be cut. So it is
@@ -93,7 +93,7 @@ def by_tcp(segments):
         client.connect(("192.0.2.2", 9))
         server, _ = listener.accept()
         server.settimeout(3)
-        # The segment's size as it is, without the room of the options.
+        # TCP_MAXSEG says how much data a segment has here, beside its options.
         client.send(bytes(segments * client.getsockopt(socket.IPPROTO_TCP, TCP_MAXSEG)))
         size = sum(received(server))
         server.close()
