@@ -4,8 +4,8 @@
 # Subject:  Linux (seen on 6.18), VXLAN device as port of a bridge. Needs ip, unshare, nsenter and python3, and leave to
 #           make user namespaces (or root). All traffic stays in namespaces of its own.
 # Expected: nobody, as with any bridge. Or a host that has the tunnel, from an address of its own.
-# Seen:     "fragmentation needed", and its sender is the station that the packet was for, by IP and Ethernet address. It
-#           has sent nothing: here it does not even exist. A capture at a real one would not have the answer, and its
+# Seen:     "fragmentation needed", and its sender is the station that the packet was for, by IP and Ethernet address.
+#           It has sent nothing: here it does not even exist. A capture at a real one would not have the answer, and its
 #           firewall has no say. A packet that may be cut (no DF) is answered by nobody.
 set -eu
 if [ -z "${IN_NAMESPACE:-}" ]; then
