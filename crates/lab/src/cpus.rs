@@ -7,9 +7,7 @@
 //!
 //! A CPU is slower while its SMT sibling works. A context switch has a cost, and so has a move from another cache.
 
-mod handlers;
 mod places;
-mod speed;
 
 use std::collections::BTreeSet;
 
@@ -479,3 +477,74 @@ impl Cpus {
 
 #[cfg(test)]
 mod tests;
+
+impl Cpus {
+    /// Makes an interrupt handler, which runs on one CPU, before all threads and without a switch.
+    pub fn spawn_handler(&mut self, cpu: CpuId) -> ThreadId {
+        let thread = self.spawn(Class::Realtime { priority: u8::MAX }, &[cpu]);
+        self.threads[thread].handler = true;
+        thread
+    }
+
+    /// Returns the thread that a handler on `cpu` interrupted, and the rest of its slice (ns). The
+    /// thread continues unless a newly ready thread would have preempted it.
+    fn interrupted(&mut self, now_ns: u64, cpu: CpuId) -> Option<(ThreadId, u64)> {
+        let (interrupted, until_ns) = self.cpus[cpu].interrupted.take()?;
+        let Thread { state, key, allowed, .. } = self.threads[interrupted];
+        let may = |thread: ThreadId| self.threads[thread].allowed.contains(cpu);
+        let (first, _) = self.ready.iter().find(|(_, thread)| may(*thread))?;
+        let ahead_ns = key.virtual_ns.saturating_sub(first.virtual_ns);
+        let goes_on = state == State::Ready
+            && allowed.contains(cpu)
+            && first.rank == key.rank
+            && ahead_ns <= self.scheduling.granularity_ns;
+        let left_ns = until_ns.saturating_sub(now_ns);
+        (goes_on && left_ns > 0).then_some((interrupted, left_ns))
+    }
+
+    /// Counts the work of the CPU's thread.
+    fn account(&mut self, now_ns: u64, cpu: CpuId) {
+        let speed = self.speed(cpu);
+        let Cpu { running, since_ns, .. } = &mut self.cpus[cpu];
+        let elapsed_ns = now_ns.saturating_sub(std::mem::replace(since_ns, now_ns));
+        let Some(thread) = *running else { return };
+        let thread = &mut self.threads[thread];
+        thread.work = thread.work.saturating_sub(elapsed_ns.saturating_mul(speed));
+        thread.busy_ns += elapsed_ns;
+        if let Class::Fair { weight } = thread.class {
+            let passed = u128::from(elapsed_ns) * u128::from(WEIGHT_USUAL);
+            thread.virtual_ns += (passed / u128::from(weight.max(1))) as u64; // not above elapsed * 1024
+        }
+    }
+
+    fn speed(&self, cpu: CpuId) -> u64 {
+        let works = |other: CpuId| other != cpu && self.cpus[other].running.is_some();
+        if self.topology.core_of(cpu).any(works) {
+            u64::from(self.scheduling.smt_permille).clamp(1, FULL_SPEED)
+        } else {
+            FULL_SPEED
+        }
+    }
+
+    /// Sets the end of the CPU's present work.
+    fn expect_end<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
+        let speed = self.speed(cpu);
+        let Cpu { running: Some(thread), run, .. } = &mut self.cpus[cpu] else { return };
+        *run += 1;
+        let left_ns = self.threads[*thread].work.div_ceil(speed);
+        calendar.after(left_ns, Event::Done(cpu, *run));
+    }
+
+    /// Counts the siblings' work, before `cpu` starts or stops and their speed changes.
+    fn account_siblings(&mut self, now_ns: u64, cpu: CpuId) {
+        for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
+            self.account(now_ns, sibling);
+        }
+    }
+
+    fn retime_siblings<E: From<Event>>(&mut self, calendar: &mut Calendar<E>, cpu: CpuId) {
+        for sibling in self.topology.core_of(cpu).filter(|sibling| *sibling != cpu) {
+            self.expect_end(calendar, sibling);
+        }
+    }
+}

@@ -53,7 +53,6 @@ pub mod cpus;
 pub mod estimate;
 pub mod fabric;
 pub mod faults;
-mod frame;
 pub mod host;
 pub mod link;
 pub mod profile;
@@ -68,4 +67,4 @@ pub mod stats;
 mod tcp;
 pub mod topology;
 
-pub use frame::DropReason;
+pub use link::DropReason;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use weir_policy::moderation::Kind;
 
-use crate::frame::DropReason;
+use crate::link::DropReason;
 use crate::stats::Times;
 use crate::topology::CpuId;
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::frame::Frame;
+use crate::link::Frame;
 
 /// Used elements, and the element at which the driver wants a call (virtio 1.2 §2.7.7,
 /// `used_event`).

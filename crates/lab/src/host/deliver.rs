@@ -10,7 +10,7 @@ use super::Host;
 use super::calls::Answer;
 use super::event::{Direction, PortId, Side};
 use super::guest::Guest;
-use crate::frame::{DropReason, Frame};
+use crate::link::{DropReason, Frame};
 use crate::report::Violation;
 use crate::ring::RxRing;
 

@@ -7,7 +7,7 @@ use super::event::{Direction, Event};
 use super::guest::{NOT_SENT, Program};
 use super::parts::{Load, State};
 
-use crate::frame::{Content, Frame, Way};
+use crate::link::{Content, Frame, Way};
 use crate::report::Violation;
 use crate::scenario::{Endpoint, LoadKind};
 use crate::tcp::{ACK_DELAY_NS, Ack};

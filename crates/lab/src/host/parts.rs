@@ -4,9 +4,9 @@
 //! |---|---|---|
 //! | [`Uplink`] | two links, and the host's queue | `uplink.rs` |
 //! | [`Load`] | its frames so far, and the state of its ends | `loads.rs` |
-//! | [`Dispatcher`] | the worker of each port's queue | `dispatch.rs` |
+//! | [`Dispatcher`] | the worker of each port's queue | `manager.rs` |
 //! | [`Manager`] | knowledge of the guests' traffic | `manager.rs` |
-//! | [`Place`] | knowledge of the threads' places | `placement.rs` |
+//! | [`Place`] | knowledge of the threads' places | `manager.rs` |
 //! | [`Demux`] | the handler of interrupt identifiers | `signals.rs` |
 //! | [`Ticks`] | handlers of ticks | `mod.rs` |
 //! | [`Thief`] | a thread that takes a CPU | `trouble.rs` |
@@ -20,7 +20,7 @@ use weir_policy::placement::{Cpu, Placer};
 
 use super::event::{Direction, PortId, Side};
 use crate::cpus::{Cpus, ThreadId};
-use crate::frame::Frame;
+use crate::link::Frame;
 use crate::link::Link;
 use crate::random::{Random, Sampler};
 use crate::realization::Identifiers;

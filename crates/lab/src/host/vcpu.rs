@@ -10,9 +10,9 @@
 
 use super::Host;
 use super::event::{Event, Side};
+use super::guest::Lro;
 use super::guest::{Guest, Interrupt, Job, Program};
-use super::lro::Lro;
-use crate::frame::{Content, DropReason, Frame};
+use crate::link::{Content, DropReason, Frame};
 use crate::profile::bytes_ns;
 use crate::topology::{CpuId, Distance};
 

@@ -12,7 +12,7 @@ use weir_limits::{BURST_MAX, FRAME_LEN_MAX, PARKED_NS_MAX};
 use super::Host;
 use super::event::{PortId, Side};
 use super::worker::ROUNDS_PER_POLL;
-use crate::frame::Frame;
+use crate::link::Frame;
 use crate::profile::{Profile, bytes_ns};
 use crate::random::Distribution;
 use crate::report::Violation;
@@ -238,7 +238,7 @@ impl Watch {
         if first.is_some() && kick_wanted {
             return starved("frames wait for a worker that waits for a kick");
         }
-        let id = |frame: &Frame| (frame.load, frame.way == crate::frame::Way::Back, frame.number);
+        let id = |frame: &Frame| (frame.load, frame.way == crate::link::Way::Back, frame.number);
         let owner = host.owner(port);
         let now = self.by(owner, now_ns);
         let first = first.filter(|_| known).map(|frame| (id(frame), owner));

@@ -18,7 +18,7 @@ use weir_policy::pace::{Pace, Rest};
 use super::Host;
 use super::event::{Event, PortId, Side};
 use crate::cpus::ThreadId;
-use crate::frame::Frame;
+use crate::link::Frame;
 use crate::profile::Profile;
 use crate::report::WorkerReport;
 use crate::topology::CpuId;

@@ -2,9 +2,6 @@
 
 mod guests;
 mod invariants;
-mod lro;
-mod manager;
-mod nested;
 mod realization;
 mod tcp;
 mod threads;

@@ -1,7 +1,11 @@
 //! Several workers and uplinks, and queues that move between workers.
+//!
+//! The manager, which may hold all guests' calls together.
+//!
+//! A hypervisor around a guest, between weir and it.
 
 use weir_lab::estimate;
-use weir_lab::scenario::OnOff;
+use weir_lab::scenario::{GuestPoll, OnOff};
 use weir_policy::dispatch::Aim;
 use weir_policy::moderation::Kind;
 
@@ -131,4 +135,71 @@ fn loads_begin_at_times_that_the_seed_gives() {
     let received: Vec<_> = (1..9).map(first_ns).collect();
     assert!(received.iter().all(|frames| (9..=49).contains(frames)), "{received:?}");
     assert!(received.iter().any(|frames| *frames != received[0]), "{received:?}");
+}
+
+/// Runs both guests under `auto` with these loads, long enough for the manager to decide.
+fn looked_at(manager: bool, loads: Vec<Load>) -> Report {
+    let mut scenario = host(Kind::Auto, loads);
+    scenario.realization.manager = manager;
+    (scenario.warm_up_ns, scenario.run_ns) = (2_000 * MS, 300 * MS);
+    report(&scenario)
+}
+
+#[test]
+fn what_nobody_waits_for_gathers_at_the_uplink_too() {
+    let loads = || vec![datagrams(PEER, A, every(20_000)), datagrams(PEER, B, every(21_000))];
+    let [with, without] = [true, false].map(|manager| looked_at(manager, loads()));
+    let received = |report: &Report| report.loads.iter().map(|load| load.received).sum::<u64>();
+    about(received(&with) as f64, received(&without) as f64, 0.01);
+    let bursts = |report: &Report| report.workers[0].bursts;
+    assert!(3 * bursts(&with) < bursts(&without), "{with}\n{without}");
+    assert!(with.workers[0].cpu_ns < without.workers[0].cpu_ns);
+    let late = |report: &Report| report.guests.iter().map(|guest| guest.late).sum::<u64>();
+    assert!(late(&with) <= late(&without), "{with}");
+}
+
+#[test]
+fn clients_who_wait_for_answers_are_as_fast_with_it() {
+    let loads = || vec![requests(PEER, A, 8), requests(PEER, B, 8)];
+    let [with, without] = [true, false].map(|manager| looked_at(manager, loads()));
+    let answered = |report: &Report| report.loads.iter().map(|it| it.received).sum::<u64>() as f64;
+    assert!(answered(&with) > 0.97 * answered(&without), "{with}\n{without}");
+}
+
+#[test]
+fn a_ping_beside_a_flood_does_not_wait_at_the_uplink() {
+    let loads = || vec![datagrams(PEER, A, every(20_000)), datagrams(PEER, B, every(MS))];
+    let latency = |manager| looked_at(manager, loads()).loads[1].latency.mean_ns();
+    about(latency(true), latency(false), 0.05);
+}
+
+const HYPERVISOR_NS: u64 = 300_000;
+
+/// Sends a frame each 20 us to a guest, in a nested hypervisor or not.
+fn to_guest(nested: bool, poll_ns: Option<u64>) -> Scenario {
+    let mut scenario = host(Kind::Frontend, vec![datagrams(PEER, B, every(20_000))]);
+    scenario.run_ns = 300 * MS;
+    scenario.guests[1].hypervisor_poll_ns = nested.then_some(HYPERVISOR_NS);
+    scenario.guests[1].poll =
+        poll_ns.map(|interval_ns| GuestPoll { interval_ns, empty_polls: 1_000, periodic: false });
+    scenario
+}
+
+#[test]
+fn a_frame_waits_for_the_hypervisor_and_then_for_the_guest() {
+    let [nested, plain] = [true, false].map(|nested| report(&to_guest(nested, Some(70_000))));
+    let mean_ns = |report: &Report| report.loads[0].latency.mean_ns();
+    // Half of the interval of the polls.
+    about(mean_ns(&nested) - mean_ns(&plain), HYPERVISOR_NS as f64 / 2.0, 0.1);
+    let more = nested.guests[1].interrupts - plain.guests[1].interrupts;
+    about(more as f64, (nested.ns / HYPERVISOR_NS) as f64, 0.1);
+}
+
+#[test]
+fn a_guest_that_does_not_poll_is_called_by_its_hypervisor_and_never_by_weir() {
+    let report = report(&to_guest(true, None));
+    let polls = report.ns / HYPERVISOR_NS;
+    about(report.guests[1].rx_calls as f64, polls as f64, 0.01);
+    about(report.guests[1].interrupts as f64, 2.0 * polls as f64, 0.01);
+    assert_eq!(report.workers[0].frames, report.guests[1].suppressed, "a frame comes alone");
 }

@@ -3,8 +3,8 @@
 use weir_limits::{BURST_MAX, TAP_BURST_MAX};
 
 use super::{Host, Queue, Worker};
-use crate::frame::Frame;
 use crate::host::event::{PortId, Side};
+use crate::link::Frame;
 
 impl Worker {
     /// Forgets a queue that another worker has now. Returns unseen kicks and the parked frames'
