@@ -14,6 +14,24 @@
 //!
 //! The host keeps using the interface: its stack receives incoming frames too, and its own frames do not reach the
 //! switch (`PACKET_IGNORE_OUTGOING`). An interface for weir alone should have no addresses.
+//!
+//! # A frame's way
+//!
+//! **From the interface.** The socket is readable, its epoll entry names the queue, and a worker calls `Port::take`.
+//! `FramePort` calls `FrameDevice::receive`: one `recvmmsg` for up to 32 frames, each into a buffer of weir's
+//! (`virtio_net_hdr`, frame, and the tag as auxiliary data). A frame stays in its buffer until its receivers have
+//! copied it, or waits there for a full one.
+//!
+//! **To the interface.** `FramePort::deliver` sends a burst with one `sendmmsg`: of each packet header and front from
+//! weir's checked copy, the rest from the sending guest's memory. A frame that the interface's queue has no room for
+//! is dropped.
+//!
+//! Frames that this host sends on the interface are not taken (`PACKET_IGNORE_OUTGOING`).
+//!
+//! # Tests
+//!
+//! `cargo test -p weir-port-packet`. Tests whose names begin with `root_` make a network namespace and a veth pair,
+//! and pass over that without root. The queue's own tests are those of `port-tap` and of `weir-engine`.
 #![deny(unsafe_code)]
 
 // PACKET_VNET_HDR has the host's byte order, and there is no option for another.

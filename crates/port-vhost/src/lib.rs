@@ -20,6 +20,23 @@
 //!
 //! The engine has turns of workers, waiting frames, the order of publication and held calls
 //! ([`weir_engine::queue`], [`weir_engine::guest`]).
+//!
+//! # A frame's way
+//!
+//! **From the guest.** A kick wakes the worker, which calls `VhostPort::take`. `TransmitQueue::take` locks the queue
+//! and calls `Sending::fill`: chains are taken and checked, fronts copied out. It forwards the burst, and
+//! `Sending::settle` completes the chains. A frame whose receiver is full keeps its chain (`DeviceRing::keep`).
+//!
+//! **To the guest.** `VhostPort::deliver` locks the receive queue. `rx::place` takes chains ahead and writes headers
+//! and fronts; without the lock, `Copies::copy` copies the rest from the sender's memory; `rx::finish` publishes with
+//! one index write, in the order of placing, and the policy says whether the guest is called.
+//!
+//! # Tests
+//!
+//! `cargo test -p weir-port-vhost`. `src/tests/` drives a whole switch with guests of its own over real sockets, in
+//! all ring formats: traffic, hostile guests, sessions, several workers, rings resumed after a death.
+//! `examples/vhost_crate.rs` is another implementation's front end; `examples/instructions` is what `xtask
+//! instructions` counts.
 #![forbid(unsafe_code)]
 
 mod allowance;

@@ -22,6 +22,24 @@
 //!
 //! The kernel has the outer headers: it routes, resolves neighbours, fills in checksums, learns the path's MTU, and puts
 //! fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
+//!
+//! # A frame's way
+//!
+//! **From another host.** The socket is readable. `TransmitQueue::take` calls `SocketQueue::fill`: one `recvmmsg`
+//! brings up to 32 messages, each into a buffer of weir's, and a message holds up to 64 datagrams of one sender (UDP
+//! GRO). Each datagram's header names a network, of which the sender has to be a member. `Burst::name_network` puts
+//! the network where a trunk's frame has its tag. After the switch has learned the source address, the port notes the
+//! sender as its remote.
+//!
+//! **To another host.** `VxlanPort::deliver` sorts the frames by the socket that their flow has. `emit` completes
+//! checksums and cuts TSO frames. `guestmem`'s `Batch` gathers header and front from weir's copy, the rest from the
+//! sending guest's memory, joins datagrams of one length for one host (UDP GSO), and sends all by `sendmmsg`.
+//!
+//! # Tests
+//!
+//! `cargo test -p weir-port-vxlan`. Hosts are loopback addresses, so most of it takes no privilege. Names that begin
+//! with `root_` make a network namespace. `crates/cli/tests/overlay` has whole switches, and a kernel's VXLAN device
+//! as peer.
 #![deny(unsafe_code)]
 
 mod across;

@@ -20,6 +20,22 @@
 //! no offloads: the engine cuts GSO frames and fills in checksums before.
 //!
 //! The interface is weir's alone: incoming frames do not reach the host's stack.
+//!
+//! # A frame's way
+//!
+//! **From the interface.** The kernel puts the frame into a chunk and its descriptor into the RX ring.
+//! `XdpPort::take` hands the queue to `TransmitQueue::take` (`engine/src/queue/transmit.rs`), which calls
+//! `SocketQueue::fill`: descriptors become frames where they lie. A chunk goes back to the fill ring when its
+//! receivers have copied; a frame whose receiver is full keeps it (`XDP_PARKED_MAX`).
+//!
+//! **To the interface.** `XdpPort::deliver` copies each packet into a free chunk under the queue's lock, cuts what
+//! the interface does not, and rings the doorbell once a burst. Where the kernel is busy, `expired` rings again.
+//!
+//! # Tests
+//!
+//! `cargo test -p weir-port-xdp`. Rings run without a kernel (`ring.rs`); tests whose names begin with `root_` use a
+//! veth pair in a network namespace, in copy mode, and are passed over without root. `examples/uplink_limit.rs`
+//! measures the most that an uplink takes.
 #![deny(unsafe_code)]
 
 // The nibbles of an instruction's registers have the other order.

@@ -45,6 +45,23 @@
 //! request or the receiver's buffer is answered with an error), if a flood finds no buffers, if too
 //! many wait already, or if their receiver has taken none for 100 ms. A transmit ring has a buffer
 //! for each of its entries, so it never waits for one.
+//!
+//! # A frame's way
+//!
+//! **From the guest.** An event wakes the worker, which calls `XenPort::take`. `TransmitQueue::take` locks the queue,
+//! `Sending::fill` takes requests, and `Sending::bring` has Xen copy the first 128 bytes of all packets with one
+//! call. The rest stays with the guest until it is known who wants it (`engine/src/frames/remote.rs`).
+//! `TxRing::settle` says what became of each packet; answers keep the ring's order, so those behind a frame that
+//! waits wait, too.
+//!
+//! **To the guest.** `XenPort::deliver` locks the receive queue; `place` takes requests and notes the copies; without
+//! the lock one grant copy fills the pages, between Xen guests from page to page; `finish` marks what failed,
+//! publishes with one index write in the order of placing, and the policy says whether the guest gets its event.
+//!
+//! # Tests
+//!
+//! `cargo test -p weir-port-xen`, on a Xen that is played (`weir_xen`, feature `double`): copies that fail, hostile
+//! guests, several workers, the control ring. `make test-xen` does it on a real one.
 #![forbid(unsafe_code)]
 
 mod connect;
