@@ -17,7 +17,7 @@ use super::args::LabAblationArgs;
 use super::error::LabError;
 use super::experiment::name_of;
 use super::file::{At, Figure};
-use super::parallel;
+use super::runs;
 use super::runs::{progress, selected};
 
 /// Default experiments.
@@ -69,7 +69,7 @@ pub fn run(args: &LabAblationArgs, out: &mut dyn Write) -> Result<(), LabError> 
     let turns: Vec<_> =
         laws.iter().flat_map(|law| points.iter().map(move |point| (*law, *point))).collect();
     let bar = progress(turns.len());
-    let played = parallel::map(&turns, |(law, (experiment, at, scenario))| {
+    let played = runs::in_parallel(&turns, |(law, (experiment, at, scenario))| {
         bar.inc(1);
         (1..=args.seeds).map(|seed| play(law, experiment, at, scenario, seed)).collect()
     })?;

@@ -10,7 +10,7 @@
 //! | `figures.rs` | figures of a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `papers.rs` | a verdict on each figure of a paper |
-//! | `runs.rs` | experiments by name, and their runs; `parallel.rs`: on all CPUs |
+//! | `runs.rs` | experiments by name, and their runs, on all CPUs |
 //! | `output.rs` | the table, and JSON |
 //! | `sensitivity.rs` | results with each fitted cost varied |
 //! | `report/` | results as a page with plots |
@@ -42,7 +42,6 @@ mod file;
 mod measure;
 mod output;
 mod papers;
-mod parallel;
 mod plan;
 mod profile;
 mod quiet;

@@ -1,9 +1,13 @@
-//! Experiments by name, and their runs.
+//! Experiments by name, and their runs: parallel on all CPUs. Runs are independent, and results keep the order of the
+//! runs.
 
 use std::fs::File;
 use std::io::Read;
+use std::num::NonZero;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use indicatif::ProgressBar;
 use weir_lab::host::run_within;
@@ -16,7 +20,6 @@ use super::experiment::{Experiment, name_of};
 use super::figures::Measured;
 use super::file::At;
 use super::output::{self, Outcome, Point};
-use super::parallel;
 use super::profile::Machine;
 
 pub(super) const MEASURED_ROUNDS: usize = 5;
@@ -66,7 +69,7 @@ pub(super) fn run_each(
 pub(super) fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
     let events = AtomicU64::new(0);
     let seeds = &experiment.file.seeds;
-    let points = parallel::map(&experiment.points, |(at, scenario)| {
+    let points = in_parallel(&experiment.points, |(at, scenario)| {
         run_point(experiment, at, scenario, seeds, &events, bar)
     })?;
     Ok(Outcome::new(experiment, points, events.into_inner()))
@@ -128,4 +131,51 @@ pub(super) fn read(path: &Path) -> Result<String, LabError> {
         return Err(LabError::TooLarge { path: path.to_owned() });
     }
     Ok(text)
+}
+
+/// Maps `items` with `run` and keeps their order.
+///
+/// # Errors
+/// The error of the first failed item, in the order of `items`, among those that had begun.
+pub fn in_parallel<I: Sync, T: Send>(
+    items: &[I],
+    run: impl Fn(&I) -> Result<T, LabError> + Sync,
+) -> Result<Vec<T>, LabError> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Mutex::new(Vec::with_capacity(items.len()));
+    let work = || {
+        while !failed.load(Ordering::Relaxed) {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(at) else { break };
+            let result = run(item);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((at, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(work);
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|it| it.0);
+    done.into_iter().map(|it| it.1).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_in_order_and_a_failure_is_told() {
+        let items: Vec<usize> = (0..1_000).collect();
+        assert_eq!(in_parallel(&items, |it| Ok(it * 2)).unwrap()[999], 1_998);
+        assert!(in_parallel(&[] as &[usize], |it| Ok(*it)).unwrap().is_empty());
+        let failed = in_parallel(&items, |it| match it {
+            7 => Err(LabError::Unknown { name: it.to_string() }),
+            _ => Ok(*it),
+        });
+        assert_eq!(failed.unwrap_err().to_string(), "there is no experiment called `7`");
+    }
 }

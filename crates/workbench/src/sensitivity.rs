@@ -16,8 +16,8 @@ use super::error::LabError;
 use super::experiment::Experiment;
 use super::file::{At, Figure, Use};
 use super::output::Point;
-use super::parallel;
 use super::profile::{Machine, StatedCost};
+use super::runs;
 use super::runs::run_point;
 use super::verdict::{Judged, Verdict, judge};
 
@@ -134,7 +134,7 @@ pub fn of(experiments: &[Experiment], bar: &ProgressBar) -> Result<Vec<Sensitivi
         let needed = needed(experiment);
         let seed = experiment.file.seeds.get(..1).unwrap_or_default();
         let all_variations: Vec<_> = variations(experiment).collect();
-        let judged = parallel::map(&all_variations, |(machine, cost, percent)| {
+        let judged = runs::in_parallel(&all_variations, |(machine, cost, percent)| {
             let profile = varied(&machine.profile, cost.field, *percent);
             let events = AtomicU64::new(0);
             let mut points: Vec<Point> = Vec::new();

@@ -4,8 +4,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `phase.rs` | phases, their counters and results, and the interface of a view |
-//! | `traffic.rs` | the kinds of traffic, and the measurements of each end |
+//! | `phase.rs` | kinds of traffic; phases, their counters and results, and the interface of a view |
 //! | `figures.rs` | figures, from counters |
 //! | `screen.rs`, `plain.rs` | the live display, and lines of text |
 //! | `report.rs`, `json.rs` | the table at the end, and as JSON |
@@ -26,13 +25,12 @@ mod phase;
 mod plain;
 mod report;
 mod screen;
-mod traffic;
 
 pub use phase::DemoError;
+use phase::Traffic;
 use phase::{Outcome, Phase, Progress, TICK, View};
 use plain::Plain;
 use screen::Screen;
-use traffic::Traffic;
 
 /// Returns the phases of a demo that takes `total`.
 fn plan(total: Duration) -> Vec<Phase> {

@@ -6,7 +6,7 @@ use weir_text::{Table, bytes, decimal, time};
 
 use super::figures::{Latency, Sample, Trouble, or_dash};
 use super::phase::Outcome;
-use super::traffic::Traffic;
+use super::phase::Traffic;
 
 struct Row {
     label: &'static str,

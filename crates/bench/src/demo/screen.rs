@@ -12,9 +12,9 @@ use ratatui::{DefaultTerminal, Frame};
 use weir_text::{decimal, time};
 
 use super::figures::{Sample, or_dash};
+use super::phase::Traffic;
 use super::phase::{DemoError, Progress, View};
 use super::report::lost_reordered;
-use super::traffic::Traffic;
 
 /// Window of the changing figures.
 const WINDOW: Duration = Duration::from_secs(1);

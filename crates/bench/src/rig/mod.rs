@@ -7,16 +7,24 @@
 //! |---|---|
 //! | `load.rs` | the kinds of traffic and their ends |
 //! | `guest.rs` | a guest, and the thread that plays one end |
-//! | `cpus.rs` | CPUs of the threads |
 
-use std::io;
+mod guest;
+mod load;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
+pub use guest::Guest;
+use guest::IdleGuest;
+pub use load::{Load, Role};
 use miette::Diagnostic;
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 use thiserror::Error;
@@ -29,17 +37,6 @@ use weir_switch::stats::{CallSettings, PortState, PortStats, SwitchStats};
 use weir_switch::{Switch, SwitchError};
 use weir_vif::VifError;
 use weir_vif::load::LoadError;
-
-mod cpus;
-mod guest;
-mod load;
-#[cfg(test)]
-mod tests;
-
-pub use cpus::{Places, pin, two_cpus, usable_cpus};
-pub use guest::Guest;
-use guest::IdleGuest;
-pub use load::{Load, Role};
 
 /// Longest time until a guest's interface runs, on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
@@ -340,5 +337,60 @@ fn wait_until(switch: &Switch, role: Role, ready: fn(&PortStats) -> bool) -> Res
             });
         }
         thread::sleep(START_POLL);
+    }
+}
+
+/// Distribution of the threads if there are two CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Places {
+    /// The scheduler decides. It distributes three threads over two CPUs differently each time.
+    Anywhere,
+    /// The guests share a CPU, and the workers have the other.
+    GuestsTogether,
+    /// The receiver has a CPU alone, so that its thread's CPU time does not include switches to the sender.
+    ReceiverAlone,
+}
+
+/// CPU of each thread.
+#[derive(Debug, Clone, Copy)]
+struct Cpus {
+    workers: usize,
+    sender: usize,
+    receiver: usize,
+}
+
+impl Places {
+    /// Returns the CPUs; `None` if the scheduler decides, or there is only one CPU.
+    fn cpus(self) -> Option<Cpus> {
+        let [first, last] = two_cpus()?;
+        match self {
+            Self::Anywhere => None,
+            Self::GuestsTogether => Some(Cpus { workers: last, sender: first, receiver: first }),
+            Self::ReceiverAlone => Some(Cpus { workers: last, sender: last, receiver: first }),
+        }
+    }
+}
+
+/// Returns the CPUs on which this thread may run.
+pub fn usable_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect()
+}
+
+/// Returns the first and the last usable CPU; `None` if there is only one.
+pub fn two_cpus() -> Option<[usize; 2]> {
+    match usable_cpus()[..] {
+        [first, .., last] => Some([first, last]),
+        _ => None,
+    }
+}
+
+/// Pins a thread (`None`: this thread) to a CPU. A thread that may not be pinned runs anywhere.
+pub fn pin(thread: Option<u32>, cpu: usize) {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    let thread = thread.map(|id| i32::try_from(id).ok().and_then(Pid::from_raw));
+    if !matches!(thread, Some(None)) {
+        let _ = sched_setaffinity(thread.flatten(), &set);
     }
 }

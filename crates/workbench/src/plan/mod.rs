@@ -8,7 +8,7 @@
 //! | `candidate.rs` | the settings to play, and those to skip |
 //! | `play.rs` | the results of each |
 //! | `choice.rs` | the best, and the faults of the others |
-//! | `output.rs` | the tables, and JSON; `weir_toml.rs`: the configuration of the plan |
+//! | `output.rs` | the tables, JSON, and the configuration of the plan |
 
 use std::io::Write;
 use std::path::Path;
@@ -31,7 +31,6 @@ mod file;
 mod host;
 mod output;
 mod play;
-mod weir_toml;
 
 use candidate::{Candidate, Candidates};
 use choice::{best, misses};

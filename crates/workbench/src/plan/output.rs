@@ -1,6 +1,7 @@
-//! A plan for people and as JSON. It is equal to the byte for the same file and seeds.
+//! A plan for people, as JSON and as `weir.toml`. It is equal to the byte for the same file and seeds.
 
 use std::fmt;
+use std::fmt::Write;
 
 use serde::Serialize;
 use weir_config::{Execution, PlacementMode, Realization};
@@ -10,7 +11,6 @@ use super::candidate::{Candidate, Skipped};
 use super::choice::{Miss, best, least_cpus, percent, time, why_not};
 use super::host::Host;
 use super::play::Played;
-use super::weir_toml::weir_toml;
 
 /// A plan with its alternatives.
 #[derive(Debug, Serialize)]
@@ -253,4 +253,39 @@ impl fmt::Display for Plan {
         }
         Ok(())
     }
+}
+
+/// Returns a complete configuration: the planned settings, the uplinks, and an interface for each VM. `weir check`
+/// accepts it.
+pub fn weir_toml(host: &Host, plan: &Candidate) -> String {
+    let mut text = String::from("[switch]\n");
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "execution = \"{}\"", plan.execution);
+    if let Some(realization) = plan.realization {
+        let _ = writeln!(text, "realization = \"{realization}\"");
+        let _ = writeln!(text, "workers = {}", plan.workers);
+    }
+    if plan.placement != PlacementMode::Off {
+        let _ = writeln!(text, "placement = \"{}\"", plan.placement);
+        if plan.pin_vcpus {
+            text.push_str("pin_vcpus = true\n");
+        }
+    }
+    for uplink in &host.uplinks {
+        let (kind, interface) = (uplink.kind.as_str(), uplink.interface.as_str());
+        let _ =
+            write!(text, "\n[uplink.{}]\nkind = \"{kind}\"\nname = \"{interface}\"\n", uplink.name);
+    }
+    for group in &host.groups {
+        for number in 1..=group.guests.len() {
+            let _ = write!(
+                text,
+                "\n[vif.{}]\nlatency_budget = \"{}\"\nmoderation = \"{}\"\n",
+                group.vm(number),
+                group.latency_budget,
+                group.moderation
+            );
+        }
+    }
+    text
 }

@@ -108,7 +108,7 @@ fn what_is_printed_is_a_configuration_that_says_the_same() {
         file.replace("p99 = \"2ms\"", "latency_budget = \"150us\"\nmoderation = \"backend\"");
     let host = parse(&file).unwrap();
     for candidate in Candidates::of(&host).first {
-        let text = weir_toml::weir_toml(&host, &candidate);
+        let text = output::weir_toml(&host, &candidate);
         let config = Config::from_toml("weir.toml", &text, &defaults()).unwrap();
         assert_eq!(config.switch.execution, candidate.execution);
         assert_eq!(Some(config.switch.realization), candidate.realization);
@@ -122,7 +122,7 @@ fn what_is_printed_is_a_configuration_that_says_the_same() {
     }
     let threads = parse(&file.replace("\"tasklet\"", "\"threads\", \"rt-threads\"")).unwrap();
     for candidate in Candidates::of(&threads).first {
-        let text = weir_toml::weir_toml(&threads, &candidate);
+        let text = output::weir_toml(&threads, &candidate);
         let config = Config::from_toml("weir.toml", &text, &defaults()).unwrap();
         assert_eq!(config.switch.execution, candidate.execution);
     }

@@ -7,7 +7,7 @@ use weir_lab::scenario::Scenario;
 use weir_limits::LAB_EVENTS_MAX;
 
 use crate::experiment::{Experiment, name_of};
-use crate::{LabError, parallel};
+use crate::{LabError, runs};
 
 /// Target of the estimated events for the beginning of a run, which has only a part of them.
 const EVENTS: u64 = 200_000;
@@ -19,7 +19,7 @@ const EVENTS: u64 = 200_000;
 /// # Errors
 /// A run failed.
 pub fn beginnings(experiments: &[Experiment]) -> Result<Vec<u64>, LabError> {
-    parallel::map(experiments, beginning_of)
+    runs::in_parallel(experiments, beginning_of)
 }
 
 /// Returns a hash over an experiment's page and plots, each a name and a text.

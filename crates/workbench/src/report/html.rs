@@ -5,9 +5,9 @@ use std::fmt::{self, Write as _};
 
 use super::content::{Entry, Report, Tally, moves, numbers};
 use super::moves as drawn;
-use super::style::{DARK, LIGHT, PLOT};
 use super::svg;
 use super::text::Escaped;
+use super::text::{DARK, LIGHT, PLOT};
 use crate::file::Use;
 use crate::papers::Standings;
 use crate::profile::{Machine, Origin};

@@ -9,7 +9,7 @@
 //! | `html.rs` | the self-contained page |
 //! | `markdown.rs` | the report as Markdown, with plots as files; the verdicts alone, for a repository |
 //! | `digest.rs` | digests that show whether a repository's page of verdicts is up to date |
-//! | `style.rs`, `*.css` | colours, light and dark |
+//! | `text.rs`, `*.css` | escaped text; colours, light and dark |
 //!
 //! All content comes from an experiment's `[plot]` and claims, so that a new experiment needs no code. The same
 //! experiments and seeds give the same bytes.
@@ -36,7 +36,6 @@ mod html;
 mod legend;
 mod markdown;
 mod moves;
-mod style;
 mod svg;
 mod text;
 

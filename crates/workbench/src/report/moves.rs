@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::axis::short;
-use super::style::standalone;
 use super::svg::{MARGIN, WIDTH, begin, small};
+use super::text::standalone;
 use super::text::{Escaped, cut, lines};
 use crate::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
 use crate::verdict::{TOLERANCE, Verdict};

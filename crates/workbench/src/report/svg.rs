@@ -6,7 +6,7 @@ use std::fmt::{Display, Write as _};
 use super::axis::{self, Scale, short};
 use super::chart::{Chart, MarkKind};
 use super::legend::{Key, Legend};
-use super::style::{COLOURS, standalone};
+use super::text::{COLOURS, standalone};
 use super::text::{Escaped, cut, lines, width};
 use crate::figures::Measured;
 
