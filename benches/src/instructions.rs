@@ -23,8 +23,7 @@ use weir_bed::{
     error::{Error, Result, check},
     packages::{VALGRIND, is_root},
     process::run_in,
-    release::Programs,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 
 /// Prints instructions and shared-memory lines by stage, and system calls per burst.

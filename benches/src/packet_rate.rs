@@ -4,10 +4,9 @@ use std::{os::unix::net::UnixStream, thread, time::Duration};
 
 use weir_bed::{
     error::{Error, Result},
-    hugepages::HugePages,
     report::{Figure, Goal, Report, Samples},
     switch::Switch,
-    testpmd::{Rings, Testpmd, Traffic},
+    testpmd::{HugePages, Rings, Testpmd, Traffic},
     weir::{Setup, Weir},
 };
 use weir_vhost_user::FrontEnd;

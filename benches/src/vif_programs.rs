@@ -11,10 +11,9 @@ use std::{
 use weir_bed::{
     error::{Error, Result},
     process::{Dialogue, Placement, Process},
-    release::Programs,
     uplink::Uplink,
     usage::Usage,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 
 /// Longest silence of a program: it prints a line every second, and a line once all of a thousand guests are

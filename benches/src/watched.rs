@@ -10,11 +10,10 @@ use std::{
 use weir_bed::{
     error::{Error, Result, check},
     http::get_unix,
-    hugepages::HugePages,
     process::{Process, allow_descriptors, run, wait_until},
     report::{Figure, Goal, Report, Samples},
     switch::Switch,
-    testpmd::{Testpmd, Traffic},
+    testpmd::{HugePages, Testpmd, Traffic},
     tmux::Terminal,
     usage::Usage,
     weir::{Setup, Vif, Weir},

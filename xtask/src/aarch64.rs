@@ -3,7 +3,11 @@
 
 use std::path::Path;
 
-use weir_bed::{error::Result, packages, tally::Tally, workspace::Workspace};
+use weir_bed::{
+    error::{Result, Tally},
+    packages,
+    workspace::Workspace,
+};
 
 use crate::steps::{check, tests};
 

@@ -1,6 +1,9 @@
 //! `make attack`, and its short form in `make test`: the program of `tests/attack` against weir as it ships.
 
-use weir_bed::{error::Result, release::Programs, tally::Tally, workspace::Workspace};
+use weir_bed::{
+    error::{Result, Tally},
+    workspace::{Programs, Workspace},
+};
 
 use crate::steps::{Selection, shown};
 

@@ -7,9 +7,8 @@ use std::{
 };
 
 use weir_bed::{
-    error::{Error, Result},
+    error::{Error, Result, Tally},
     process::run_in,
-    tally::Tally,
     workspace::Workspace,
 };
 

@@ -3,9 +3,8 @@
 use std::{fs, path::Path, time::Duration};
 
 use weir_bed::{
-    error::{Error, Result, check as must},
+    error::{Error, Result, Tally, check as must},
     process::{Placement, Process, run_in, wait_until},
-    tally::Tally,
     workspace::Workspace,
 };
 use weir_testing::document::blocks;

@@ -4,9 +4,8 @@
 use std::path::PathBuf;
 
 use weir_bed::{
-    error::Result,
+    error::{Result, Tally},
     process::{run, run_in},
-    tally::Tally,
     workspace::Workspace,
 };
 

@@ -6,12 +6,10 @@ use std::{
 };
 
 use weir_bed::{
-    error::{Error, Result},
+    error::{Error, Result, Tally},
     packages,
     process::run_in,
-    release::Programs,
-    tally::Tally,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 use weir_testing::document::blocks;
 

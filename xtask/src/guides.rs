@@ -12,11 +12,9 @@ use std::{
 };
 
 use weir_bed::{
-    error::{Error, Result},
+    error::{Error, Result, Tally},
     process::run_in,
-    release::Programs,
-    tally::Tally,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 use weir_testing::document::{Block, blocks};
 

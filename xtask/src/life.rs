@@ -1,6 +1,10 @@
 //! `make survive`, `make soak`, and the short form of the latter in `make test`: the program of `tests/life`.
 
-use weir_bed::{error::Result, packages, release::Programs, tally::Tally, workspace::Workspace};
+use weir_bed::{
+    error::{Result, Tally},
+    packages,
+    workspace::{Programs, Workspace},
+};
 
 use crate::steps::{Selection, checked, shown};
 

@@ -12,12 +12,10 @@ use std::{
 };
 
 use weir_bed::{
-    error::{Error, Result},
+    error::{Error, Result, Tally},
     lab::Lab,
     packages,
-    release::Programs,
-    tally::Tally,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 use weir_benches::instructions::{self, Outcome};
 use weir_system_tests::{

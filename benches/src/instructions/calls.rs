@@ -13,8 +13,7 @@ use weir_bed::{
     error::{Error, Result},
     netns::Netns,
     packages::STRACE,
-    release::Programs,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 
 use super::EXAMPLE;

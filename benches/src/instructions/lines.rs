@@ -14,8 +14,7 @@ use weir_bed::{
     error::{Error, Result, check},
     packages::VALGRIND,
     process::{Placement, Process},
-    release::Programs,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 
 use super::{

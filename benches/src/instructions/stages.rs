@@ -6,7 +6,10 @@
 use std::{collections::BTreeMap, ffi::OsStr, fmt::Write as _, path::Path};
 
 use weir_bed::{
-    error::Result, packages::is_root, process::run_in, release::Programs, workspace::Workspace,
+    error::Result,
+    packages::is_root,
+    process::run_in,
+    workspace::{Programs, Workspace},
 };
 
 use super::{EXAMPLE, Row, librte_vhost};

@@ -7,10 +7,9 @@ use std::{io::Write, path::PathBuf, time::Duration};
 use weir_bed::{
     address,
     error::{Error, Result},
-    hugepages::HugePages,
     process::{Dialogue, Placement, Process, wait_until},
     switch::Switch,
-    testpmd::Link,
+    testpmd::{HugePages, Link},
     workspace::{Workspace, socket_path},
 };
 

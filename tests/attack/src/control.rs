@@ -13,7 +13,7 @@ use crate::{
     attack,
     attack::{Attack, Field, User},
     front::{Strike, harm},
-    measure::http::answer,
+    measure::switch::answer,
     random::Random,
 };
 

@@ -20,7 +20,7 @@ use crate::{
         guest::{Guest, Plan},
         harm,
     },
-    measure::http::answer,
+    measure::switch::answer,
     random::Random,
 };
 

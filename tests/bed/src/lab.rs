@@ -3,8 +3,11 @@
 use std::path::PathBuf;
 
 use crate::{
-    error::Result, guest_image::GuestImage, netns, packages, qemu::Qemu, release::Programs,
-    workspace::Workspace,
+    error::Result,
+    guest_image::GuestImage,
+    netns, packages,
+    qemu::Qemu,
+    workspace::{Programs, Workspace},
 };
 
 /// The guests' image, the installed QEMU and the weir under test.

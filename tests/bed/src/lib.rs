@@ -3,21 +3,18 @@
 //! System tests (`tests/system`) and measurements (`benches`) use it. A run prepares one [`lab::Lab`]. A test
 //! starts a [`switch::Switch`] (mostly [`weir::Weir`]) and clients ([`qemu`] guests, [`testpmd`]) and sends traffic
 //! ([`iperf`], [`pktgen`]). Each program is a [`process::Process`], which ends when it is dropped. The result is a
-//! [`tally::Tally`] of checks or a [`report::Report`] of figures.
+//! [`error::Tally`] of checks or a [`report::Report`] of figures.
 
 #![forbid(unsafe_code)]
 
 pub mod address;
 pub mod browser;
-pub mod clock;
 pub mod compatibility;
-pub mod cpio;
 pub mod error;
 pub mod fabric;
 pub mod foreign;
 pub mod guest_image;
 pub mod http;
-pub mod hugepages;
 pub mod iperf;
 pub mod lab;
 pub mod libvirt;
@@ -27,10 +24,8 @@ pub mod packages;
 pub mod pktgen;
 pub mod process;
 pub mod qemu;
-pub mod release;
 pub mod report;
 pub mod switch;
-pub mod tally;
 pub mod testpmd;
 pub mod tmux;
 pub mod uml;

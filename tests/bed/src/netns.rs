@@ -1,11 +1,12 @@
-//! Network namespaces, and the interfaces in them, by `ip`.
+//! Network namespaces, and the interfaces in them, by `ip`; a time namespace, in which the monotonic and boot-time
+//! clocks have an offset (`time_namespaces(7)`).
 //!
-//! Every interface of a test is in a namespace of the test. The machine's network is not changed, and the interfaces
-//! are removed with the namespace.
+//! Every interface of a test is in a namespace of the test. The machine's network and its clocks are not changed, and the
+//! interfaces are removed with the namespace.
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::id,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -13,7 +14,7 @@ use std::{
 
 use crate::{
     error::Result,
-    process::{Placement, run, wait_until},
+    process::{Placement, Process, run, wait_until},
 };
 
 /// The prefix of the names of all namespaces of this module. The owner's process id follows.
@@ -118,5 +119,35 @@ pub(crate) fn clear_stale() {
         if !owner.is_empty() && !Path::new("/proc").join(owner).exists() {
             let _ = run(&["ip", "netns", "del", &name]);
         }
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A time namespace. It is removed when it is dropped and no process is in it.
+pub struct Clock {
+    holder: Process,
+}
+
+impl Clock {
+    /// A namespace whose monotonic clock is `seconds` ahead of the machine's. The clock cannot be negative.
+    pub fn ahead(seconds: i64) -> Result<Self> {
+        let [monotonic, boot] = ["monotonic", "boottime"].map(|name| format!("--{name}={seconds}"));
+        let wait = ["--fork", "--kill-child", "sleep", "infinity"];
+        let argv = [&["unshare", "--time", &monotonic, &boot][..], &wait].concat();
+        let (holder, _) = Process::start_dialogue(&argv, &Placement::default())?;
+        let mut clock = Self { holder };
+        wait_until("a time namespace", PATIENCE, || {
+            clock.holder.check_alive()?;
+            let own = fs::read_link("/proc/self/ns/time").ok();
+            Ok(fs::read_link(clock.path()).ok() != own)
+        })?;
+        Ok(clock)
+    }
+
+    /// The namespace's file, for [`Placement::clock`].
+    pub fn path(&self) -> PathBuf {
+        // `unshare` puts only its children into the time namespace, not itself.
+        PathBuf::from(format!("/proc/{}/ns/time_for_children", self.holder.pid()))
     }
 }

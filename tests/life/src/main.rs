@@ -12,7 +12,6 @@ mod fabric;
 mod killed;
 mod log_cost;
 mod moves;
-mod observed;
 mod random;
 mod real;
 mod reload;

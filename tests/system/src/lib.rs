@@ -1,7 +1,7 @@
 //! System tests of weir with programs that it does not control, with the test bed of `tests/bed`.
 //!
 //! [`guests`] are the system tests of `make test`: Linux guests, the kernel, DPDK. [`frontends`] is `make frontends`,
-//! [`xen`] is `make test-xen`. Each prints as it goes and returns a [`Tally`](weir_bed::tally::Tally).
+//! [`xen`] is `make test-xen`. Each prints as it goes and returns a [`Tally`](weir_bed::error::Tally).
 
 #![forbid(unsafe_code)]
 

@@ -23,10 +23,10 @@ use weir_bed::{
     lines,
     process::{Placement, Process, wait_until},
     qemu::{Guest, GuestSpec, QEMU, moves::Mover},
-    release::Programs,
     switch::Switch,
     weir::{self, Vif, Weir},
     weir_stats::Way,
+    workspace::Programs,
 };
 use weir_system_tests::machines::Machines;
 

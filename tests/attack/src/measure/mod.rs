@@ -1,9 +1,6 @@
 //! Effects of an attack on weir and its other guests.
 
 pub mod attacker;
-pub mod http;
-pub mod newcomer;
-pub mod process;
 pub mod report;
 pub mod stand_in;
 pub mod switch;

@@ -1,9 +1,13 @@
 //! The attacked weir.
+//!
+//! Facts about weir from `/proc`.
+//!
+//! Answers of the HTTP API, in the parts that attacks need.
 
 use std::{
     fmt::Write as _,
     fs,
-    io::{BufReader, Write},
+    io::{self, BufRead, BufReader, Write},
     net::{Ipv4Addr, TcpListener, UdpSocket},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
@@ -11,9 +15,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use procfs::{
+    CurrentSI, KernelStats,
+    process::{Process, Status},
+};
+use rustix::{
+    param::clock_ticks_per_second,
+    process::{Pid, Signal, kill_process},
+};
 
-use super::{attacker::SOMEBODY, http::answer, process::Observed};
+use super::attacker::SOMEBODY;
 use crate::attack::Setting;
 
 /// The name of the control socket.
@@ -370,6 +381,86 @@ impl Drop for Switch {
     }
 }
 
+/// A process by its ID.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed(pub u32);
+
+impl Observed {
+    /// Number of descriptors; 0 if they cannot be read.
+    pub fn fds(self) -> usize {
+        self.process().and_then(|it| it.fd_count().ok()).unwrap_or(0)
+    }
+
+    /// Number of threads.
+    pub fn threads(self) -> usize {
+        self.status().map_or(0, |status| status.threads as usize)
+    }
+
+    /// Private memory (`RssAnon`, KiB): neither guests' memory nor program text.
+    pub fn own_kib(self) -> u64 {
+        self.status().and_then(|status| status.rssanon).unwrap_or(0)
+    }
+
+    /// CPU time (ns) of the threads whose names begin with `these`, and of all others (in clock ticks).
+    pub fn cpu_ns(self, these: &str) -> [u64; 2] {
+        let Some(process) = self.process() else { return [0; 2] };
+        let ticks = process.stat().map_or(0, |stat| stat.utime + stat.stime);
+        let of_these = process
+            .tasks()
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|task| task.stat().is_ok_and(|stat| stat.comm.starts_with(these)))
+            .filter_map(|task| task.schedstat().ok())
+            .map(|it| it.sum_exec_runtime)
+            .sum();
+        let all = ticks * 1_000_000_000 / clock_ticks_per_second();
+        [of_these, all.saturating_sub(of_these)]
+    }
+
+    fn process(self) -> Option<Process> {
+        Process::new(self.0.cast_signed()).ok()
+    }
+
+    fn status(self) -> Option<Status> {
+        self.process()?.status().ok()
+    }
+}
+
+/// Threads and processes that have been started on the machine since it booted.
+pub fn begun() -> u64 {
+    KernelStats::current().map_or(0, |stats| stats.processes)
+}
+
+/// The status and the body of the next answer; `None` at the end of the connection. A body without a length is not
+/// read.
+pub fn answer(from: &mut impl BufRead) -> io::Result<Option<(u16, String)>> {
+    let mut line = String::new();
+    if from.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let no_http = || io::Error::new(io::ErrorKind::InvalidData, format!("not HTTP: {line:?}"));
+    let status = line.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = status.ok_or_else(no_http)?;
+    let mut length = 0;
+    loop {
+        let mut header = String::new();
+        if from.read_line(&mut header)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let header = header.trim_end().to_ascii_lowercase();
+        if header.is_empty() {
+            break;
+        }
+        if let Some(value) = header.strip_prefix("content-length:") {
+            length = value.trim().parse().map_err(|_| no_http())?;
+        }
+    }
+    let mut body = vec![0; length];
+    from.read_exact(&mut body)?;
+    Ok(Some((status, String::from_utf8_lossy(&body).into_owned())))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::BufRead;
@@ -393,5 +484,15 @@ mod tests {
         assert_eq!(ended("exit 0"), Ok(()));
         assert!(ended("exit 3").unwrap_err().contains("exit status: 3"));
         assert!(ended("").unwrap_err().contains("does not end"));
+    }
+
+    #[test]
+    fn answers_are_read_one_after_the_other() {
+        let mut bytes =
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 404 Not Found\r\n\r\n"[..];
+        assert_eq!(answer(&mut bytes).unwrap(), Some((200, "ok".into())));
+        assert_eq!(answer(&mut bytes).unwrap(), Some((404, String::new())));
+        assert_eq!(answer(&mut bytes).unwrap(), None);
+        assert!(answer(&mut &b"{}\n"[..]).is_err());
     }
 }

@@ -8,11 +8,9 @@ use std::{
 
 use super::{
     attacker::{Attacker, Outcome},
-    newcomer::{Newcomer, Visit, visit},
-    process::{Observed, begun},
     stand_in::{Turn, Work},
-    switch::{RESOLVER, Switch},
-    victims::{Load, Victims, Window},
+    switch::{Observed, RESOLVER, Switch, begun},
+    victims::{Load, Newcomer, Victims, Visit, Window, visit},
 };
 use crate::attack::{Attack, Setting};
 

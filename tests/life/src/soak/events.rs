@@ -4,14 +4,14 @@ use std::{io::ErrorKind, thread, time::Duration};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use weir_bed::{
-    clock::Clock,
     error::{Error, Result},
+    netns::Clock,
     process::{Placement, Process},
     weir::{Setup, Vif},
 };
 
 use super::world::World;
-use crate::{observed::Observed, random::Random};
+use crate::{account::Observed, random::Random};
 
 /// Longest time of traffic before the next event.
 const TRAFFIC: Duration = Duration::from_secs(3);

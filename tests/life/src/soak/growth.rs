@@ -1,6 +1,6 @@
 //! Growth of a program: its resources after the first minutes, and at the end.
 
-use crate::observed::Observed;
+use crate::account::Observed;
 
 /// Number of samples that are left out at the start, since a new program has not reached its size yet, and number of
 /// samples per group.

@@ -17,7 +17,7 @@ use weir_bed::{
 };
 
 use self::world::World;
-use crate::{bars::Bars, observed::Observed, random::Random};
+use crate::{account::Observed, bars::Bars, random::Random};
 
 /// Options of a soak.
 #[derive(Clone, Copy, Debug)]

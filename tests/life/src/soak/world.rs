@@ -23,8 +23,7 @@ use weir_vif::Features;
 
 use super::growth::Lives;
 use crate::{
-    account::Account,
-    observed::Observed,
+    account::{Account, Observed},
     real,
     traffic::{Build, Flow, Pace, Traffic, Way, mac},
 };

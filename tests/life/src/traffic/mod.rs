@@ -1,8 +1,6 @@
 //! Guests of this process, the flows between them, and the fate of each frame.
 
 mod flow;
-mod frame;
-mod ledger;
 mod station;
 
 use std::{sync::Arc, time::Duration};

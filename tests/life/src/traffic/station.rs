@@ -17,10 +17,7 @@ use weir_bed::{
 use weir_vif::{Features, Health, Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-use super::{
-    flow::Flow,
-    frame::{self, Read},
-};
+use super::flow::{self, Flow, Read};
 
 /// Longest time until weir has a socket and answers at it.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -188,7 +185,7 @@ impl Thread {
     }
 
     fn take(&self, frame: &[u8], expected: &mut Vec<u8>) {
-        match frame::read(frame, self.build.mac, expected) {
+        match flow::read(frame, self.build.mac, expected) {
             Read::Numbered { flow, number } => {
                 if let Some(flow) = self.all.get(usize::from(flow)) {
                     flow.enter(number);
@@ -207,7 +204,7 @@ impl Thread {
         for flow in &self.own {
             flow.give_up();
             for _ in 0..flow.due() {
-                frame::write(frame, flow.from, flow.to, flow.id, flow.sent());
+                flow::write(frame, flow.from, flow.to, flow.id, flow.sent());
                 match self.pair.send(frame, &Offload::NONE) {
                     Ok(()) => flow.has_sent(),
                     Err(SendError::Full) => break,

@@ -9,9 +9,9 @@ use weir_bed::{
     iperf,
     lab::Lab,
     qemu::{Guest, GuestSpec},
-    release::Programs,
     switch::Switch,
     weir::{self, Setup, Vif, Weir},
+    workspace::Programs,
 };
 
 use super::parts::Parts;

@@ -3,7 +3,6 @@
 //! A [`Cell`] is a front end with its options. It brings up a link, pings, sends fragments and TCP both ways,
 //! survives a SIGKILL of weir, and loses no frame without a reason. The report names what a front end cannot do.
 
-mod answering;
 mod bed;
 mod foreign;
 mod ipxe;
@@ -23,13 +22,11 @@ use std::{
 };
 
 use weir_bed::{
-    error::Result,
+    error::{Result, Tally},
     foreign::{ARM64, ARM64_16K, ARMHF, Architecture, PPC64EL_64K, RISCV64, S390X},
     lab::Lab,
     packages,
-    release::Programs,
-    tally::Tally,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 
 use self::{
@@ -179,10 +176,10 @@ const CELLS: &[Cell] = &[
     net_boot("QEMU's SLOF", "network boot, ppc64", netboot::SLOF),
     net_boot("QEMU's firmware of s390x", "network boot (virtio 0.9)", netboot::S390X),
     other("libvirt", "a domain with the printed XML", libvirt::domain),
-    other("vhost crate (rust-vmm)", "split", answering::vhost_crate),
-    short(other("vhost crate (rust-vmm)", "packed", answering::vhost_crate_packed)),
-    other("vif", "split", answering::vif),
-    short(other("vif", "packed", answering::vif_packed)),
+    other("vhost crate (rust-vmm)", "split", linux::vhost_crate),
+    short(other("vhost crate (rust-vmm)", "packed", linux::vhost_crate_packed)),
+    other("vif", "split", linux::vif),
+    short(other("vif", "packed", linux::vif_packed)),
     other("user-mode Linux", "an interface with 2 queues", uml::is_refused_with_two_queues),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_bed::{error::Result, tally::Tally};
+use weir_bed::error::{Result, Tally};
 
 /// The steps of a front end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -8,7 +8,7 @@ use weir_bed::{
     lab::Lab,
     process::{Placement, wait_until},
     qemu::{Guest, GuestSpec, Plug},
-    release::Programs,
+    workspace::Programs,
 };
 
 const ETHTOOL: &str = "/usr/sbin/ethtool";

@@ -4,29 +4,24 @@ mod agent;
 mod backend_program;
 mod card;
 pub mod fabric;
-mod kill;
 mod looks;
-mod loops;
 mod metrics;
 pub mod moves;
 mod page;
-mod queues;
 mod restart;
 mod testpmd;
 mod top;
 pub(crate) mod traffic;
 mod uplink;
-mod vlan;
 
 use std::{path::Path, time::Instant};
 
 use weir_bed::{
     address,
-    error::Result,
+    error::{Result, Tally},
     lab::Lab,
     qemu::{Guest, GuestSpec},
     switch::Switch,
-    tally::Tally,
     weir::{self, Weir},
 };
 
@@ -61,7 +56,7 @@ pub const ALL: &[SystemTest] = &[
     },
     SystemTest {
         name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
-        run: kill::killed_guest_disturbs_nobody_and_its_socket_serves_again,
+        run: restart::killed_guest_disturbs_nobody_and_its_socket_serves_again,
     },
     SystemTest {
         name: "killed_weir_comes_back_and_guests_go_on",
@@ -99,11 +94,11 @@ pub const ALL: &[SystemTest] = &[
         name: "page_shows_the_switch_in_a_browser",
         run: page::page_shows_the_switch_in_a_browser,
     },
-    SystemTest { name: "two_queue_guest_uses_both", run: queues::two_queue_guest_uses_both },
-    SystemTest { name: "vlans_are_separate", run: vlan::vlans_are_separate },
+    SystemTest { name: "two_queue_guest_uses_both", run: traffic::two_queue_guest_uses_both },
+    SystemTest { name: "vlans_are_separate", run: traffic::vlans_are_separate },
     SystemTest {
         name: "two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut",
-        run: loops::two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut,
+        run: uplink::two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut,
     },
     SystemTest {
         name: "top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir",

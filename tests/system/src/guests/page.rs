@@ -10,9 +10,8 @@ use weir_bed::{
     netns::Netns,
     packages,
     process::{Placement, Process, allow_descriptors, wait_until},
-    release::Programs,
     report,
-    workspace::socket_path,
+    workspace::{Programs, socket_path},
 };
 
 const ADDRESS: &str = "127.0.0.1:9101";

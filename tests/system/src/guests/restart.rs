@@ -1,4 +1,4 @@
-//! weir is killed and started again, and the guests continue.
+//! weir is killed and started again, and the guests continue; a guest is killed during its traffic.
 
 use std::{thread, time::Duration};
 
@@ -11,7 +11,7 @@ use weir_bed::{
     weir::{Setup, Weir},
 };
 
-use super::{FLOWS_SECONDS, boot_specs, guest_spec, traffic::ping};
+use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec, traffic::ping};
 
 /// Number of times that weir is killed while guests 0 and 1 send to each other. `make survive` kills it a hundred times.
 const KILLS: u64 = 3;
@@ -91,4 +91,48 @@ fn survive(lab: &Lab, setup: &Setup) -> Result<String> {
 fn no_wrong_chains(guest: &mut Guest) -> Result<()> {
     let count = guest.run(WRONG_CHAINS, LOG_PATIENCE)?;
     check(count.trim() == "0", || format!("chains came back that were not in flight: {count}"))
+}
+
+/// The port of the victim's server.
+const OTHER_PORT: u16 = 5202;
+
+/// Guests 0 and 1 transfer for this long. Guest 2 also sends to guest 1, until it is killed.
+const TRANSFER_BESIDE_SECONDS: u64 = 4;
+const KILL_AFTER: Duration = Duration::from_secs(2);
+
+pub(super) fn killed_guest_disturbs_nobody_and_its_socket_serves_again(lab: &Lab) -> Result<()> {
+    let mut weir = Weir::start(lab, &Setup::vifs(3))?;
+    let [mut client, mut server, mut victim] = boot(lab, &weir)?;
+    iperf::serve(&mut server, iperf::PORT)?;
+    iperf::serve(&mut server, OTHER_PORT)?;
+
+    let tcp = Tcp::to(address::ip(1), TRANSFER_BESIDE_SECONDS);
+    let transfer = client.start(&tcp.argv().join(" "))?;
+    let doomed = Tcp { port: OTHER_PORT, ..Tcp::to(address::ip(1), 10 * TRANSFER_BESIDE_SECONDS) };
+    let _never_finished = victim.start(&doomed.argv().join(" "))?;
+    thread::sleep(KILL_AFTER);
+    let sent_by_victim: u64 =
+        weir.stats()?.frames_by_queue("vif2", weir_bed::weir_stats::Way::Tx)?.iter().sum();
+    check(sent_by_victim > 100, || format!("the victim had sent only {sent_by_victim} frames"))?;
+    victim.kill();
+
+    let transfer = Transfer::parse(&client.finish(transfer, tcp.patience())?)?;
+    let intervals = &transfer.interval_bytes;
+    check(intervals.len() as u64 >= TRANSFER_BESIDE_SECONDS, || {
+        format!("intervals: {intervals:?}")
+    })?;
+    check(intervals.iter().all(|&bytes| bytes > 0.0), || {
+        format!("the transfer between the others was interrupted: {intervals:?}")
+    })?;
+    weir.check_alive()?;
+    let stats = weir.stats()?;
+    for port in ["vif0", "vif1"] {
+        let reason = stats.stopped_reason(port)?;
+        check(reason.is_none(), || format!("{port} was stopped: {reason:?}"))?;
+    }
+    ping(&mut client, &address::ip(1))?;
+
+    let mut successor = Guest::boot(&lab.image, &guest_spec(&weir, 2)?, weir.dir())?;
+    ping(&mut successor, &address::ip(0))?;
+    weir.stop()
 }

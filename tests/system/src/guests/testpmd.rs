@@ -28,7 +28,7 @@ pub(super) fn forwards_over_packed_rings(lab: &Lab) -> Result<()> {
 
 fn forwards(lab: &Lab, traffic: Traffic) -> Result<()> {
     let queues = traffic.queues;
-    let _pages = weir_bed::hugepages::HugePages::for_client()?;
+    let _pages = weir_bed::testpmd::HugePages::for_client()?;
     let vifs = vec![Vif { queues: Some(queues), ..Vif::default() }; 2];
     let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
     let mut client = Testpmd::start([&weir.link(0)?, &weir.link(1)?], &traffic, 0)?;

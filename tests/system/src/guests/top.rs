@@ -6,9 +6,9 @@ use weir_bed::{
     error::{Error, Result, check},
     lab::Lab,
     process::{Placement, Process},
-    release::Programs,
     tmux::Terminal,
     weir::{Setup, Vif, Weir},
+    workspace::Programs,
 };
 
 /// Longest time until a change is on the screen.

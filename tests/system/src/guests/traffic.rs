@@ -1,4 +1,8 @@
 //! Two guests on one switch.
+//!
+//! Guests with more than one queue pair.
+//!
+//! Access ports of different VLANs.
 
 use std::time::Duration;
 
@@ -8,7 +12,7 @@ use weir_bed::{
     iperf::{self, Datagrams, Tcp},
     lab::Lab,
     qemu::Guest,
-    weir::{Setup, Weir},
+    weir::{Setup, Vif, Weir},
     weir_stats::Way,
 };
 
@@ -162,6 +166,62 @@ fn snmp_counter(snmp: &str, protocol: &str, name: &str) -> Option<u64> {
     let (names, values) = (lines.next()?, lines.next()?);
     let column = names.split_whitespace().position(|word| word == name)?;
     values.split_whitespace().nth(column)?.parse().ok()
+}
+
+pub(super) fn two_queue_guest_uses_both(lab: &Lab) -> Result<()> {
+    /// With 16 streams, all fall on one queue by chance in 1 of 2^15 runs.
+    const STREAMS: u8 = 16;
+    let vifs = vec![Vif { queues: Some(2), ..Vif::default() }; 2];
+    let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
+    // A virtio-net driver uses one queue pair per CPU.
+    let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
+    for spec in &mut specs {
+        spec.vcpus = 2;
+    }
+    let [mut client, mut server] = boot_specs(lab, &specs, weir.dir())?;
+    for guest in [&mut client, &mut server] {
+        let queues = guest.run("ls /sys/class/net/eth0/queues", Duration::from_secs(10))?;
+        let queues: Vec<_> = queues.split_whitespace().collect();
+        check(queues == ["rx-0", "rx-1", "tx-0", "tx-1"], || format!("queues: {queues:?}"))?;
+    }
+
+    let before = server.interrupts()?;
+    iperf::serve(&mut server, iperf::PORT)?;
+    Tcp { streams: STREAMS, ..Tcp::to(address::ip(1), 4) }.run(&mut client)?;
+    let stats = weir.stats()?;
+    for (port, way) in [("vif0", Way::Tx), ("vif1", Way::Rx)] {
+        let frames = stats.frames_by_queue(port, way)?;
+        check(frames.len() == 2 && frames.iter().all(|&frames| frames > 10), || {
+            format!("{port} {way:?} frames by queue: {frames:?}")
+        })?;
+    }
+    if lab.qemu.has_msix() {
+        let after = server.interrupts()?;
+        for queue in ["virtio0-input.0", "virtio0-input.1"] {
+            let count = |counts: &std::collections::BTreeMap<_, _>| counts.get(queue).copied();
+            check(count(&after) > count(&before), || {
+                format!("no interrupts for {queue}: {after:?}")
+            })?;
+        }
+    }
+    weir.stop()
+}
+
+pub(super) fn vlans_are_separate(lab: &Lab) -> Result<()> {
+    let vif = |vlan| Vif { vlan: Some(vlan), ..Vif::default() };
+    let vifs = vec![vif(10), vif(20), vif(10)];
+    let weir = Weir::start(lab, &Setup { vifs, ..Setup::default() })?;
+    let [mut first, mut other, mut same] = boot(lab, &weir)?;
+    ping(&mut first, &address::ip(2))?;
+    ping(&mut same, &address::ip(0))?;
+    for guest in [&mut first, &mut same] {
+        let command = format!("! ping -c 3 -W 1 {}", address::ip(1));
+        guest.run(&command, Duration::from_secs(20))?;
+    }
+    // No broadcast of the other VLAN has reached the guest.
+    let neighbours = other.run("cat /proc/net/arp", Duration::from_secs(10))?;
+    check(neighbours.lines().count() == 1, || format!("it has seen neighbours: {neighbours}"))?;
+    weir.stop()
 }
 
 #[cfg(test)]

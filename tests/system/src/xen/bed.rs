@@ -1,4 +1,8 @@
 //! The machine: QEMU, Xen, a dom0 with a shell, and guests with shells that dom0 reaches.
+//!
+//! The guests: paravirtualised, each with one interface.
+//!
+//! The back end of the guests' interfaces: the kernel's with a bridge, or weir.
 
 use std::{
     fs,
@@ -7,15 +11,15 @@ use std::{
 };
 
 use weir_bed::{
+    address,
     error::{Error, Result},
     qemu::{Guest, QEMU},
     workspace::Workspace,
 };
 
 use super::{
-    domain::{Domain, WITH_CHANNEL, interface},
     grants::{Grants, REPORT_KEY},
-    images,
+    images::{self, WEIR_CONFIG},
     parts::Parts,
 };
 
@@ -316,6 +320,131 @@ pub fn weir_command(command: &str) -> String {
 /// `text` as one word for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// A guest, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Domain(pub u8);
+
+/// The guest with a channel for its agent. It has a device model in dom0.
+pub const WITH_CHANNEL: Domain = Domain(4);
+
+impl Domain {
+    /// The guest's name for `xl`.
+    pub fn name(self) -> String {
+        format!("u{}", self.0)
+    }
+
+    /// The address of the guest's interface.
+    pub fn ip(self) -> String {
+        address::ip(self.0)
+    }
+
+    /// The address of the guest's interface with its prefix length.
+    pub fn cidr(self) -> String {
+        address::cidr(self.0)
+    }
+
+    /// The guest's interface, as [`interface`] writes it.
+    pub fn vif(self) -> String {
+        interface(&address::mac(self.0))
+    }
+
+    /// The path of the guest's configuration in dom0.
+    pub fn config_path(self) -> String {
+        format!("etc/xen/{}.cfg", self.name())
+    }
+
+    /// The guest's channels, as in xl.cfg(5). `xl` before 4.21 mistakes the first for the console that every guest
+    /// has, and omits it.
+    fn channels(self) -> Vec<String> {
+        if self != WITH_CHANNEL {
+            return Vec::new();
+        }
+        let path = format!("/run/weir/{}.agent", self.name());
+        let agent = format!("name=weir.agent,connection=socket,path={path}");
+        vec!["name=unused,connection=pty".to_owned(), agent]
+    }
+
+    /// The guest's configuration, as in xl.cfg(5).
+    pub fn config(self) -> String {
+        format!(
+            "name = \"{}\"\nkernel = \"/boot/vmlinuz\"\nramdisk = \"/boot/domu.img\"\n\
+             extra = \"console=hvc0 quiet weir.shell=hvc0 ipv6.disable=1\"\nmemory = 256\nvif = [\"{}\"]\nchannel = {:?}\n",
+            self.name(),
+            self.vif(),
+            self.channels()
+        )
+    }
+}
+
+/// An interface with the address `mac`, as in xl-network-configuration(5).
+pub fn interface(mac: &str) -> String {
+    format!("mac={mac},bridge=br0,script=vif-test")
+}
+
+/// A back end that runs in dom0.
+#[derive(Debug)]
+pub enum BackEnd {
+    /// `xen-netback`, its interfaces on a bridge.
+    Netback,
+    /// `weir run`.
+    Weir(Daemon),
+}
+
+impl BackEnd {
+    /// Loads the kernel's back end.
+    pub fn netback(bed: &mut Bed) -> Result<Self> {
+        bed.run(
+            "for module in /modules/netback/*.ko; do insmod $module 2>/dev/null; done; \
+             grep -q ^xen_netback /proc/modules && \
+             { [ -e /sys/class/net/br0 ] || ip link add br0 type bridge; } && ip link set br0 up",
+            PATIENCE,
+        )?;
+        Ok(Self::Netback)
+    }
+
+    /// Starts weir and waits for its control socket.
+    pub fn weir(bed: &mut Bed) -> Result<Self> {
+        Self::weir_as(bed, &format!("/{WEIR_CONFIG}"))
+    }
+
+    /// Starts weir with `queues` queues for each interface whose front end asks for them. The guests have one CPU and
+    /// do not ask.
+    pub fn weir_with_queues(bed: &mut Bed, queues: usize) -> Result<Self> {
+        const CONFIG: &str = "/run/weir-queues.toml";
+        let config = format!("sed 's/^\\[xen\\]$/&\\nqueues = {queues}/' /{WEIR_CONFIG} >{CONFIG}");
+        bed.run(&config, PATIENCE)?;
+        Self::weir_as(bed, CONFIG)
+    }
+
+    fn weir_as(bed: &mut Bed, config: &str) -> Result<Self> {
+        let weir = bed.spawn("weir", &format!("weir run {config}"))?;
+        let answers = format!("{} >/dev/null 2>&1", weir_command("stats"));
+        bed.until(&answers, "cat /run/weir.log")?;
+        Ok(Self::Weir(weir))
+    }
+
+    /// Ends the back end in order, once no guest has an interface.
+    pub fn stop(self, bed: &mut Bed) -> Result<()> {
+        match self {
+            Self::Netback => bed.run("rmmod xen_netback", PATIENCE).map(drop),
+            Self::Weir(weir) => bed.end(&weir, "TERM"),
+        }
+    }
+
+    /// Sends SIGKILL to weir and starts another one. `between` runs in the time between.
+    pub fn crash_and_restart(
+        self,
+        bed: &mut Bed,
+        between: impl FnOnce(&mut Bed) -> Result<()>,
+    ) -> Result<Self> {
+        if let Self::Weir(weir) = &self {
+            bed.end(weir, "KILL")?;
+        }
+        between(bed)?;
+        Self::weir(bed)
+    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,7 @@ use weir_bed::{
 };
 
 use super::{
-    back_end::BackEnd,
-    bed::{Bed, PATIENCE},
-    domain::Domain,
+    bed::{BackEnd, Bed, Domain, PATIENCE},
     scenarios::{connect_all, disconnect_all},
 };
 

@@ -7,13 +7,12 @@ use std::{
 };
 
 use weir_bed::{
-    cpio::Archive,
     error::{Error, Result},
-    guest_image::{INIT, IPERF3, read},
+    guest_image::{Archive, INIT, IPERF3, read},
 };
 
 use super::{
-    domain::Domain,
+    bed::Domain,
     parts::{DEVICE_MODEL, DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts},
 };
 

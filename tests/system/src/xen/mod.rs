@@ -3,9 +3,7 @@
 //! `parts` fetches Xen, its tools and a kernel; `images` makes the file systems of dom0 and the guests; `bed` boots
 //! them and takes commands; `scenarios` are the tests; `figures` measures.
 
-mod back_end;
 mod bed;
-mod domain;
 mod figures;
 mod grants;
 mod images;
@@ -19,12 +17,10 @@ use std::{
 
 pub use self::{bed::Clock, figures::ROUNDS};
 use weir_bed::{
-    error::{Error, Result, check},
+    error::{Error, Result, Tally, check},
     guest_image::{IPERF3, build_agent},
     packages,
-    release::Programs,
-    tally::Tally,
-    workspace::Workspace,
+    workspace::{Programs, Workspace},
 };
 
 use self::{

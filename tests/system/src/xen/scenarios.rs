@@ -7,11 +7,7 @@ use weir_bed::{
     error::{Result, check},
 };
 
-use super::{
-    back_end::BackEnd,
-    bed::{Bed, PATIENCE},
-    domain::{Domain, WITH_CHANNEL},
-};
+use super::bed::{BackEnd, Bed, Domain, PATIENCE, WITH_CHANNEL};
 
 const FIRST: Domain = Domain(0);
 const SECOND: Domain = Domain(1);
