@@ -1,4 +1,4 @@
-"""A client of weir's HTTP API: a method for each request. generate.py writes this file.
+"""A client of weir's HTTP API: a method for each request. generate.py writes the methods.
 
     import weir
 
@@ -82,6 +82,8 @@ class Weir:
         with self._answer(method, path, query, sends, body, None) as answer:
             while some := answer.read1(65536):
                 yield some
+
+    # generate.py writes what follows.
 
     def metrics(self):
         """The counters in the text format of Prometheus."""
