@@ -89,6 +89,24 @@ impl Api {
         };
         self.answer(asker, job).await
     }
+
+    /// Asks about the configuration that the request sends, whose `cost` is bounded.
+    async fn configured(
+        &self,
+        writer: Writer,
+        request: Request,
+        cost: fn(&str) -> u64,
+        ask: impl FnOnce(String) -> Ask + Send + 'static,
+        show: fn(Answer) -> Result<Response, Problem>,
+    ) -> Result<Response, Problem> {
+        let asker = writer.compiles();
+        let cost_max = self.access.configuration_cost_max(asker.caller);
+        let bytes = body(&asker, request).await?;
+        let job = move |handler: &dyn ControlHandler| {
+            show(handler.handle(ask(text(&bytes, cost, cost_max)?)))
+        };
+        Ok(self.answer(&asker, job).await)
+    }
 }
 
 /// The request that shows an interface in the form in which it is sent.
@@ -286,16 +304,12 @@ pub(super) async fn difference(
     writer: Writer,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asker = writer.compiles();
-    let cost_max = api.access.configuration_cost_max(asker.caller);
-    let bytes = body(&asker, request).await?;
-    let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Diff { text: text(&bytes, cost::to_read, cost_max)? })
-    {
+    let ask = |text| Ask::Diff { text };
+    api.configured(writer, request, cost::to_read, ask, |answer| match answer {
         Answer::Difference { difference } => Ok(json(&difference)),
         other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    })
+    .await
 }
 
 /// A configuration, changed to the running state: its comments and its order stay. Nothing is changed. Only for users
@@ -313,16 +327,12 @@ pub(super) async fn saved(
     writer: Writer,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asker = writer.compiles();
-    let cost_max = api.access.configuration_cost_max(asker.caller);
-    let bytes = body(&asker, request).await?;
-    let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Saved { text: text(&bytes, cost::to_edit, cost_max)? })
-    {
+    let ask = |text| Ask::Saved { text };
+    api.configured(writer, request, cost::to_edit, ask, |answer| match answer {
         Answer::Text { text } => Ok(json(&ConfigurationText { text })),
         other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    })
+    .await
 }
 
 /// Changes the switch to a configuration. `outcome` tells whether it did.
@@ -341,18 +351,14 @@ pub(super) async fn reload(
     request: Request,
 ) -> Result<Response, Problem> {
     let Query(HowMuch { partly }) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
-    let asker = writer.compiles();
-    let cost_max = api.access.configuration_cost_max(asker.caller);
-    let bytes = body(&asker, request).await?;
-    let job = move |handler: &dyn ControlHandler| match handler
-        .handle(Ask::Reload { text: text(&bytes, cost::to_read, cost_max)?, partly })
-    {
+    let ask = move |text| Ask::Reload { text, partly };
+    api.configured(writer, request, cost::to_read, ask, |answer| match answer {
         Answer::Reloaded { difference, outcome } => {
             Ok(json(&Reloaded { difference: *difference, outcome }))
         }
         other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    })
+    .await
 }
 
 /// Has the program that is now installed take this weir's place, which then ends.
