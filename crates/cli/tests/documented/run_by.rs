@@ -48,7 +48,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     (
         "docs/guide/without-root.md",
         "",
-        "it takes Go and a user's systemd; cli/tests/stream.rs runs gvproxy with these arguments",
+        "it takes Go and a user's systemd; cli/tests/runs/stream.rs runs gvproxy with these arguments",
     ),
     ("docs/guide/xen.md", "", "they are for dom0; tests/system/src/xen does as they do"),
     ("docs/install.md", "apt-get install -y make", "the job `package` of the workflow does it"),

@@ -1,4 +1,4 @@
-//! Interfaces simulated by files, with simulated cards. `cli/tests/killed.rs` tests a real interface and a killed
+//! Interfaces simulated by files, with simulated cards. `cli/tests/kept/uplink.rs` tests a real interface and a killed
 //! weir, and the system test of an e1000e tests a driver that has `rx-usecs`.
 
 use std::path::Path;

@@ -2,31 +2,26 @@
 //! frames that are delivered again stays within its limit (`docs/design/0028-inflight.md`). `WEIR_KILLS=300` kills it
 //! more often.
 
-use std::collections::HashMap;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use weir_limits::BURST_MAX;
 use weir_testing::eventually;
-use weir_vif::{Features, Options, QueuePair, SendError, Vif, WaitFor};
-use weir_wire::{Mac, Offload};
+use weir_vif::{Features, Options, QueuePair, Vif};
+use weir_wire::Mac;
 
-const KILLS: usize = 5;
-const SLOW_PAUSE: Duration = Duration::from_micros(400);
-const SENDER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
-/// The slow guest's buffers run out all the time, so frames for it wait.
-const SLOW: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
-const FAST: Mac = Mac([0x52, 0x54, 0, 0, 0, 3]);
+use super::{
+    FAST, Received, Running, SENDER, SLOW, SLOW_PAUSE, kills, quiet, send_some,
+};
 
 /// weir, with an interface for each guest.
 struct Weir {
     config: PathBuf,
-    process: Child,
+    process: Running,
 }
 
 impl Weir {
@@ -43,59 +38,15 @@ impl Weir {
         Self { process: Self::run(&config), config }
     }
 
-    fn run(config: &Path) -> Child {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-        command.arg("run").arg(config).stdin(Stdio::null()).stdout(Stdio::null());
-        command.stderr(Stdio::null()).spawn().unwrap()
+    fn run(config: &Path) -> Running {
+        let mut command = quiet(env!("CARGO_BIN_EXE_weir"));
+        Running(command.arg("run").arg(config).stderr(Stdio::null()).spawn().unwrap())
     }
 
     /// Kills weir with SIGKILL, and starts the next one.
     fn kill(&mut self) {
-        self.process.kill().unwrap();
-        self.process.wait().unwrap();
+        self.process.kill();
         self.process = Self::run(&self.config);
-    }
-}
-
-impl Drop for Weir {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn frame(to: Mac, number: u64) -> Vec<u8> {
-    [&to.0[..], &SENDER.0, &[0x88, 0xb5], &number.to_be_bytes(), &[0; 40]].concat()
-}
-
-/// The count of each frame that a guest received.
-#[derive(Default)]
-struct Received {
-    frames: AtomicU64,
-    times: Mutex<HashMap<u64, u32>>,
-}
-
-impl Received {
-    fn receive(&self, pair: &mut QueuePair, mac: Mac, stop: &AtomicBool, pause: Duration) {
-        let mut frame = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
-            while pair.recv_into(&mut frame).is_some() {
-                if frame[..6] != mac.0 || frame[12..14] != [0x88, 0xb5] {
-                    continue;
-                }
-                let number = u64::from_be_bytes(frame[14..22].try_into().unwrap());
-                *self.times.lock().unwrap().entry(number).or_default() += 1;
-                self.frames.fetch_add(1, Ordering::Relaxed);
-                if !pause.is_zero() {
-                    std::thread::sleep(pause);
-                }
-            }
-            pair.wait(WaitFor::Receive, Duration::from_millis(2)).unwrap();
-        }
-    }
-
-    fn repeated(&self) -> u64 {
-        self.times.lock().unwrap().values().map(|times| u64::from(*times) - 1).sum()
     }
 }
 
@@ -103,19 +54,7 @@ impl Received {
 fn send(pair: &mut QueuePair, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        for _ in 0..24 {
-            let to = if number % 2 == 0 { FAST } else { SLOW };
-            match pair.send(&frame(to, number), &Offload::NONE) {
-                Ok(()) => number += 1,
-                Err(SendError::Full) => {
-                    pair.wait(WaitFor::Transmit, Duration::from_millis(2)).unwrap();
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-        pair.flush();
-        // The pause leaves the sender some frames that do not wait for the slow guest.
-        std::thread::sleep(Duration::from_micros(300));
+        send_some(pair, &mut number);
     }
     number
 }
@@ -150,9 +89,9 @@ fn survive(format: Features, kills: usize) {
             (sent, started.elapsed())
         });
         let flows = || {
-            let before = [&to_slow, &to_fast].map(|to| to.frames.load(Ordering::Relaxed));
+            let before = [&to_slow, &to_fast].map(Received::count);
             eventually("frames flow", || {
-                let now = [&to_slow, &to_fast].map(|to| to.frames.load(Ordering::Relaxed));
+                let now = [&to_slow, &to_fast].map(Received::count);
                 (now[0] > before[0] + 20 && now[1] > before[1] + 100).then_some(())
             });
         };
@@ -179,15 +118,11 @@ fn survive(format: Features, kills: usize) {
     let errors = [&slow, &fast, &sender].map(|pair| pair.stats().device_errors);
     assert_eq!(errors, [0; 3], "{format:?}: chains came back that were not in flight");
     let repeated = to_slow.repeated() + to_fast.repeated();
-    let lost = sent.div_ceil(2) - to_fast.times.lock().unwrap().len() as u64;
+    let lost = sent.div_ceil(2) - to_fast.distinct();
     println!(
         "{format:?}: {kills} kills, {sent} frames, {repeated} repeated, {lost} lost to who is fast, {waited:?}"
     );
     assert!(repeated <= (kills * BURST_MAX) as u64, "{repeated} frames came again");
-}
-
-fn kills() -> usize {
-    std::env::var("WEIR_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(KILLS)
 }
 
 #[test]

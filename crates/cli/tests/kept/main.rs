@@ -1,6 +1,10 @@
 //! A weir with a keeper that is killed repeatedly while guests exchange frames: no front end reconnects, each chain
 //! comes back once, and frames continue (`docs/design/0033-keeper.md`). `WEIR_KILLS=300` kills it more often.
 
+mod settings;
+mod uplink;
+mod without_keeper;
+
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -212,6 +216,23 @@ impl Received {
     }
 }
 
+/// Sends to both guests in turn, and then pauses.
+fn send_some(pair: &mut QueuePair, number: &mut u64) {
+    for _ in 0..24 {
+        let to = if *number % 2 == 0 { FAST } else { SLOW };
+        match pair.send(&frame(to, *number), &Offload::NONE) {
+            Ok(()) => *number += 1,
+            Err(SendError::Full) => {
+                pair.wait(WaitFor::Transmit, Duration::from_millis(2)).unwrap();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    pair.flush();
+    // The pause leaves the sender some frames that do not wait for the slow guest.
+    std::thread::sleep(Duration::from_micros(300));
+}
+
 /// Sends to both guests in turn until it is stopped; returns the number of frames. The fast guest has buffers for all
 /// frames in flight to it, so that none is dropped for lack of them.
 fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
@@ -221,19 +242,7 @@ fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
             std::thread::sleep(Duration::from_micros(100));
             continue;
         }
-        for _ in 0..24 {
-            let to = if number % 2 == 0 { FAST } else { SLOW };
-            match pair.send(&frame(to, number), &Offload::NONE) {
-                Ok(()) => number += 1,
-                Err(SendError::Full) => {
-                    pair.wait(WaitFor::Transmit, Duration::from_millis(2)).unwrap();
-                }
-                Err(error) => panic!("{error}"),
-            }
-        }
-        pair.flush();
-        // The pause leaves the sender some frames that do not wait for the slow guest.
-        std::thread::sleep(Duration::from_micros(300));
+        send_some(pair, &mut number);
     }
     number
 }

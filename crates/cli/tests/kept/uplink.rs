@@ -5,33 +5,18 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use weir_testing::eventually;
 use weir_vif::{Options, Vif};
 use weir_wire::{Mac, Offload};
 
-/// A process that is killed when this is dropped.
-struct Running(Child);
+use super::Running;
 
-impl Running {
-    fn start(program: &str, args: &[&str]) -> Self {
-        let mut command = Command::new(program);
-        command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    /// Kills the process with SIGKILL.
-    fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kill();
-    }
+fn start(program: &str, args: &[&str]) -> Running {
+    let mut command = Command::new(program);
+    command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null());
+    Running(command.spawn().unwrap())
 }
 
 /// A network namespace with the veth pair `weir0` and `host0`, and with its own `/sys`.
@@ -42,7 +27,7 @@ impl Network {
         const SETUP: &str = "mount -t sysfs sysfs /sys && ip link add weir0 type veth peer name host0 \
                              && ip link set weir0 up && ip link set host0 up && echo ready \
                              && exec sleep 600";
-        let mut holder = Running::start("unshare", &["--net", "--mount", "sh", "-c", SETUP]);
+        let mut holder = start("unshare", &["--net", "--mount", "sh", "-c", SETUP]);
         let mut line = String::new();
         BufReader::new(holder.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
@@ -52,7 +37,7 @@ impl Network {
     fn weir(&self, config: &Path) -> Running {
         let holder = self.0.0.id().to_string();
         let args = ["-t", &holder, "--net", "--mount", env!("CARGO_BIN_EXE_weir"), "run"];
-        Running::start("nsenter", &[&args[..], &[config.to_str().unwrap()]].concat())
+        start("nsenter", &[&args[..], &[config.to_str().unwrap()]].concat())
     }
 
     /// `gro_flush_timeout` and `napi_defer_hard_irqs` of `weir0`.

@@ -1,0 +1,11 @@
+//! weir's programs as a user starts them. A file is about a command, or about what several commands do with a running
+//! weir.
+
+mod bench;
+mod compile;
+mod demo;
+mod host_side;
+mod look;
+mod programs;
+mod reload;
+mod stream;
