@@ -6,7 +6,6 @@
 #![forbid(unsafe_code)]
 
 mod evpn;
-mod fdb;
 mod groups;
 mod host_traffic;
 mod idle;
@@ -157,7 +156,7 @@ const ROWS: &[Row] = &[
     Row { name: "xdp_pps_vs_tap", measure: uplink_rate::outward },
     Row { name: "uplink_pps_vs_ovs_dpdk", measure: uplink_rate::vs_ovs_dpdk },
     Row { name: "instructions_per_packet", measure: instructions_per_packet },
-    Row { name: "fdb_lookup_100k_vs_100", measure: fdb::lookups },
+    Row { name: "fdb_lookup_100k_vs_100", measure: memcpy::lookups },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "uml_tcp_vs_bridge", measure: uml_traffic::measure },

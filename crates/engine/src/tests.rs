@@ -1031,7 +1031,6 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
     assert!(workers().iter().all(|worker| *worker == workers()[0]), "{:?}", engine.moved());
 }
 
-mod contexts;
 mod filter;
 mod followed;
 mod helper;

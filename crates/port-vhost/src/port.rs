@@ -17,7 +17,7 @@ use weir_fabric::PortId;
 use weir_guestmem::Account;
 use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS};
 use weir_policy::moderation::GuestPoll;
-use weir_policy::steering::Steering;
+use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_ring::Record;
 
 use crate::allowance::Allowance;
@@ -27,10 +27,9 @@ use crate::logs::{Logs, Said};
 use crate::notify::Caller;
 use crate::queue::{Injected, Queue, Ring};
 use crate::records::Records;
-use crate::rx::{self, Placed};
-use crate::tx::{self, Sending};
-
-mod steering;
+use crate::rx::Placed;
+use crate::tx::Sending;
+use crate::{rx, tx};
 
 /// The options of a new interface.
 #[derive(Debug, Clone)]
@@ -538,5 +537,15 @@ impl VhostPort {
         let mut rx = lock(&pair.rx);
         delivered.hold_until = rx::finish(&mut rx, queue, copies, self.counters())?;
         Ok(delivered)
+    }
+}
+
+impl Receiver for VhostPort {
+    fn mark(&self, queue: usize) -> Mark {
+        self.guest.pair(queue).map_or(Mark::default(), |pair| rx::mark(&lock(&pair.rx)))
+    }
+
+    fn has_taken(&self, queue: usize, placed: u64, before: Mark) -> bool {
+        self.guest.pair(queue).is_none_or(|pair| rx::has_taken(&lock(&pair.rx), placed, before))
     }
 }

@@ -13,8 +13,7 @@
 //! | `multicast.rs` | the multicast groups of a guest |
 //! | `port.rs` | the vif as the engine sees it |
 //! | `connect.rs` | connects and releases a front end's rings and channels |
-//! | `link.rs` | a ring's way to Xen |
-//! | `failures.rs` | vifs that workers have stopped |
+//! | `link.rs` | a ring's way to Xen; vifs that workers have stopped |
 //! | `manager.rs` | the thread that follows xenstore for all vifs |
 //! | `error.rs` | reasons why a vif stopped |
 //! | `testing.rs` | a guest's driver on the simulated Xen, for tests |
@@ -67,7 +66,6 @@
 mod connect;
 mod control;
 mod error;
-mod failures;
 mod link;
 mod manager;
 mod multicast;

@@ -1,9 +1,15 @@
-//! A ring's access to Xen, and to the guest at its other end.
+//! A ring's access to Xen and to the guest at its other end, and reports of stopped vifs from workers to the thread that
+//! follows xenstore.
 
 use std::io;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
+use rustix::event::{EventfdFlags, eventfd};
+use weir_engine::lock;
 use weir_netif::BackRing;
+use weir_xen::vif::VifId;
 use weir_xen::{CopySegment, DomainId, EventChannel, Hypervisor};
 
 /// A ring's guest, and the hypervisor to reach it.
@@ -53,5 +59,35 @@ impl Link {
     /// Acknowledges an event, so that the next one is reported.
     pub(crate) fn acknowledge(&self) -> io::Result<bool> {
         self.channel.acknowledge()
+    }
+}
+
+/// Vifs that workers have stopped, and the eventfd that wakes the thread.
+pub(crate) struct Failures {
+    pub(crate) wake: OwnedFd,
+    pub(crate) stopping: AtomicBool,
+    pub(crate) reports: Mutex<Vec<(VifId, String)>>,
+}
+
+impl Failures {
+    pub(crate) fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { wake, stopping: AtomicBool::new(false), reports: Mutex::default() })
+    }
+
+    /// Reports that a guest has lost its vif.
+    pub(crate) fn report(&self, vif: VifId, reason: String) {
+        lock(&self.reports).push((vif, reason));
+        self.wake();
+    }
+
+    /// Drops unhandled reports of a vif.
+    pub(crate) fn forget(&self, vif: VifId) {
+        lock(&self.reports).retain(|(of, _)| *of != vif);
+    }
+
+    pub(crate) fn wake(&self) {
+        // A full counter means that the thread wakes anyway.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }

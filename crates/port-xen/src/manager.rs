@@ -17,7 +17,7 @@ use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{EventChannel, Hypervisor};
 
-use crate::failures::Failures;
+use crate::link::Failures;
 use crate::port::{XenOptions, XenPort};
 
 /// The switch's part.

@@ -20,7 +20,7 @@ use weir_xen::{EventChannel, Hypervisor};
 
 use crate::control::{self, Control, GuestHash};
 use crate::error::{StopReason, Stopped};
-use crate::failures::Failures;
+use crate::link::Failures;
 use crate::link::Link;
 use crate::multicast::Groups;
 use crate::rx::{RxRing, has_taken};

@@ -14,27 +14,23 @@ use crate::stats::{
 
 mod dispatch;
 mod groups;
-mod hosts;
 mod manager;
 mod overlay;
 mod placement;
-mod receiving;
 mod sharing;
-mod steering;
 mod traffic;
 
-pub use dispatch::{DispatchExplanation, MovedPair};
+pub use dispatch::{
+    DispatchExplanation, MoveExplanation, MovedPair, SteeringExplanation, SteeringQueue,
+};
 pub use groups::{GroupsExplanation, RefusalExplanation};
-pub use hosts::HostExplanation;
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
     UplinkExplanation, UplinkLayer, WishExplanation,
 };
-pub use overlay::{HostHeard, OverlayExplanation, OverlayNetworkExplanation};
+pub use overlay::{HostExplanation, HostHeard, OverlayExplanation, OverlayNetworkExplanation};
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
-pub use receiving::ReceivingExplanation;
-pub use sharing::{PortShare, SharingExplanation};
-pub use steering::{MoveExplanation, SteeringExplanation, SteeringQueue};
+pub use sharing::{PortShare, ReceivingExplanation, SharingExplanation};
 pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all};
 
 /// The answer of `weir explain`.

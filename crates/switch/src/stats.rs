@@ -19,29 +19,19 @@ use weir_engine::guest::State;
 pub use weir_engine::stats::TIME_BOUNDS_NS;
 use weir_engine::stats::TimesSummary;
 
-mod groups;
+mod fabric;
 mod guard;
 mod limits;
-mod loops;
-mod multicast;
-mod placement;
-mod queue_pairs;
-mod rings;
-mod rules;
-mod silent;
-mod stages;
+mod queues;
+mod workers;
 
-pub use groups::{ConnectionPage, ConnectionStats, GroupStats};
-pub use guard::{GuardExplanation, LeaseExplanation};
+pub use fabric::{BlockStats, LoopStats, MemberStats, MulticastStats};
+pub use guard::{
+    ConnectionPage, ConnectionStats, GroupStats, GuardExplanation, LeaseExplanation, RuleStats,
+};
 pub use limits::{Limit, Limits, descriptors, limits};
-pub use loops::{BlockStats, LoopStats};
-pub use multicast::{MemberStats, MulticastStats};
-pub use placement::PlacementStats;
-pub use queue_pairs::QueuePairNumbers;
-pub use rings::RingSizes;
-pub use rules::RuleStats;
-pub use silent::{Silence, SilentRing};
-pub use stages::StageStats;
+pub use queues::{QueuePairNumbers, RingSizes, Silence, SilentRing};
+pub use workers::{PlacementStats, StageStats};
 
 /// The number of ports that [`SwitchStats::greatest`] names.
 const GREATEST: usize = 3;

@@ -23,16 +23,14 @@
 
 mod claim;
 mod entry;
-mod moves;
 #[cfg(test)]
 mod tests;
 
-use std::array;
 use std::cmp::Reverse;
-use std::iter;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::{array, iter};
 
 use weir_limits::{
     FDB_AGE_SECS, FDB_ENTRIES_DEFAULT, FDB_ENTRIES_MAX, FDB_NETWORK_PART, NETWORKS_MAX, PORTS_MAX,
@@ -41,9 +39,8 @@ use weir_wire::Mac;
 
 use crate::port::PortId;
 use crate::vlan::Vid;
-pub use claim::Claim;
+pub use claim::{Claim, Moves};
 use entry::{Entry, Slot};
-pub use moves::Moves;
 
 /// Entries of a bucket: eight words are one cache line.
 const WAYS: usize = 8;
@@ -238,7 +235,7 @@ impl Bucket {
 struct Writer {
     /// The bucket at which the next [`Fdb::age`] begins.
     sweep_bucket: usize,
-    moves: moves::Noted,
+    moves: claim::Noted,
 }
 
 /// A function that is called at each change, by the thread that makes the change, for example a worker. It must return
@@ -275,7 +272,7 @@ impl Fdb {
             in_network: iter::repeat_with(AtomicU32::default).take(NETWORKS_MAX).collect(),
             told_behind: iter::repeat_with(AtomicU16::default).take(NETWORKS_MAX).collect(),
             bell: OnceLock::new(),
-            writer: Mutex::new(Writer { sweep_bucket: 0, moves: moves::Noted::default() }),
+            writer: Mutex::new(Writer { sweep_bucket: 0, moves: claim::Noted::default() }),
             changes: AtomicU64::new(1),
             counters: Counters::default(),
         }

@@ -18,7 +18,6 @@ mod silent;
 mod steering;
 mod together;
 mod traffic;
-mod vain;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,10 +1,33 @@
-//! Costs of the stages of a packet's path, while they are measured.
+//! Workers: how often they were moved to other CPUs, and the costs of the stages of a packet's path.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
 use utoipa::ToSchema;
-
 use weir_engine::stages::{self, Stage, StageCosts};
+
+use crate::manager::PlacementCounts;
+
+/// Counters of placement, since the switch started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PlacementStats {
+    /// Moves of a worker to other CPUs.
+    pub moves: u64,
+    /// Moves of a virtual processor to other CPUs.
+    pub vcpu_moves: u64,
+    /// Moves that the kernel refused.
+    pub refused: u64,
+}
+
+impl From<&PlacementCounts> for PlacementStats {
+    fn from(counts: &PlacementCounts) -> Self {
+        Self {
+            moves: counts.moves.get(),
+            vcpu_moves: counts.vcpu_moves.get(),
+            refused: counts.refused.get(),
+        }
+    }
+}
 
 /// Costs of the stages in one worker, see [`weir_engine::stages`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
