@@ -164,7 +164,259 @@ fn problems_show_the_line_and_what_was_expected() {
         problem("[guests]", "[realization]\nidentifiers = { count = 8, cpu = 4 }\n[guests]"),
         problem("\"guests.count\" = [1, 3]", "\"profile\" = [\"dong-2011\", \"raj\"]"),
     ];
-    insta::assert_snapshot!(problems.join("\n"));
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+      x mine.toml: unknown field `number`, expected one of `count`, `cpus`, `moderation`,
+      | `latency_budget`, `rx_usecs`, `rx_frames`, `rx_ring`, `poll`, `empty_polls`, `poll_periodic`,
+      | `hypervisor_poll`, `lro`
+        ,-[mine.toml:17:1]
+     16 | [guests]
+     17 | number = 1
+        : ^^^|^^
+        :    `-- here
+     18 | cpus = [1, 2, 3]
+        `----
+
+      x mine.toml: `250` is not a time such as "250us" (ns, us, ms, s)
+        ,-[mine.toml:20:18]
+     19 | moderation = "auto"
+     20 | latency_budget = "250"
+        :                  ^^|^^
+        :                    `-- here
+     21 | 
+        `----
+
+      x mine.toml: missing field `hold`
+        ,-[mine.toml:22:1]
+     21 | 
+     22 | [uplink]
+        : ^^^^|^^^
+        :     `-- here
+     23 | rate = "1Gbit"
+        `----
+
+      x mine.toml: unknown moderation policy `automatic`; valid names: auto, immediate, backend,
+      | frontend, two-layer, aggregate, aggregate-adaptive
+        ,-[mine.toml:19:14]
+     18 | cpus = [1, 2, 3]
+     19 | moderation = "automatic"
+        :              ^^^^^|^^^^^
+        :                   `-- here
+     20 | latency_budget = "250us"
+        `----
+
+      x mine.toml: a rate of packets is 1pps to 1000Mpps
+        ,-[mine.toml:31:11]
+     30 | to = "guests"
+     31 | traffic = { datagrams = { bytes = 500, arrivals = { poisson = "0pps" } } }
+        :           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                           `-- here
+     32 | 
+        `----
+
+      x mine.toml: unknown profile `dong`, expected one of dong-2011, guo-2009, raj-2006-device, raj-
+      | 2006-host, raj-2006-mailbox, dong-2011-10g, zhang-2010, thakur-2014, nested, big-host, two-
+      | cores
+       ,-[mine.toml:2:11]
+     1 | title = "A stream to guests"
+     2 | profile = "dong"
+       :           ^^^|^^
+       :              `-- here
+     3 | seeds = [7]
+       `----
+
+      x mine.toml: there is no `guest.count`, expected a key such as "guests.count"
+        ,-[mine.toml:33:1]
+     32 | 
+     33 | [[sweep]]
+        : ^^^^|^^^^
+        :     `-- here
+     34 | name = "guests"
+        `----
+
+      x mine.toml: guests 1: unknown field `number`, expected one of `count`, `cpus`, `moderation`,
+      | `latency_budget`, `rx_usecs`, `rx_frames`, `rx_ring`, `poll`, `empty_polls`, `poll_periodic`,
+      | `hypervisor_poll`, `lro`
+        ,-[mine.toml:33:1]
+     32 | 
+     33 | [[sweep]]
+        : ^^^^|^^^^
+        :     `-- here
+     34 | name = "guests"
+        `----
+
+      x mine.toml: `guests.count` has 1 values, expected one for each of the 2 `points`
+        ,-[mine.toml:33:1]
+     32 | 
+     33 | [[sweep]]
+        : ^^^^|^^^^
+        :     `-- here
+     34 | name = "guests"
+        `----
+
+      x mine.toml: guests 3: `guests.count` is 0, expected 1 to 1024
+        ,-[mine.toml:33:1]
+     32 | 
+     33 | [[sweep]]
+        : ^^^^|^^^^
+        :     `-- here
+     34 | name = "guests"
+        `----
+
+      x mine.toml: there is no sweep `host`, expected one of: guests
+        ,-[mine.toml:38:1]
+     37 | 
+     38 | [plot]
+        : ^^^|^^
+        :    `-- here
+     39 | x = "host"
+        `----
+
+      x mine.toml: a worker may run on CPU 9, and the host has 4
+        ,-[mine.toml:13:1]
+     12 | 
+     13 | [[worker]]
+        : ^^^^^|^^^^
+        :      `-- here
+     14 | cpus = [9]
+        `----
+
+      x mine.toml: there are more than 4096 flows of all guests
+        ,-[mine.toml:27:1]
+     26 | 
+     27 | [[load]]
+        : ^^^^|^^^
+        :     `-- here
+     28 | name = "packets"
+        `----
+
+      x mine.toml: guests 1: two points, or two sweeps, have one name
+        ,-[mine.toml:33:1]
+     32 | 
+     33 | [[sweep]]
+        : ^^^^|^^^^
+        :     `-- here
+     34 | name = "guests"
+        `----
+
+      x mine.toml: unknown variant `thread`, expected one of `tasklet`, `threads`, `rt-threads`
+       ,-[mine.toml:3:13]
+     2 | profile = "dong-2011"
+     3 | execution = "thread"
+       :             ^^^^|^^^
+       :                 `-- here
+     4 | warm_up = "1ms"
+       `----
+
+      x mine.toml: queues start on worker 1, and workers are 0 to 1 exclusive
+       ,-[mine.toml:3:16]
+     2 | profile = "dong-2011"
+     3 | first_worker = 1
+       :                |
+       :                `-- here
+     4 | warm_up = "1ms"
+       `----
+
+      x mine.toml: `worker.0.count` is 0, expected 1 to 1024
+        ,-[mine.toml:15:9]
+     14 | cpus = [0]
+     15 | count = 0
+        :         |
+        :         `-- here
+     16 | 
+        `----
+
+      x mine.toml: `uplink.count` is 5000, expected 1 to 1024
+        ,-[mine.toml:23:9]
+     22 | [uplink]
+     23 | count = 5000
+        :         ^^|^
+        :           `-- here
+     24 | rate = "1Gbit"
+        `----
+
+      x mine.toml: there is no guest 2, expected 1 to 1
+        ,-[mine.toml:31:8]
+     30 | to = "guests"
+     31 | only = [2]
+        :        ^|^
+        :         `-- here
+     32 | traffic = { datagrams = { bytes = 500, arrivals = { poisson = "20kpps" } } }
+        `----
+
+      x mine.toml: unknown variant `own`, expected `shared` or `dedicated`
+        ,-[mine.toml:17:11]
+     16 | [realization]
+     17 | workers = "own"
+        :           ^^|^^
+        :             `-- here
+     18 | [guests]
+        `----
+
+      x mine.toml: there are 3 hosts, expected 1 or 2
+        ,-[mine.toml:17:9]
+     16 | [realization]
+     17 | hosts = 3
+        :         |
+        :         `-- here
+     18 | [guests]
+        `----
+
+      x mine.toml: guest1: `hypervisor_poll_ns` is 0; it must lie between 1 and 3600000000000
+        ,-[mine.toml:16:1]
+     15 | 
+     16 | [guests]
+        : ^^^^|^^^
+        :     `-- here
+     17 | count = 1
+        `----
+
+      x mine.toml: two hosts have loads between guests only
+        ,-[mine.toml:16:1]
+     15 | 
+     16 | [realization]
+        : ^^^^^^|^^^^^^
+        :       `-- here
+     17 | hosts = 2
+        `----
+
+      x mine.toml: the realization: workers of a host is 1; it must lie between 2 and 1024
+        ,-[mine.toml:16:1]
+     15 | 
+     16 | [realization]
+        : ^^^^^^|^^^^^^
+        :       `-- here
+     17 | uplink_apart = true
+        `----
+
+      x mine.toml: the realization: `identifiers.count` is 0; it must lie between 1 and 1024
+        ,-[mine.toml:16:1]
+     15 | 
+     16 | [realization]
+        : ^^^^^^|^^^^^^
+        :       `-- here
+     17 | identifiers = { count = 0, cpu = 0 }
+        `----
+
+      x mine.toml: the interrupt controller may run on CPU 4, and the host has 4
+        ,-[mine.toml:17:15]
+     16 | [realization]
+     17 | identifiers = { count = 8, cpu = 4 }
+        :               ^^^^^^^^^^^|^^^^^^^^^^
+        :                          `-- here
+     18 | [guests]
+        `----
+
+      x mine.toml: unknown profile `raj`, expected one of dong-2011, guo-2009, raj-2006-device, raj-
+      | 2006-host, raj-2006-mailbox, dong-2011-10g, zhang-2010, thakur-2014, nested, big-host, two-
+      | cores
+        ,-[mine.toml:33:1]
+     32 | 
+     33 | [[sweep]]
+        : ^^^^|^^^^
+        :     `-- here
+     34 | name = "guests"
+        `----
+    "#);
 }
 
 /// A setting that has no effect is a mistake. A setting that has an effect at one point of a sweep is permitted.
@@ -249,7 +501,71 @@ fn claims_are_about_points_that_there_are() {
             "{ change = { from = { guests = \"1\" }, to = { guests = \"3\" }, by = 1.0, percent_max = 5.0 } }",
         ),
     ];
-    insta::assert_snapshot!(problems.join("\n"));
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+      x mine.toml: there is no point `guests 2`, expected a point of each of: guests
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { value = { at = { guests = "2" }, value = 1.0 } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^
+        :                               `-- here
+        `----
+
+      x mine.toml: expected one of `by`, `percent` and `sign`
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { change = { from = { guests = "1" }, to = { guests = "3" } } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                     `-- here
+        `----
+
+      x mine.toml: there is no point `guests 9`, expected a point of each of: guests
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { more = { from = { guests = "1" }, to = { guests = "3" }, than = { from = { guests = "1" }, to = { guests = "9" } } } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                                                  `-- here
+        `----
+
+      x mine.toml: expected some of the points of `x`, not all
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { least = { at = {}, points = ["1", "3"] } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^
+        :                            `-- here
+        `----
+
+      x mine.toml: expected `point` to be one of several points of x
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { within = { at = {}, point = "2", percent = 5.0 } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                `-- here
+        `----
+
+      x mine.toml: expected `percent` from 0 to less than 100
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { within = { at = {}, point = "1", percent = 100.0 } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                 `-- here
+        `----
+
+      x mine.toml: `at` has no effect on `x`: all of its points are compared
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { least = { at = { guests = "1" }, points = ["1"] } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                `-- here
+        `----
+
+      x mine.toml: `percent_max` has no effect: it is the most that a `sign` may come to
+        ,-[mine.toml:48:6]
+     47 | y = "cpu_percent"
+     48 | is = { change = { from = { guests = "1" }, to = { guests = "3" }, by = 1.0, percent_max = 5.0 } }
+        :      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+        :                                                    `-- here
+        `----
+    "#);
 }
 
 #[test]
@@ -277,7 +593,58 @@ fn a_cost_says_where_it_is_from() {
         problem("slices = { value = \"30ms\", source = \"a\" }"),
         problem(""),
     ];
-    insta::assert_snapshot!(problems.join("\n"));
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+      x dong-2011: expected one of `source`, `fitted` and `assumed`: where the number is from
+       ,-[dong-2011:5:9]
+     4 | # The CPUs and their scheduler.
+     5 | slice = { value = "30ms" }
+       :         ^^^^^^^^^|^^^^^^^^
+       :                  `-- here
+     6 | granularity = { value = "0ns", assumed = "Xen's credit scheduler lets who wakes up run first (boost)" }
+       `----
+
+      x dong-2011: expected one of `source`, `fitted` and `assumed`: where the number is from
+       ,-[dong-2011:5:9]
+     4 | # The CPUs and their scheduler.
+     5 | slice = { value = "30ms", source = "a", fitted = "b" }
+       :         ^^^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^^^
+       :                                `-- here
+     6 | granularity = { value = "0ns", assumed = "Xen's credit scheduler lets who wakes up run first (boost)" }
+       `----
+
+      x dong-2011: `30` is not a time such as "250us" (ns, us, ms, s)
+       ,-[dong-2011:5:19]
+     4 | # The CPUs and their scheduler.
+     5 | slice = { value = "30", source = "a" }
+       :                   ^^|^
+       :                     `-- here
+     6 | granularity = { value = "0ns", assumed = "Xen's credit scheduler lets who wakes up run first (boost)" }
+       `----
+
+      x dong-2011: unknown cost `slices`, expected one of slice, granularity, switch, llc_refill,
+      | socket_refill, smt, wakeup_latency, wakeup_latency_p90, wakeup_latency_p99, timer_late,
+      | timer_late_p90, timer_late_p99, warm, tick, tick_every, sleep, settle, timer_set, timer_fired,
+      | poll, look, deadline, burst, take, classify, place, copy_per_byte, publish, call, call_busy,
+      | uplink_interrupt, uplink_take, uplink_place, timer_missed, interrupt, interrupt_busy,
+      | guest_timer, poll_end, poll_end_busy, receive, receive_per_byte, send, send_per_byte, kick,
+      | kick_busy, far_cache, far_socket, signal, signal_far, hypervisor_timer, merge
+       ,-[dong-2011:5:1]
+     4 | # The CPUs and their scheduler.
+     5 | slices = { value = "30ms", source = "a" }
+       : ^^^|^^
+       :    `-- here
+     6 | granularity = { value = "0ns", assumed = "Xen's credit scheduler lets who wakes up run first (boost)" }
+       `----
+
+      x dong-2011: `slice` is missing
+       ,-[dong-2011:3:1]
+     2 | 
+     3 | [costs]
+       : ^^^|^^^
+       :    `-- here
+     4 | # The CPUs and their scheduler.
+       `----
+    "#);
 }
 
 fn output(name: &str, seed: u64) -> String {

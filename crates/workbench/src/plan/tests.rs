@@ -91,7 +91,65 @@ fn a_plan_says_what_to_do_why_nothing_else_and_how() {
     )
     .replace("execution = [\"tasklet\"]\n", "");
     let plan = planned(&all);
-    insta::assert_snapshot!(plan);
+    insta::assert_snapshot!(plan, @r#"
+    mine.toml: Four that send to each other
+    machine: slow; seeds 1; 1327524 events
+
+    RECOMMENDED
+    execution    tasklet
+    realization  adaptive
+    workers      1, where the kernel puts them
+    placement    off
+    CPUs         0.76 for weir, 0.39 for guests
+
+    GROUP  VMS  MBIT/S  PACKETS/S   LOST     P99  TARGET  LATE CALLS  GUEST CPUS
+    web      4    53.5      33425  0.0 %  414 us  2.0 ms      10.8 %        0.39
+
+    WORKERS  EXECUTION   REALIZATION  PLACEMENT  WEIR CPUS  GUEST CPUS  WORST P99  REJECTED, SINCE
+          1  tasklet     adaptive     static          0.76        0.39     414 us  as much CPU and as many workers, and further from the defaults
+          2  tasklet     adaptive     off             0.76        0.39     414 us  as much CPU, and 1 worker more
+          2  tasklet     adaptive     static          0.76        0.39     414 us  as much CPU, and 1 worker more
+          2  tasklet     shared       off             0.79        0.37     310 us  as much CPU, and 1 worker more
+          2  tasklet     shared       static          0.79        0.37     310 us  as much CPU, and 1 worker more
+          5  threads     -            static          0.81        0.38     287 us  0.04 CPUs more
+          5  threads     -            off             0.82        0.38     282 us  0.05 CPUs more
+          5  rt-threads  -            off             0.82        0.38     282 us  0.05 CPUs more
+          5  rt-threads  -            static          0.81        0.38     283 us  0.05 CPUs more
+          1  tasklet     dedicated    off             1.00        0.35     349 us  0.19 CPUs more
+          1  tasklet     dedicated    static          1.00        0.35     349 us  0.19 CPUs more
+          2  tasklet     dedicated    static          2.00        0.32     274 us  1.17 CPUs more
+          2  tasklet     dedicated    off             2.00        0.32     274 us  1.17 CPUs more
+
+    not played: 3 to 5 workers, since the work is 0.8 CPUs, even with a wake-up and an interrupt for each packet, and for twice of that all are played
+    not played: 1 worker, shared, since it is the same as adaptive
+
+    weir.toml:
+
+    [switch]
+    execution = "tasklet"
+    realization = "adaptive"
+    workers = 1
+
+    [uplink.lan]
+    kind = "af_packet"
+    name = "eth0"
+
+    [vif.web-1]
+    latency_budget = "250us"
+    moderation = "auto"
+
+    [vif.web-2]
+    latency_budget = "250us"
+    moderation = "auto"
+
+    [vif.web-3]
+    latency_budget = "250us"
+    moderation = "auto"
+
+    [vif.web-4]
+    latency_budget = "250us"
+    moderation = "auto"
+    "#);
     let again = planned(&all);
     assert_eq!(plan.to_string(), again.to_string());
     let json = |plan| serde_json::to_string(plan).unwrap();
@@ -357,7 +415,279 @@ fn problems_show_the_line_and_what_was_expected() {
             .unwrap_err(),
         ),
     ];
-    insta::assert_snapshot!(problems.join("\n"));
+    insta::assert_snapshot!(problems.join("\n"), @r#"
+      x mine.toml: unknown field `number`, expected one of `count`, `cpus`, `busy_vcpus`,
+      | `latency_budget`, `moderation`, `rx_ring`, `p99`, `load`
+        ,-[mine.toml:23:1]
+     22 | [group.web]
+     23 | number = 4
+        : ^^^|^^
+        :    `-- here
+     24 | p99 = "2ms"
+        `----
+
+      x mine.toml: unknown profile `fast`, expected a .toml file or one of dong-2011, guo-2009, raj-
+      | 2006-device, raj-2006-host, raj-2006-mailbox, dong-2011-10g, zhang-2010, thakur-2014, nested,
+      | big-host, two-cores
+       ,-[mine.toml:2:11]
+     1 | title = "Four that send to each other"
+     2 | profile = "fast"
+       :           ^^^|^^
+       :              `-- here
+     3 | start = "1ms"
+       `----
+
+      x mine.toml: missing field `topology`
+       ,-[mine.toml:1:1]
+     1 | title = "Four that send to each other"
+       : ^
+       : `-- here
+     2 | profile = "slow"
+       `----
+
+      x mine.toml: invalid value: string "that", expected "this", or a table with `sockets`,
+      | `llcs_per_socket`, `cores_per_llc` and `threads_per_core`
+       ,-[mine.toml:1:12]
+     1 | topology = "that"
+       :            ^^^|^^
+       :               `-- here
+     2 | title = "Four that send to each other"
+       `----
+
+      x mine.toml: the host has no CPUs, or more than 1024
+       ,-[mine.toml:7:1]
+     6 | 
+     7 | [topology]
+       : ^^^^^|^^^^
+       :      `-- here
+     8 | sockets = 0
+       `----
+
+      x mine.toml: `count` is 0, expected 1 to 1024 for all ports together
+        ,-[mine.toml:23:9]
+     22 | [group.web]
+     23 | count = 0
+        :         |
+        :         `-- here
+     24 | p99 = "2ms"
+        `----
+
+      x mine.toml: there is no CPU 6; the host has 6
+        ,-[mine.toml:24:8]
+     23 | count = 4
+     24 | cpus = [6]
+        :        ^|^
+        :         `-- here
+     25 | p99 = "2ms"
+        `----
+
+      x mine.toml: `2s` is longer than the longest latency budget, 1s
+        ,-[mine.toml:24:18]
+     23 | count = 4
+     24 | latency_budget = "2s"
+        :                  ^^|^
+        :                    `-- here
+     25 | p99 = "2ms"
+        `----
+
+      x mine.toml: expected at most 1024 busy vCPUs of all VMs
+        ,-[mine.toml:24:14]
+     23 | count = 4
+     24 | busy_vcpus = 1000
+        :              ^^|^
+        :                `-- here
+     25 | p99 = "2ms"
+        `----
+
+      x mine.toml: web-1: `rx_ring` is 1; it must lie between 2 and 32768
+        ,-[mine.toml:22:1]
+     21 | 
+     22 | [group.web]
+        : ^^^^^|^^^^^
+        :      `-- here
+     23 | count = 4
+        `----
+
+      x mine.toml: `2` is not a time such as "250us" (ns, us, ms, s)
+        ,-[mine.toml:24:7]
+     23 | count = 4
+     24 | p99 = "2"
+        :       ^|^
+        :        `-- here
+     25 | 
+        `----
+
+      x mine.toml: there is no group `db`, expected `uplink` or one of web
+        ,-[mine.toml:26:1]
+     25 | 
+     26 | [[group.web.load]]
+        : ^^^^^^^^^|^^^^^^^^
+        :          `-- here
+     27 | to = "db"
+        `----
+
+      x mine.toml: expected `from` or `to`: the uplink, or a group
+        ,-[mine.toml:26:1]
+     25 | 
+     26 | [[group.web.load]]
+        : ^^^^^^^^^|^^^^^^^^
+        :          `-- here
+     27 | to = "web"
+        `----
+
+      x mine.toml: `web` has no other VM, expected `count` above 1 or another group
+        ,-[mine.toml:25:1]
+     24 | 
+     25 | [[group.web.load]]
+        : ^^^^^^^^^|^^^^^^^^
+        :          `-- here
+     26 | to = "web"
+        `----
+
+      x mine.toml: `8000` is not a rate such as "80kpps" (pps, kpps, Mpps) or "2Gbit" (bit, Kbit,
+      | Mbit, Gbit)
+        ,-[mine.toml:28:51]
+     27 | to = "web"
+     28 | traffic = { datagrams = { bytes = 200, arrivals = { poisson = "8000" } } }
+        :                                                   ^^^^^^^^^^|^^^^^^^^^
+        :                                                             `-- here
+        `----
+
+      x mine.toml: datagrams have to come through all; expected `at_least` for streams and requests
+        ,-[mine.toml:26:1]
+     25 | 
+     26 | [[group.web.load]]
+        : ^^^^^^^^^|^^^^^^^^
+        :          `-- here
+     27 | to = "web"
+        `----
+
+      x mine.toml: there are more than 4096 flows of all VMs
+        ,-[mine.toml:26:1]
+     25 | 
+     26 | [[group.web.load]]
+        : ^^^^^^^^^|^^^^^^^^
+        :          `-- here
+     27 | to = "web"
+        `----
+
+      x mine.toml: there is no uplink, expected an `[uplink.NAME]`
+        ,-[mine.toml:24:1]
+     23 | 
+     24 | [[group.web.load]]
+        : ^^^^^^^^^|^^^^^^^^
+        :          `-- here
+     25 | to = "uplink"
+        `----
+
+      x mine.toml: a group cannot be called `uplink`
+        ,-[mine.toml:22:1]
+     21 | 
+     22 | [group.uplink]
+        : ^^^^^^^|^^^^^^
+        :        `-- here
+     23 | count = 4
+        `----
+
+      x mine.toml: `Web` cannot be the name of a port
+        ,-[mine.toml:22:1]
+     21 | 
+     22 | [group.Web]
+        : ^^^^^|^^^^^
+        :      `-- here
+     23 | count = 4
+        `----
+
+      x mine.toml: `web.a` has a dot in it, expected a name out of a-z, 0-9, - and _
+        ,-[mine.toml:22:2]
+     21 | 
+     22 | [group."web.a"]
+        :  ^^|^^
+        :    `-- here
+     23 | count = 4
+        `----
+
+      x mine.toml: `a-name-that-is-as-long-as-it-may-b` cannot be the name of a port
+        ,-[mine.toml:22:1]
+     21 | 
+     22 | [group.a-name-that-is-as-long-as-it-may-b]
+        : ^^^^^^^^^^^^^^^^^^^^^|^^^^^^^^^^^^^^^^^^^^
+        :                      `-- here
+     23 | count = 4
+        `----
+
+      x mine.toml: there are two ports called `web-3`
+        ,-[mine.toml:22:1]
+     21 | 
+     22 | [group.web]
+        : ^^^^^|^^^^^
+        :      `-- here
+     23 | count = 4
+        `----
+
+      x mine.toml: another uplink has the interface `eth0`
+        ,-[mine.toml:18:1]
+     17 | 
+     18 | [uplink.wan]
+        : ^^^^^^|^^^^^
+        :       `-- here
+     19 | rate = "1Gbit"
+        `----
+
+      x mine.toml: `an-interface-of-linux` cannot be the name of a network interface
+        ,-[mine.toml:20:13]
+     19 | rate = "1Gbit"
+     20 | interface = "an-interface-of-linux"
+        :             ^^^^^^^^^^^|^^^^^^^^^^^
+        :                        `-- here
+     21 | 
+        `----
+
+      x mine.toml: `execution` is empty, expected at least one value
+        ,-[mine.toml:14:13]
+     13 | [limits]
+     14 | execution = []
+        :             ^|
+        :              `-- here
+     15 | realization = ["shared"]
+        `----
+
+      x mine.toml: `tasklets` is not one of `tasklet`, `threads`, `rt-threads`
+        ,-[mine.toml:14:13]
+     13 | [limits]
+     14 | execution = ["tasklets"]
+        :             ^^^^^^|^^^^^
+        :                   `-- here
+     15 | realization = ["shared"]
+        `----
+
+      x mine.toml: `cpus` is 0, expected at least one for weir
+        ,-[mine.toml:14:8]
+     13 | [limits]
+     14 | cpus = 0
+        :        |
+        :        `-- here
+     15 | execution = ["tasklet"]
+        `----
+
+      x mine.toml: the run: `run_ns` is 0; it must lie between 1 and 3600000000000
+       ,-[mine.toml:5:7]
+     4 | warm_up = "200ms"
+     5 | run = "0ms"
+       :       ^^|^^
+       :         `-- here
+     6 | 
+       `----
+
+      x mine.toml: the datagrams in by `lan` are 51.2 Mbit/s, and its `rate` is 1.0 Mbit/s
+        ,-[mine.toml:18:1]
+     17 | 
+     18 | [uplink.lan]
+        : ^^^^^^|^^^^^
+        :       `-- here
+     19 | rate = "1Mbit"
+        `----
+    "#);
 }
 
 #[test]

@@ -208,7 +208,51 @@ fn what_is_neither_x_nor_series_has_plots_of_its_own() {
 fn a_plot_as_svg() {
     let experiment = experiment();
     let charts = chart::all(&experiment, &outcome(&experiment));
-    insta::assert_snapshot!(svg::inline(&charts[0]));
+    insta::assert_snapshot!(svg::inline(&charts[0]), @r#"
+    <svg class="plot" viewBox="0 0 480 358" role="img" aria-labelledby="small-cpu_percent-title small-cpu_percent-desc">
+    <title id="small-cpu_percent-title">CPU (%)</title>
+    <desc id="small-cpu_percent-desc">By guests (1, 2, 3): at &lt;once&gt;, held. Paper, held: 20.0 (Fig. 1: 1 guest &lt;held&gt;). Paper, held: 27.0 from ours (Fig. 1: 3 guests gain a tenth). Paper, held: least (Fig. 2: least at 1, then 2). Paper, held: number 2 from the least (Fig. 2: least at 1, then 2).</desc>
+    <rect class="page" width="480" height="358" rx="8"/>
+    <text class="title" x="14" y="22">CPU (%)</text>
+    <path class="line s0" d="M14.0 40.0h32"/><circle class="dot s0" cx="30.0" cy="40.0" r="4"/><text x="52.0" y="44.0">at &lt;once&gt;</text>
+    <path class="line s1" d="M123.0 40.0h32"/><path class="dot s1" d="M135.0 36.0h8v8h-8z"/><text x="161.0" y="44.0">held</text>
+    <path class="whisker" d="M212.0 34.0h6M215.0 34.0V46.0M212.0 46.0h6"/><text x="237.0" y="44.0">least to most of 2 seeds</text>
+    <path class="halo" d="M25.5 55.5l9 9m0 -9l-9 9"/><path class="measured" d="M25.5 55.5l9 9m0 -9l-9 9"/><text x="52.0" y="64.0">measured</text>
+    <path class="halo" d="M138.9 53.5l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/><path class="stated any" d="M138.9 53.5l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/><text x="160.9" y="64.0">paper</text>
+    <path class="halo" d="M222.0 53.5l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/><path class="derived any" d="M222.0 53.5l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/><text x="244.0" y="64.0">paper's change, from our start</text>
+    <circle class="ring" cx="30.0" cy="80.0" r="7.5"/><text x="52.0" y="84.0">paper: least</text>
+    <circle class="ring next" cx="152.0" cy="80.0" r="7.5"/><text x="174.0" y="84.0">paper: next least</text>
+    <path class="grid" d="M33.2 314.0H466"/><text class="small" x="27.2" y="318.0" text-anchor="end">0</text>
+    <path class="grid" d="M33.2 252.4H466"/><text class="small" x="27.2" y="256.4" text-anchor="end">20</text>
+    <path class="grid" d="M33.2 190.8H466"/><text class="small" x="27.2" y="194.8" text-anchor="end">40</text>
+    <path class="grid" d="M33.2 129.3H466"/><text class="small" x="27.2" y="133.3" text-anchor="end">60</text>
+    <path class="axis" d="M33.2 314.0H466"/>
+    <text class="small" x="49.2" y="330.0" text-anchor="middle">1</text>
+    <text class="small" x="249.6" y="330.0" text-anchor="middle">2</text>
+    <text class="small" x="450.0" y="330.0" text-anchor="middle">3</text>
+    <path class="line s0" d="M49.2 283.2L249.6 252.4L450.0 221.6"/>
+    <path class="whisker" d="M46.2 280.1h6M49.2 280.1V286.3M46.2 286.3h6"/>
+    <circle class="dot s0" cx="49.2" cy="283.2" r="4"/>
+    <path class="whisker" d="M246.6 249.3h6M249.6 249.3V255.5M246.6 255.5h6"/>
+    <circle class="dot s0" cx="249.6" cy="252.4" r="4"/>
+    <path class="whisker" d="M447.0 218.5h6M450.0 218.5V224.7M447.0 224.7h6"/>
+    <circle class="dot s0" cx="450.0" cy="221.6" r="4"/>
+    <path class="line s1" d="M49.2 190.8L249.6 160.0L450.0 129.3"/>
+    <path class="whisker" d="M46.2 187.8h6M49.2 187.8V193.9M46.2 193.9h6"/>
+    <path class="dot s1" d="M45.2 186.8h8v8h-8z"/>
+    <path class="whisker" d="M246.6 157.0h6M249.6 157.0V163.1M246.6 163.1h6"/>
+    <path class="dot s1" d="M245.6 156.0h8v8h-8z"/>
+    <path class="whisker" d="M447.0 126.2h6M450.0 126.2V132.3M447.0 132.3h6"/>
+    <path class="dot s1" d="M446.0 125.3h8v8h-8z"/>
+    <path class="measured" d="M447.0 190.8h6M450.0 190.8V237.0M447.0 237.0h6"/>
+    <path class="halo" d="M445.5 217.1l9 9m0 -9l-9 9"/><path class="measured" d="M445.5 217.1l9 9m0 -9l-9 9"/>
+    <g><title>Fig. 1: 1 guest &lt;held&gt;</title><path class="link s1" d="M49.2 190.8L59.2 252.4"/><path class="halo" d="M59.2 245.9l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/><path class="stated s1" d="M59.2 245.9l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/></g>
+    <g><title>Fig. 1: 3 guests gain a tenth</title><path class="link s1" d="M450.0 129.3L460.0 230.9"/><path class="halo" d="M460.0 224.4l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/><path class="derived s1" d="M460.0 224.4l6.5 6.5l-6.5 6.5l-6.5 -6.5z"/></g>
+    <g><title>Fig. 2: least at 1, then 2</title><circle class="ring" cx="49.2" cy="190.8" r="7.5"/></g>
+    <g><title>Fig. 2: least at 1, then 2</title><circle class="ring next" cx="249.6" cy="160.0" r="7.5"/></g>
+    <text class="small" x="249.6" y="347.0" text-anchor="middle">guests</text>
+    </svg>
+    "#);
 }
 
 #[test]
@@ -252,7 +296,77 @@ fn the_same_as_markdown() {
     assert!(files[0].1.replace("[small](small.md)", "small").starts_with(same), "{same}");
     assert!(digests.contains("| 0000000000000007 | "), "{digests}");
     let page = files[3].1.split("## What things cost").next().unwrap();
-    insta::assert_snapshot!(format!("{}\n----\n{page}", files[0].1));
+    insta::assert_snapshot!(format!("{}\n----\n{page}", files[0].1), @r#"
+    # What the papers say, and what comes out here
+
+    Written by `weir lab report`, in virtual time.
+
+    ## Figures
+
+    - Nobody \| 2099: of 3 figures 1 reproduced, 1 direction only, 1 not
+    - **All: of 3 figures 1 reproduced, 1 direction only, 1 not**
+
+    | paper | figure | verdict | claims reproduced | why not |
+    |---|---|---|---|---|
+    | Nobody \| 2099 | Fig. 1 | ≈ direction only | 0 of 2 | 1 guest \<held\>: it is \<not\>. 3 guests gain a tenth: so it is |
+    | Nobody \| 2099 | Fig. 2 | ✓ reproduced | 1 of 1 |  |
+    | Nobody \| 2099 | Fig. 3 | ✗ not | 0 of 1 | fewer calls: so it is |
+
+    ## Claims
+
+    Of 4 claims: **1 reproduced, 2 direction only, 1 not**.
+
+    | experiment | figure | says | used to | paper | here | verdict | why not |
+    |---|---|---|---|---|---|---|---|
+    | [small](small.md) | Fig. 1 | 1 guest \<held\> | fit | 20.0 | 40.0 | ≈ direction only | it is \<not\> |
+    | [small](small.md) | Fig. 1 | 3 guests gain a tenth | predict | x 0.90 | x 2.00 | ≈ direction only | so it is |
+    | [small](small.md) | Fig. 2 | least at 1, then 2 | predict | 1 \< 2 | 1 \< 2 | ✓ reproduced |  |
+    | [small](small.md) | Fig. 3 | fewer calls | predict | down | +100.0 % | ✗ not | so it is |
+
+    - [Streams \& \<b\>guests\</b\>](small.md)
+
+    ----
+    # Streams \& \<b\>guests\</b\>
+
+    Nobody \| 2099. `a/small.toml`, on a \<host\>; seeds 1, 2; 7 events. Written by `weir lab report`.
+
+    | figure | says | where | used to | paper | here | verdict | why not |
+    |---|---|---|---|---|---|---|---|
+    | Fig. 1 | 1 guest \<held\> | page "1" | fit | 20.0 | 40.0 | ≈ direction only | it is \<not\> |
+    | Fig. 1 | 3 guests gain a tenth | page 1 | predict | x 0.90 | x 2.00 | ≈ direction only | so it is |
+    | Fig. 2 | least at 1, then 2 | page 1 | predict | 1 \< 2 | 1 \< 2 | ✓ reproduced |  |
+    | Fig. 3 | fewer calls | page 1 | predict | down | +100.0 % | ✗ not | so it is |
+
+    ## CPU (%)
+
+    ![CPU (%)](small-cpu_percent.svg)
+
+    <details><summary>Numbers</summary>
+
+    | guests | at \<once\> | held | held, measured | paper |
+    |---|---|---|---|---|
+    | 1 | 10.0 (9.0 to 11.0) | 40.0 (39.0 to 41.0) | - | held: 20.0 (Fig. 1: 1 guest \<held\>); held: least (Fig. 2: least at 1, then 2) |
+    | 2 | 20.0 (19.0 to 21.0) | 50.0 (49.0 to 51.0) | - | held: number 2 from the least (Fig. 2: least at 1, then 2) |
+    | 3 | 30.0 (29.0 to 31.0) | 60.0 (59.0 to 61.0) | 30.0 (25.0 to 40.0) | held: 27.0 from ours (Fig. 1: 3 guests gain a tenth) |
+
+    </details>
+
+    ## Calls/s
+
+    ![Calls/s](small-calls_per_s.svg)
+
+    <details><summary>Numbers</summary>
+
+    | guests | at \<once\> | held | paper |
+    |---|---|---|---|
+    | 1 | 10.0 (9.0 to 11.0) | 40.0 (39.0 to 41.0) |  |
+    | 2 | 20.0 (19.0 to 21.0) | 50.0 (49.0 to 51.0) |  |
+    | 3 | 30.0 (29.0 to 31.0) | 60.0 (59.0 to 61.0) | held: down (Fig. 3: fewer calls) |
+
+    </details>
+
+    Measured: two cores \& a \<watch\>
+    "#);
 }
 
 #[test]
