@@ -16,7 +16,14 @@ mod memcpy;
 mod other_load;
 mod overlay;
 mod packet_rate;
-mod peers;
+mod peers {
+    //! The switches that weir is compared with. Each measurement starts a new one.
+
+    pub mod ovs_dpdk;
+    pub mod passt;
+    pub mod tap_bridge;
+    pub mod testpmd_vhost;
+}
 mod relay;
 mod request_response;
 mod routes;

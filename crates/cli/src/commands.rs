@@ -34,7 +34,6 @@ use crate::vm_args::VmOptions;
 mod capture;
 mod doctor;
 mod filter;
-mod group;
 mod outcome;
 mod reload;
 mod save;
@@ -45,8 +44,7 @@ mod trace;
 
 pub use capture::capture;
 pub use doctor::doctor;
-pub use filter::filter;
-pub use group::group;
+pub use filter::{filter, group};
 pub use outcome::CommandError;
 use outcome::{write_as, write_json};
 pub use reload::{diff, reload, upgrade};

@@ -1,6 +1,10 @@
-//! weir's own memory in the shape of a guest's: uplinks read frames into it.
+//! weir's own memory in the shape of a guest's: uplinks read frames into it, from file descriptors.
+//!
+//! The kernel takes addresses, so no reference into guest memory is needed, unlike with `std`'s `IoSliceMut`.
 
 use std::cell::UnsafeCell;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use crate::slice::Slice;
@@ -42,4 +46,11 @@ impl HostBuffer {
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
+}
+
+/// Reads once into `into`. Returns the number of bytes.
+pub fn read(fd: BorrowedFd<'_>, into: &Slice<'_>) -> io::Result<usize> {
+    // SAFETY: the slice is memory that is writable during the call.
+    let read = unsafe { libc::read(fd.as_raw_fd(), into.as_ptr().cast(), into.len()) };
+    usize::try_from(read).map_err(|_| io::Error::last_os_error())
 }

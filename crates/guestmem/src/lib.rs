@@ -17,7 +17,6 @@
 //! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that migrates |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
-//! | `io.rs` | `read` from a file descriptor into a slice |
 //! | `datagrams.rs` | [`Outbox`], [`receive_messages`]: many messages at once to and from slices, with UDP GSO and GRO |
 //! | `host.rs` | [`HostBuffer`]: weir's own memory, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
@@ -30,7 +29,6 @@ mod datagrams;
 mod fault;
 mod file;
 mod host;
-mod io;
 mod log;
 mod mapping;
 #[cfg(loom)]
@@ -53,8 +51,7 @@ pub use datagrams::{
     Arrival, Batch, Outbox, PeerAddress, Received, Sent, receive_datagrams, receive_messages,
 };
 pub use fault::fault_count;
-pub use host::HostBuffer;
-pub use io::read;
+pub use host::{HostBuffer, read};
 pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
 pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;

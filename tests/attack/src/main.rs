@@ -16,7 +16,16 @@ mod l2;
 mod log_text;
 mod logs;
 mod looks;
-mod measure;
+mod measure {
+    //! Effects of an attack on weir and its other guests.
+
+    pub mod attacker;
+    pub mod report;
+    pub mod stand_in;
+    pub mod switch;
+    pub mod trial;
+    pub mod victims;
+}
 mod memory;
 mod mirrors;
 mod multicast;

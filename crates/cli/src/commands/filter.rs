@@ -1,15 +1,17 @@
-//! `weir filter`: the frames that a port of the running switch may send and receive.
+//! `weir filter`: the frames that a port of the running switch may send and receive. `weir group`: which connections
+//! guests may open.
 
 use std::io::Write;
 
 use weir_api::Client;
-use weir_config::Defaults;
+use weir_config::{Defaults, PortName};
+use weir_switch::stats::{GroupStats, PortStats, SwitchStats};
 use weir_text::count;
 
 use super::save::also;
 use super::status::only;
 use super::{CommandError, write_json};
-use crate::args::FilterCommand;
+use crate::args::{FilterCommand, GroupCommand};
 use crate::show;
 
 /// `weir filter`
@@ -46,6 +48,111 @@ pub fn filter(
                 table => write!(out, "{table}")?,
             }
         }
+    }
+    Ok(())
+}
+
+/// `weir group`
+///
+/// # Errors
+/// [`CommandError::Client`], [`CommandError::NoSuchGroup`].
+pub fn group(
+    command: &GroupCommand,
+    defaults: &Defaults,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut client = Client::connect(defaults.control.as_path())?;
+    let stats = match command {
+        GroupCommand::Connections { name: Some(name), json } => {
+            return connections(&mut client, name, *json, out);
+        }
+        GroupCommand::Flush { of } => {
+            if let Some(note) = client.flush(of.as_ref())? {
+                writeln!(out, "{note}")?;
+            }
+            return Ok(());
+        }
+        _ => client.stats()?,
+    };
+    match command {
+        GroupCommand::Connections { name: Some(_), .. } | GroupCommand::Flush { .. } => {}
+        GroupCommand::Connections { name: None, json } => {
+            let is_in_groups = |port: &&PortStats| port.limits.contains_key("connections");
+            for port in stats.ports.iter().filter(is_in_groups) {
+                connections(&mut client, &port.name, *json, out)?;
+            }
+        }
+        GroupCommand::List { json: true } => write_json(out, &stats.groups)?,
+        GroupCommand::List { json: false } if stats.groups.is_empty() => {
+            writeln!(out, "no groups")?;
+        }
+        GroupCommand::List { json: false } => {
+            for group in &stats.groups {
+                let (rules, vifs) =
+                    (count(group.rules.len(), "rule"), count(group.vifs.len(), "interface"));
+                writeln!(out, "{}: {}, {rules}, {vifs}", group.name, defaults_of(group))?;
+            }
+        }
+        GroupCommand::Show { name } => {
+            let group = stats.groups.iter().find(|group| group.name == name.as_str());
+            let group =
+                group.ok_or_else(|| CommandError::NoSuchGroup { name: name.to_string() })?;
+            show(group, &stats, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lists the connections of an interface, as many at once as an answer has.
+fn connections(
+    client: &mut Client,
+    name: &PortName,
+    json: bool,
+    out: &mut dyn Write,
+) -> Result<(), CommandError> {
+    let mut from = Some(0);
+    while let Some(at) = from {
+        let page = client.connections(name, at)?;
+        from = page.next;
+        if json {
+            let line = serde_json::to_string(&page).map_err(std::io::Error::from)?;
+            writeln!(out, "{line}")?;
+            continue;
+        }
+        for it in &page.connections {
+            let vlan = it.vlan.map_or_else(String::new, |vlan| format!(", VLAN {vlan}"));
+            let id = it.identifier.map_or_else(String::new, |id| format!(" id {id}"));
+            writeln!(
+                out,
+                "{name}: {} {} {}{id} {} {}, idle {} s{vlan}",
+                it.opened,
+                it.protocol,
+                it.own,
+                it.peer,
+                it.state,
+                it.idle_ms / 1000
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn defaults_of(group: &GroupStats) -> String {
+    let log = if group.log { ", refusals logged" } else { "" };
+    format!("in {}, out {}{log}", group.default_in, group.default_out)
+}
+
+fn show(group: &GroupStats, stats: &SwitchStats, out: &mut dyn Write) -> std::io::Result<()> {
+    writeln!(out, "{}: {}", group.name, defaults_of(group))?;
+    for (number, rule) in (1..).zip(&group.rules) {
+        writeln!(out, "  rule {number}: {rule}")?;
+    }
+    for vif in &group.vifs {
+        let port = stats.ports.iter().find(|port| port.name == *vif);
+        let connections = port.and_then(|port| port.limits.get("connections"));
+        let connections = connections.map_or(0, |limit| limit.used);
+        let connections = count(usize::try_from(connections).unwrap_or(usize::MAX), "connection");
+        writeln!(out, "  {vif}: {connections}")?;
     }
     Ok(())
 }
