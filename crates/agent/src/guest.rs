@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use weir_limits::{AGENT_INTERFACES_MAX, AGENT_PROC_BYTES_MAX};
 use weir_wire::Mac;
 
-use crate::cpu;
 use crate::interrupts::{Device, queue_interrupts};
 use crate::protocol::{Interface, Text};
+use crate::report;
 use crate::report::{Counts, Sample};
 
 /// File in `/sys/class/net/IF` with the number of empty polls before interrupts are turned on
@@ -96,7 +96,7 @@ impl Guest {
     pub(crate) fn sample(&self, interfaces: &[Nic], now_ns: u64) -> Result<Sample, FileError> {
         let path = self.root.join("proc/stat");
         let ticks = rustix::param::clock_ticks_per_second();
-        let cpu_ns = cpu::kernel_ns(&read(&path)?, ticks).ok_or_else(|| FileError {
+        let cpu_ns = report::kernel_ns(&read(&path)?, ticks).ok_or_else(|| FileError {
             path,
             source: io::Error::other("no line with the times of all CPUs"),
         })?;

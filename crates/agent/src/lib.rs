@@ -11,7 +11,7 @@
 //! | `lines.rs`, `channel.rs` | lines of bounded length, both ways, over any stream |
 //! | `session.rs` | the agent's state machine; pure, in virtual time |
 //! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps the original ones |
-//! | `guest.rs`, `interrupts.rs`, `cpu.rs` | readers of the guest's `/sys` and `/proc` |
+//! | `guest.rs`, `interrupts.rs` | readers of the guest's `/sys` and `/proc` |
 //! | `report.rs`, `cost.rs` | counts of an interval, and the cost of an interrupt |
 //! | `port.rs` | the port to the host |
 //! | `agent.rs`, `once.rs`, `args.rs` | the program |
@@ -24,7 +24,6 @@ pub mod agent;
 pub mod args;
 mod channel;
 mod cost;
-mod cpu;
 mod deferral;
 #[cfg(test)]
 #[path = "../tests/fake_guest/mod.rs"]

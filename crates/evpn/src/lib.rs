@@ -10,8 +10,7 @@
 //! | `watch.rs` | [`Watch`]: zebra's entries, from the kernel |
 //! | `table.rs` | [`Table`]: the stations behind other hosts, from these entries; pure |
 //! | `neighbours.rs` | the IP addresses of stations behind other hosts; pure |
-//! | `presence.rs` | [`Presence`]: the presence of FRR, and the entries that stay without it; pure |
-//! | `resync.rs` | [`Resync`]: when a zebra that was restarted alone must learn everything again; pure |
+//! | `presence.rs` | [`Presence`], [`Resync`]: FRR is there or not; a zebra that was restarted alone; pure |
 //! | `version.rs` | [`FrrVersion`]: the version of FRR |
 //! | `links.rs` | [`Links`]: the interfaces that have a carrier, for bonds of uplinks |
 //! | `socket.rs` | rtnetlink |
@@ -27,7 +26,6 @@ mod links;
 mod neighbours;
 mod objects;
 mod presence;
-mod resync;
 mod socket;
 mod table;
 mod version;
@@ -38,8 +36,7 @@ pub use claims::{Claims, Judged};
 pub use error::EvpnError;
 pub use links::Links;
 pub use objects::{Devices, Objects, bridge_name, tap_name, vxlan_name};
-pub use presence::Presence;
-pub use resync::{QUESTION, Resync};
+pub use presence::{Presence, QUESTION, Resync};
 pub use table::{Dirty, Noted, Remote, Table};
 pub use version::{FRR_OVER_IPV6, FrrVersion};
 pub use watch::Watch;

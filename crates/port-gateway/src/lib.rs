@@ -14,7 +14,7 @@
 //! | `forward.rs` | the thread that asks the resolver |
 //! | `leases.rs` | `Leases`: each address, its client and its end |
 //! | `store.rs` | [`Store`]: the file in which leases outlive weir |
-//! | `advert.rs` | router advertisements |
+//! | `advert.rs` | router advertisements, and queries for multicast groups |
 //! | `frame.rs` | headers around an answer |
 //! | `testing.rs` | answers at once, without a thread, for the fuzz target |
 //!
@@ -29,7 +29,6 @@
 
 mod advert;
 mod answer;
-mod asking;
 mod desk;
 mod dhcp;
 mod dhcp6;

@@ -16,9 +16,8 @@ use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::IPV6_HEADER_LEN;
 use weir_wire::{Layers, Mac, Network};
 
-use crate::advert::{advertisement, link_local};
+use crate::advert::{advertisement, link_local, query, source};
 use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
-use crate::asking::{query, source};
 use crate::desk::{Arrival, Desk, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
 use crate::dhcp6;
