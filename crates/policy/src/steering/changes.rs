@@ -59,7 +59,8 @@ impl Change {
 /// All pending changes of one interface.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    slots: [Option<Change>; STEERING_CHANGES_MAX],
+    /// `STEERING_CHANGES_MAX` at most. Most interfaces have one queue and never a change.
+    slots: Vec<Option<Change>>,
     /// Number of times that all changes were dropped. Slots of a visit from an earlier era are invalid.
     era: u32,
     /// The receiver's own table, if it gave one: the targets of entries.
@@ -99,7 +100,7 @@ impl Changes {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.slots.iter().all(Option::is_some)
+        self.slots.len() == STEERING_CHANGES_MAX && self.slots.iter().all(Option::is_some)
     }
 
     /// Makes a change pending, if there is room. The caller has marked `what` before.
@@ -124,8 +125,10 @@ impl Changes {
             age: 0,
             dead: false,
         };
-        if let Some(free) = self.slots.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some(change);
+        match self.slots.iter().position(Option::is_none) {
+            Some(free) => self.slots[free] = Some(change),
+            None if self.slots.len() < STEERING_CHANGES_MAX => self.slots.push(Some(change)),
+            None => {}
         }
     }
 
@@ -197,7 +200,7 @@ impl Changes {
 
     /// Drops all changes.
     pub(super) fn clear(&mut self) {
-        self.slots = [None; STEERING_CHANGES_MAX];
+        self.slots.clear();
         self.era = self.era.wrapping_add(1);
     }
 }

@@ -1,6 +1,7 @@
 //! The queue on which the guest last sent each flow.
 
 use std::iter;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weir_limits::{QUEUE_PAIRS_MAX, STEERING_FLOW_IDLE_SECS, STEERING_FLOWS_MAX};
@@ -10,9 +11,11 @@ use weir_limits::{QUEUE_PAIRS_MAX, STEERING_FLOW_IDLE_SECS, STEERING_FLOWS_MAX};
 /// An entry holds the whole hash, so that a flow never follows another's queue. Of two flows that
 /// share a slot the first keeps it until it has been silent for `STEERING_FLOW_IDLE_SECS`. If the
 /// slot passed to and fro, each flow would keep changing queues, and be reordered.
-#[derive(Debug)]
+///
+/// The slots are 8 KiB. They are made for the first flow, since most guests have one queue and no flow to follow.
+#[derive(Debug, Default)]
 pub(super) struct FlowTable {
-    slots: Box<[AtomicU64]>,
+    slots: OnceLock<Box<[AtomicU64]>>,
 }
 
 /// One slot: `hash:32 | seconds:24 | changing:1 | queue + 1:7`; zero is an empty slot.
@@ -59,20 +62,16 @@ impl Flow {
 }
 
 impl FlowTable {
-    pub(super) fn new() -> Self {
-        let slots = iter::repeat_with(|| AtomicU64::new(0)).take(STEERING_FLOWS_MAX).collect();
-        Self { slots }
-    }
-
-    fn slot(&self, hash: u32) -> &AtomicU64 {
-        &self.slots[hash as usize % STEERING_FLOWS_MAX]
+    /// Returns the slot of a hash; `None` if no flow has ever had a slot.
+    fn slot(&self, hash: u32) -> Option<&AtomicU64> {
+        self.slots.get()?.get(hash as usize % STEERING_FLOWS_MAX)
     }
 
     /// Notes that the guest sent a frame of this flow on `queue` (below `QUEUE_PAIRS_MAX`). Returns
     /// `true` if the table has this entry already, or has no room for it. Writes only when the
     /// second changed, so that a busy flow does not keep the cache line dirty.
     pub(super) fn refresh(&self, hash: u32, queue: u8, now_secs: u32) -> bool {
-        let slot = self.slot(hash);
+        let Some(slot) = self.slot(hash) else { return false };
         let word = slot.load(Ordering::Relaxed);
         let new = Flow::new(hash, queue, now_secs, false);
         match Flow::unpack(word) {
@@ -91,7 +90,7 @@ impl FlowTable {
 
     /// Returns the content of this flow's slot.
     pub(super) fn in_slot(&self, hash: u32) -> Option<Flow> {
-        Flow::unpack(self.slot(hash).load(Ordering::Relaxed))
+        Flow::unpack(self.slot(hash)?.load(Ordering::Relaxed))
     }
 
     /// Returns the flow, if the guest has sent it.
@@ -101,17 +100,21 @@ impl FlowTable {
 
     /// Puts a flow into its slot.
     pub(super) fn set(&self, flow: Flow) {
-        self.slot(flow.hash).store(flow.pack(), Ordering::Relaxed);
+        let empty = || iter::repeat_with(|| AtomicU64::new(0)).take(STEERING_FLOWS_MAX).collect();
+        let slots = self.slots.get_or_init(empty);
+        slots[flow.hash as usize % STEERING_FLOWS_MAX].store(flow.pack(), Ordering::Relaxed);
     }
 
     /// Forgets the flow in this one's slot.
     pub(super) fn remove(&self, hash: u32) {
-        self.slot(hash).store(0, Ordering::Relaxed);
+        if let Some(slot) = self.slot(hash) {
+            slot.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Clears the mark of a pending change.
     pub(super) fn settle(&self) {
-        for slot in &self.slots {
+        for slot in self.slots.get().into_iter().flatten() {
             slot.fetch_and(!u64::from(CHANGING), Ordering::Relaxed);
         }
     }
@@ -142,8 +145,21 @@ mod tests {
     }
 
     #[test]
+    fn slots_are_made_for_the_first_flow() {
+        let table = FlowTable::default();
+        assert!(!table.refresh(7, 1, 1));
+        assert_eq!((table.get(7), table.in_slot(7)), (None, None));
+        table.remove(7);
+        table.settle();
+        assert!(table.slots.get().is_none());
+        table.set(Flow::new(7, 1, 1, false));
+        assert_eq!(table.slots.get().map(|slots| slots.len()), Some(STEERING_FLOWS_MAX));
+        assert!(table.refresh(7, 1, 1));
+    }
+
+    #[test]
     fn time_is_not_written_over_a_pending_change() {
-        let table = FlowTable::new();
+        let table = FlowTable::default();
         table.set(Flow::new(7, 1, 0, true));
         assert!(!table.refresh(7, 1, 1));
         assert!(table.get(7).unwrap().changing);

@@ -114,7 +114,7 @@ impl Steering {
         Ok(Self {
             queues: AtomicU8::new(checked),
             indirection: IndirectionTable::new(checked),
-            flows: FlowTable::new(),
+            flows: FlowTable::default(),
             visits: Visits::default(),
             changes: Mutex::default(),
             moved_entries: AtomicU64::new(0),

@@ -19,7 +19,8 @@ const MOVES_REMEMBERED: usize = 8;
 /// Rebalances one port's table.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    rebalancer: Rebalancer,
+    /// Made when the port first has a choice of queues: it has 3 KiB, and most ports have one queue.
+    rebalancer: Option<Box<Rebalancer>>,
     looked_ns: Option<u64>,
     moves: VecDeque<Move>,
 }
@@ -62,7 +63,8 @@ impl Table {
             *self = Self::default();
             return;
         };
-        for wanted in self.rebalancer.look(&seen.look(now_ns)) {
+        let rebalancer = self.rebalancer.get_or_insert_default();
+        for wanted in rebalancer.look(&seen.look(now_ns)) {
             if rebalances && steering.begin_move(wanted.entry, wanted.to, port) {
                 self.moves.truncate(MOVES_REMEMBERED - 1);
                 self.moves.push_front(wanted);
@@ -80,7 +82,11 @@ impl Table {
         rebalances: bool,
     ) -> Option<SteeringExplanation> {
         let seen = Seen::of(port, counters)?;
-        let loads = self.rebalancer.queue_frames_per_s(&seen.look(now_ns));
+        let look = seen.look(now_ns);
+        let loads = match &self.rebalancer {
+            Some(rebalancer) => rebalancer.queue_frames_per_s(&look),
+            None => Rebalancer::default().queue_frames_per_s(&look),
+        };
         let queue = |(queue, frames_per_s): (usize, u64)| {
             let its = |entry: &&EntryLoad| usize::from(entry.queue) == queue;
             let entries = || seen.entries.iter().filter(its);
