@@ -131,11 +131,28 @@ impl Engine {
         config: PortConfig,
         make: impl FnOnce(PortId, Arc<PortCounters>) -> Arc<P>,
     ) -> Result<(PortId, Arc<P>), PortError> {
+        self.add_port_with(config, PortSettings::default(), make)
+    }
+
+    /// As [`add_port`](Self::add_port), with settings that hold from the port's first frame on. The workers' table is
+    /// replaced once, however many settings there are.
+    pub fn add_port_with<P: Port + 'static>(
+        &self,
+        config: PortConfig,
+        settings: PortSettings,
+        make: impl FnOnce(PortId, Arc<PortCounters>) -> Arc<P>,
+    ) -> Result<(PortId, Arc<P>), PortError> {
         let id = self.shared.fabric.add_port(config)?;
         let counters = Arc::new(PortCounters::default());
         let port = make(id, Arc::clone(&counters));
-        let slot = Slot::new(Arc::clone(&port) as Arc<dyn Port>, counters);
+        let mut slot = Slot::new(Arc::clone(&port) as Arc<dyn Port>, counters);
+        settings.apply(&PortSettings::default(), &mut slot);
         let slot = slot.snooped_by(self.shared.fabric.snooping());
+        let share = (settings.share, settings.send_limit);
+        if share != (Share::default(), RateLimit::NONE) {
+            // No worker has a queue of the port yet, so none has to wake up.
+            self.shared.shares.set(id, share.0, share.1);
+        }
         self.shared.ports.rcu(|ports| {
             let mut ports = Ports::clone(ports);
             if ports.len() <= id.index() {
@@ -144,7 +161,7 @@ impl Engine {
             ports[id.index()] = Some(slot.clone());
             ports
         });
-        lock(&self.shared.settings).insert(id, PortSettings::default());
+        lock(&self.shared.settings).insert(id, settings);
         Ok((id, port))
     }
 

@@ -9,6 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use weir_fabric::{MacCheck, PortConfig, PortId, Vid, VlanMode};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, LATENCY_BUDGET_NS_DEFAULT};
+use weir_policy::schedule::Share;
 use weir_policy::steering::{Receiver, Steering};
 
 use weir_wire::{Mac, OffloadCaps, VnetHdr};
@@ -337,6 +338,37 @@ fn add(engine: &Engine, change: impl FnOnce(&mut FakePort)) -> Arc<FakePort> {
     let (id, port) = engine.add_port(config, make).unwrap();
     engine.fabric().set_active(id, true).unwrap();
     port
+}
+
+#[test]
+fn a_port_begins_with_its_settings_and_wakes_no_worker() {
+    let engine = Engine::start(1).unwrap();
+    let share = Share { weight: 3, window: None };
+    let rate = Rate { per_s: 1_000_000, burst: 100_000 };
+    let limit = RateLimit { bits: Some(rate), packets: None };
+    let settings = PortSettings {
+        share,
+        send_limit: limit,
+        receive_limit: limit,
+        mtu: Some(100),
+        gives_leases: true,
+        ..PortSettings::default()
+    };
+    let config = || PortConfig { mac_check: MacCheck::Off, ..PortConfig::vif() };
+    let make = |id, _| Arc::new(FakePort::new(id));
+    let (set, port) = engine.add_port_with(config(), settings, make).unwrap();
+    let (plain, _) = engine.add_port(config(), make).unwrap();
+    assert_eq!([set, plain].map(|id| engine.share(id)), [share, Share::default()]);
+    assert_eq!(engine.shared.shares.version(), 1, "the default is no change");
+    let ports = engine.ports();
+    let slots = [set, plain].map(|id| ports[id.index()].as_ref().unwrap());
+    assert_eq!(slots.map(|slot| slot.police.is_some()), [true, false]);
+    assert_eq!(slots.map(|slot| slot.gives_leases), [true, false]);
+    // The first wake-up of the worker is for the frame, which is too long.
+    assert_eq!(engine.wakeups(), 0);
+    [set, plain].iter().for_each(|id| engine.fabric().set_active(*id, true).unwrap());
+    send(&engine, &port, [frame(1, 2, 0)]);
+    eventually("it is dropped", || slots[0].counters.drops().count() == 1);
 }
 
 fn frame(from: u8, to: u8, number: u8) -> Vec<u8> {

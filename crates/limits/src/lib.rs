@@ -78,6 +78,9 @@ pub const FOREIGN_CLOSES_MAX: usize = 64;
 /// Longest time (ns) for which a front end may leave a message half sent, or keep its socket so full that a reply finds
 /// no room. A descriptor in flight can be the front end's end of this very connection, which would then never close.
 pub const SESSION_STALL_NS: u64 = 5_000_000_000;
+/// Silence of a front end (ns) after which its thread gives the unused pages of its stack back. Guests begin and end rings
+/// in quick succession, and are silent for hours then.
+pub const SESSION_QUIET_NS: u64 = 1_000_000_000;
 /// Pause of a socket (ns) after `accept` has failed, for example because descriptors ran out.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Messages of one kind about one port that are logged within [`LOG_PERIOD_NS`]. Further messages say nothing new, and
@@ -119,6 +122,9 @@ pub const SANDBOX_UID: u32 = 64_773;
 /// Longest message between weir and its helper (bytes). Most name a socket or processors; the first names all
 /// interfaces of uplinks and all networks that FRR learns of.
 pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
+/// Sockets that the helper makes by one request. Two descriptors of each are on their way at once, and a packet has 253
+/// at most.
+pub const HELPER_SOCKETS_TOGETHER_MAX: usize = 32;
 /// Longest name of the keeper of an interface (bytes): a word and a UUID, with room.
 pub const OWNER_LEN_MAX: usize = 128;
 /// Longest XML of a libvirt domain that is read: libvirt itself takes 4 MiB.
@@ -860,6 +866,10 @@ const _: () = {
     // The message has, for each host, a number of eight digits, six numbers of three digits, and words.
     assert!(HELPER_MESSAGE_BYTES_MAX > EVPN_BATCH * 96 + 1024);
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
+    // JSON has up to six letters for a byte of a path.
+    assert!(
+        HELPER_MESSAGE_BYTES_MAX > HELPER_SOCKETS_TOGETHER_MAX * (6 * SOCKET_PATH_LEN_MAX + 128)
+    );
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
     assert!(FOREIGN_CLOSE_NS_MAX < SESSION_GRACE_NS && FOREIGN_CLOSES_MAX > 0);

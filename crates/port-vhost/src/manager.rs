@@ -153,9 +153,23 @@ impl Manager {
 
     /// Puts an interface into service.
     pub fn add(&self, port: Arc<VhostPort>, endpoint: Endpoint) -> Result<(), ManagerGone> {
-        let party = Party::new(port.name());
-        let source = Source::of(endpoint, &party);
-        lock(&self.commands).send(Command::Add(port, source, party))
+        self.add_all([(port, endpoint)])
+    }
+
+    /// Puts interfaces into service. The thread wakes once for all of them, since it looks at each interface that it
+    /// has whenever it wakes.
+    pub fn add_all(
+        &self,
+        all: impl IntoIterator<Item = (Arc<VhostPort>, Endpoint)>,
+    ) -> Result<(), ManagerGone> {
+        let commands = lock(&self.commands);
+        for (port, endpoint) in all {
+            let party = Party::new(port.name());
+            let source = Source::of(endpoint, &party);
+            commands.sender.send(Command::Add(port, source, party)).map_err(|_| ManagerGone)?;
+        }
+        commands.wake();
+        Ok(())
     }
 
     /// Ends an interface's session and removes the interface. Returns when no thread uses the port any more.

@@ -22,7 +22,7 @@ use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_sandbox::descriptors;
 
 use crate::control::{Response, VifStatus};
-use crate::helper::Hands;
+use crate::helper::{Ahead, Hands, WantedSocket};
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::named::NoSuchPort;
@@ -87,6 +87,13 @@ struct Prepared {
     agent: Option<AgentSocket>,
     records: Option<Records>,
     rules: PortRules,
+}
+
+/// An interface that is a port, before anybody serves its front end.
+struct Plugged {
+    port: Arc<VhostPort>,
+    endpoint: Endpoint,
+    managed: NewVif,
 }
 
 /// The way in which an interface meets its front end.
@@ -347,18 +354,31 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; nothing has changed then.
     pub fn add_vif(&self, config: VifConfig, meeting: Meeting) -> Result<(), SwitchError> {
-        let prepared = self.prepare(config, meeting, &[])?;
-        self.plug_prepared(prepared)?;
+        let prepared = self.prepare(config, meeting, &[], None)?;
+        self.begin([self.plug_prepared(prepared)?])?;
         self.settle_mirrors();
         Ok(())
     }
 
-    /// Opens the sockets of an interface; `others` are prepared already.
+    /// Makes the sockets of interfaces for which there is none yet, all at once.
+    fn bind_ahead(&self, vifs: &[VifConfig]) -> BTreeMap<SocketPath, Ahead> {
+        if self.keeper.has_taken() {
+            // Another weir's sockets are gone on with, each by itself.
+            return BTreeMap::new();
+        }
+        let listening = vifs.iter().filter(|vif| vif.mode == SocketRole::Server);
+        let wanted =
+            listening.map(|vif| WantedSocket { path: vif.socket.clone(), mode: mode_of(vif) });
+        self.hands.bind_all(wanted.collect())
+    }
+
+    /// Opens the sockets of an interface, except for those that are made `ahead`; `others` are prepared already.
     fn prepare(
         &self,
         config: VifConfig,
         meeting: Meeting,
         others: &[Prepared],
+        ahead: Option<Ahead>,
     ) -> Result<Prepared, SwitchError> {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
@@ -366,14 +386,15 @@ impl Switch {
         let no_descriptor = |source| SwitchError::Descriptors { name: name.clone(), source };
         descriptors::room_for_guest().map_err(no_descriptor)?;
         let in_place = matches!(meeting, Meeting::Configured);
-        let (endpoint, listens) = self.meet(&config, meeting).map_err(not_listening)?;
+        let (bound, records) = ahead.map(|it| (it.bound, it.records)).unzip();
+        let (endpoint, listens) = self.meet(&config, meeting, bound).map_err(not_listening)?;
         let agent = self.agent_socket(&config, others).map_err(not_listening)?;
-        let records = self.records(&config, in_place);
+        let records = self.records(&config, in_place, records);
         Ok(Prepared { config, in_place, endpoint, listens, agent, records, rules })
     }
 
-    /// Makes a port of a prepared interface.
-    fn plug_prepared(&self, prepared: Prepared) -> Result<(), SwitchError> {
+    /// Makes a port of a prepared interface. Nobody serves its front end before it [begins](Self::begin).
+    fn plug_prepared(&self, prepared: Prepared) -> Result<Plugged, SwitchError> {
         let Prepared { config, in_place, endpoint, listens, agent, records, rules } = prepared;
         let name = config.name.clone();
         let keep = self.keeper.place(&name).filter(|_| in_place);
@@ -384,9 +405,11 @@ impl Switch {
             calls: self.calls(&config),
             device: config.device(),
         };
+        let guard = config.guarding.guard(None);
+        let begins = self.port_settings(&config, &rules, guard.as_ref());
         let (id, port) = self
             .engine
-            .add_port(config.port_config(&self.networks), |id, counters| {
+            .add_port_with(config.port_config(&self.networks), begins, |id, counters| {
                 let memory = Account::new(config.memory_max.get(), &[]);
                 let port = VhostPort::new(id, counters, &options).with_memory(memory);
                 let port = match records {
@@ -399,40 +422,57 @@ impl Switch {
                 })
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        let guard = config.guarding.guard(None);
-        self.apply(id, &config, &rules, guard.as_ref());
+        self.note_station(id, &config);
         self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
-        if let Err(gone) = self.sessions.add(Arc::clone(&port), endpoint) {
-            self.owners.remove(id);
-            self.served.remove(id);
-            self.engine.remove_port(id);
-            return Err(gone.into());
-        }
         tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
         self.loops.add(id, &name, false, self.is_open(&config));
-        self.manager.add_vif(NewVif {
+        let managed = NewVif {
             name,
             port: Arc::clone(&port) as _,
             agent: agent.clone(),
             settings: self.vif_settings(&config),
-        });
+        };
         let link = Link::Socket { _listens: listens, has_records };
-        let from_file = false;
-        self.ports().vifs.push(Vif { config, port, rules, guard, agent, link, from_file });
+        let (from_file, shown) = (false, Arc::clone(&port) as _);
+        self.ports().vifs.push(Vif { config, port: shown, rules, guard, agent, link, from_file });
+        Ok(Plugged { port, endpoint, managed })
+    }
+
+    /// Has the front ends of new ports served. The threads that look after all interfaces learn of these at once.
+    ///
+    /// # Errors
+    /// Nobody serves front ends any more; the ports are removed.
+    fn begin(&self, plugged: impl IntoIterator<Item = Plugged>) -> Result<(), SwitchError> {
+        let (mut ids, mut served, mut managed) = (Vec::new(), Vec::new(), Vec::new());
+        for Plugged { port, endpoint, managed: vif } in plugged {
+            ids.push(vif.port.id());
+            served.push((port, endpoint));
+            managed.push(vif);
+        }
+        if let Err(gone) = self.sessions.add_all(served) {
+            self.ports().vifs.retain(|vif| !ids.contains(&vif.port.id()));
+            for id in ids {
+                self.loops.remove(id);
+                self.owners.remove(id);
+                self.served.remove(id);
+                self.engine.remove_port(id);
+            }
+            return Err(gone.into());
+        }
+        self.manager.add_vifs(managed);
         Ok(())
     }
 
-    /// Applies the settings of an interface with these filters and this source guard of its own.
-    fn apply(
+    /// The engine's settings of an interface with these filters and this source guard of its own.
+    fn port_settings(
         &self,
-        id: PortId,
         config: &VifConfig,
         rules: &PortRules,
         guard: Option<&Arc<SourceGuard>>,
-    ) {
+    ) -> PortSettings {
         // An interface without a guard of its own has the one that its network imposes on all guests.
         let guard = guard.cloned().or_else(|| self.served.roles(config, &self.networks));
-        let settings = PortSettings {
+        PortSettings {
             rules: rules.clone(),
             groups: self.groups().policy(&config.groups),
             share: config.sharing.share(),
@@ -442,8 +482,11 @@ impl Switch {
             mtu: config.mtu.map(|mtu| mtu.get()),
             guard,
             gives_leases: config.guarding.router,
-        };
-        self.engine.change_settings(id, |now| *now = settings);
+        }
+    }
+
+    /// Notes the station that is configured behind a port.
+    fn note_station(&self, id: PortId, config: &VifConfig) {
         self.owners.set(id, config, &self.networks);
         self.served.set(id, config, &self.networks);
     }
@@ -452,6 +495,7 @@ impl Switch {
         &self,
         config: &VifConfig,
         meeting: Meeting,
+        ahead: Option<Result<BoundListener, ListenError>>,
     ) -> Result<(Endpoint, Option<Listens>), ListenError> {
         Ok(match (meeting, config.mode) {
             (Meeting::Listener(listener), _) => {
@@ -465,14 +509,13 @@ impl Switch {
                 (Endpoint::Connect { path, dial }, None)
             }
             (Meeting::Configured, SocketRole::Server) => {
-                let path = config.socket.as_path();
-                let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
+                let (path, mode) = (config.socket.as_path(), mode_of(config));
                 let left = self.keeper.listener(&config.name);
                 let left =
                     left.and_then(|(socket, file)| self.hands.adopt(socket, path, file, mode));
                 let bound = match left {
                     Some(bound) => bound,
-                    None => self.hands.bind(path, mode)?,
+                    None => ahead.unwrap_or_else(|| self.hands.bind(path, mode))?,
                 };
                 let listener = Arc::clone(bound.listener());
                 let kept = self.keeper.keep_listener(&config.name, &bound);
@@ -482,8 +525,14 @@ impl Switch {
     }
 
     /// The ring records that outlive weir. An interface works without them.
-    fn records(&self, config: &VifConfig, in_place: bool) -> Option<Records> {
-        match in_place.then(|| self.hands.open_records(&config.socket))? {
+    fn records(
+        &self,
+        config: &VifConfig,
+        in_place: bool,
+        ahead: Option<io::Result<Records>>,
+    ) -> Option<Records> {
+        let open = || self.hands.open_records(&config.socket);
+        match in_place.then(|| ahead.unwrap_or_else(open))? {
             Ok(records) => Some(records),
             Err(error) => {
                 let (vif, socket) = (&config.name, &config.socket);
@@ -508,7 +557,7 @@ impl Switch {
         if let Some(shared) = agents.find(|agent| agent.path == *path) {
             return Ok(Some(shared.clone()));
         }
-        let mode = config.socket_mode.unwrap_or(SocketMode::OWNER);
+        let mode = mode_of(config);
         let left =
             self.keeper.agents(|socket, file| self.hands.adopt(socket, path.as_path(), file, mode));
         let bound = match left {
@@ -634,8 +683,10 @@ impl Switch {
         if let Some(rules) = rules {
             vif.rules = rules;
         }
-        self.apply(id, &config, &vif.rules, vif.guard.as_ref());
+        let settings = self.port_settings(&config, &vif.rules, vif.guard.as_ref());
+        self.engine.change_settings(id, |now| *now = settings);
         vif.config = config;
+        self.note_station(id, &vif.config);
         self.loops.change(id, self.is_open(&vif.config));
         self.manager.change_vif(id, self.vif_settings(&vif.config));
         Ok(())
@@ -755,6 +806,11 @@ fn worker_count(workers: Workers) -> usize {
 }
 
 /// The filter rules of a port that is being added.
+/// The permissions of the sockets that weir makes for an interface.
+fn mode_of(vif: &VifConfig) -> SocketMode {
+    vif.socket_mode.unwrap_or(SocketMode::OWNER)
+}
+
 fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, SwitchError> {
     let refused = |source| SwitchError::Filter { name: name.clone(), source };
     filter::port_rules(filter).map_err(refused)

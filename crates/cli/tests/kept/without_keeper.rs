@@ -14,9 +14,7 @@ use weir_testing::eventually;
 use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::Mac;
 
-use super::{
-    FAST, Received, Running, SENDER, SLOW, SLOW_PAUSE, kills, quiet, send_some,
-};
+use super::{FAST, Received, Running, SENDER, SLOW, SLOW_PAUSE, kills, quiet, send_some};
 
 /// weir, with an interface for each guest.
 struct Weir {

@@ -4,7 +4,7 @@
 //!
 //! [`Hands`] does the work: in this process without a sandbox, otherwise in the helper.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{ConfigError, InterfaceName, Networks, SocketMode, SocketPath, UplinkConfig};
 use weir_foreign::place::Place;
+use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_vhost::Records;
 
 use crate::explain::UplinkLayer;
@@ -33,8 +34,8 @@ pub(crate) mod wire;
 
 use fabric::Fabric;
 pub(crate) use fabric::connect_to;
-pub(crate) use wire::{Announcement, FrrDaemon, OwnerAnnouncement, Tasks};
-use wire::{Answer, Request};
+pub(crate) use wire::{Announcement, FrrDaemon, OwnerAnnouncement, Tasks, WantedSocket};
+use wire::{Answer, Made, Request};
 
 /// The first argument of a program that is to be a helper. Its weir is on standard input.
 const ARGUMENT: &str = "helper-of-a-confined-weir";
@@ -190,6 +191,15 @@ impl Hands {
         match self {
             Self::Own => BoundListener::bind(path, mode),
             Self::Helper(helper) => helper.bind(path, mode),
+        }
+    }
+
+    /// Listens on several sockets, and opens the records beside them: all by one message. Nothing is made where this
+    /// process does the work itself, and no message is needed, or if the helper cannot.
+    pub(crate) fn bind_all(&self, wanted: Vec<WantedSocket>) -> BTreeMap<SocketPath, Ahead> {
+        match self {
+            Self::Own => BTreeMap::new(),
+            Self::Helper(helper) => helper.bind_all(wanted),
         }
     }
 
@@ -387,6 +397,13 @@ impl Hands {
     }
 }
 
+/// What is made for an interface before its turn comes. Dropping it removes the socket's file.
+#[derive(Debug)]
+pub(crate) struct Ahead {
+    pub(crate) bound: Result<BoundListener, ListenError>,
+    pub(crate) records: io::Result<Records>,
+}
+
 /// The helper process. Dropping the last reference ends it.
 #[derive(Debug)]
 pub struct Helper {
@@ -464,19 +481,25 @@ impl Helper {
         let (client_dir, gone) = (tasks.client_dir.clone(), Once::new());
         let helper = Self { socket, last_word, process, control, sockets, client_dir, gone };
         helper.ask(&Request::Begin(tasks))?;
-        for path in &helper.sockets {
-            helper.ask(&Request::Allow { path: path.clone() })?;
+        let mut paths = helper.sockets.iter().cloned().peekable();
+        while paths.peek().is_some() {
+            let paths = paths.by_ref().take(HELPER_SOCKETS_TOGETHER_MAX).collect();
+            helper.ask(&Request::Allow { paths })?;
         }
         helper.ask(&Request::Confine)?;
         Ok(helper)
     }
 
     fn ask(&self, request: &Request) -> Result<(Answer, Option<OwnedFd>), HelperError> {
+        self.ask_for_many(request).map(|(answer, mut descriptors)| (answer, descriptors.pop()))
+    }
+
+    fn ask_for_many(&self, request: &Request) -> Result<(Answer, Vec<OwnedFd>), HelperError> {
         let socket = self.socket.lock().unwrap_or_else(|e| e.into_inner());
         let socket = socket.as_ref().map(AsFd::as_fd);
         let answer = socket.ok_or(Errno::NOTCONN.into()).and_then(|socket| {
             wire::send(socket, request, None)?;
-            wire::receive(socket)?.ok_or(io::ErrorKind::UnexpectedEof.into())
+            wire::receive_many(socket)?.ok_or(io::ErrorKind::UnexpectedEof.into())
         });
         match answer {
             Ok((Answer::Refused { message, help }, _)) => {
@@ -499,6 +522,36 @@ impl Helper {
         let listener = socket.map(UnixListener::from).ok_or_else(no_descriptor)?;
         let Answer::Bound { file } = answer else { return Err(no_descriptor().into()) };
         Ok(self.bound(listener, &path, file))
+    }
+
+    fn bind_all(self: &Arc<Self>, wanted: Vec<WantedSocket>) -> BTreeMap<SocketPath, Ahead> {
+        let request = Request::BindAll { all: wanted.clone() };
+        let Ok((Answer::Each { all }, descriptors)) = self.ask_for_many(&request) else {
+            return BTreeMap::new();
+        };
+        let mut descriptors = descriptors.into_iter();
+        let mut next = || descriptors.next().ok_or_else(no_descriptor);
+        let made = wanted.into_iter().zip(all).map(|(WantedSocket { path, .. }, made)| {
+            let Made { bound, records } = made;
+            let bound = match bound {
+                Answer::Bound { file } => {
+                    next().map(|socket| self.bound(socket.into(), &path, file))
+                }
+                Answer::Refused { message, help } => Err(HelperError::Refused { message, help }),
+                _ => Err(no_descriptor()),
+            };
+            let records = match records {
+                Some(Answer::Done) => next().map(Records::over),
+                Some(Answer::Refused { message, help }) => {
+                    Err(HelperError::Refused { message, help })
+                }
+                _ => Err(no_descriptor()),
+            };
+            let ahead =
+                Ahead { bound: bound.map_err(Into::into), records: records.map_err(Into::into) };
+            (path, ahead)
+        });
+        made.collect()
     }
 
     fn adopt(

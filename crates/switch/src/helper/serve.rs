@@ -10,10 +10,11 @@ use std::sync::atomic::AtomicBool;
 use miette::Diagnostic;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
+use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_vhost::Records;
 
 use super::fabric::Fabric;
-use super::wire::{self, Answer, Request, Tasks};
+use super::wire::{self, Answer, Made, Request, Tasks, WantedSocket};
 use super::{
     HELP_CONNECT, connect_keeper, is_below, may_use, no_connection, records_path, take_place,
 };
@@ -46,44 +47,46 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
         _ => return ExitCode::FAILURE,
     };
     let mut answer = match helper.make_rules() {
-        Ok(()) => (Answer::Done, None),
-        Err(error) => (refused(format!("the rules for a way out: {error}"), None), None),
+        Ok(()) => Answer::Done,
+        Err(error) => refused(format!("the rules for a way out: {error}"), None),
     };
-    let mut bound = None;
+    let (mut given, mut bound): (Vec<Given>, Vec<SocketPath>) = Default::default();
     loop {
-        let lent = answer.1.as_ref().map(AsFd::as_fd);
-        match wire::send(socket.as_fd(), &answer.0, lent) {
+        let lent: Vec<_> = given.iter().map(AsFd::as_fd).collect();
+        match wire::send_many(socket.as_fd(), &answer, &lent) {
             Ok(()) => {}
             // The kernel limits a user's descriptors in flight, and other processes of the user can use up that
             // limit.
-            Err(error) if lent.is_some() => {
-                if let Some(path) = bound {
-                    helper.bound.remove(&path);
-                }
+            Err(error) if !lent.is_empty() => {
+                bound.drain(..).for_each(|path| drop(helper.bound.remove(&path)));
                 let message = format!("a socket or file cannot be handed over: {error}");
-                (answer, bound) = ((refused(message, Some(HELP_ON_THE_WAY.into())), None), None);
+                answer = refused(message, Some(HELP_ON_THE_WAY.into()));
+                given.clear();
                 continue;
             }
             // A weir that does not wait for an answer may have sent [`Request::End`].
             Err(_) => {}
         }
-        // The descriptor belongs to weir alone from now on.
-        drop(answer);
-        bound = None;
+        // The descriptors belong to weir alone from now on.
+        given.clear();
+        bound.clear();
         answer = match wire::receive(socket.as_fd()) {
             Ok(Some((Request::End, _))) => {
                 helper.undo();
                 break;
             }
+            Ok(Some((Request::BindAll { all }, _))) => helper.bind_all(all, &mut given, &mut bound),
             Ok(Some((request, _))) => {
                 if let Request::Bind { path, .. } = &request {
-                    bound = Some(path.clone());
+                    bound.push(path.clone());
                 }
-                helper.answer(request)
+                let (answer, descriptor) = helper.answer(request);
+                given.extend(descriptor);
+                answer
             }
             Ok(None) => break,
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                (refused(format!("not a request: {error}"), None), None)
+                refused(format!("not a request: {error}"), None)
             }
             Err(_) => break,
         };
@@ -137,8 +140,8 @@ impl Serving {
 
     pub(super) fn answer(&mut self, request: Request) -> (Answer, Option<Given>) {
         match request {
-            Request::Allow { path } if !self.confined => {
-                self.sockets.insert(path);
+            Request::Allow { paths } if !self.confined => {
+                self.sockets.extend(paths);
                 (Answer::Done, None)
             }
             Request::Confine if !self.confined => {
@@ -153,6 +156,7 @@ impl Serving {
             Request::Begin(_) | Request::Allow { .. } | Request::Confine | Request::End => {
                 (refused("it has begun".into(), None), None)
             }
+            Request::BindAll { .. } => (refused("it is for several".into(), None), None),
             Request::Bind { path, mode } => self.bind(path, mode),
             Request::Adopt { path, mode, file } => (self.adopt(path, mode, file), None),
             Request::Remove { path } => {
@@ -230,6 +234,29 @@ impl Serving {
                 (refused(with_cause(&error), help), None)
             }
         }
+    }
+
+    /// Makes sockets, and opens the records beside those that are made. Adds the descriptors to `given`, and the paths
+    /// of the sockets to `bound`.
+    pub(super) fn bind_all(
+        &mut self,
+        all: Vec<WantedSocket>,
+        given: &mut Vec<Given>,
+        bound: &mut Vec<SocketPath>,
+    ) -> Answer {
+        if all.len() > HELPER_SOCKETS_TOGETHER_MAX {
+            return refused(format!("{} sockets are too many at once", all.len()), None);
+        }
+        let make = |WantedSocket { path, mode }| {
+            let (answer, socket) = self.bind(path.clone(), mode);
+            let Some(socket) = socket else { return Made { bound: answer, records: None } };
+            let (records, file) = self.open_records(&path);
+            given.push(socket);
+            given.extend(file);
+            bound.push(path);
+            Made { bound: answer, records: Some(records) }
+        };
+        Answer::Each { all: all.into_iter().map(make).collect() }
     }
 
     fn adopt(&mut self, path: SocketPath, mode: SocketMode, file: FileId) -> Answer {

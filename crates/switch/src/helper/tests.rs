@@ -6,10 +6,13 @@ use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{SocketMode, SocketPath};
+use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_gateway::Means;
 
 use super::serve::Serving;
-use super::wire::{self, Announcement, Answer, FrrDaemon, OwnerAnnouncement, Request, Tasks};
+use super::wire::{
+    self, Announcement, Answer, FrrDaemon, Made, OwnerAnnouncement, Request, Tasks, WantedSocket,
+};
 
 fn socket(dir: &Path, name: &str) -> SocketPath {
     SocketPath::try_from(dir.join(name).as_path()).unwrap()
@@ -50,6 +53,36 @@ fn refusal((answer, descriptor): (Answer, Option<std::os::fd::OwnedFd>)) -> Stri
         Answer::Refused { message, .. } => message,
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn sockets_are_made_together_each_by_its_own_right_and_not_too_many() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut helper = helper(dir.path());
+    std::fs::write(dir.path().join("taken"), "a file").unwrap();
+    let at = |name: &str| socket(dir.path(), name);
+    let paths = [at("a.sock"), socket(elsewhere.path(), "b.sock"), at("taken"), at("c.sock")];
+    let want = |path: &SocketPath| WantedSocket { path: path.clone(), mode: SocketMode::OWNER };
+    let (mut given, mut bound) = (Vec::new(), Vec::new());
+    let answer = helper.bind_all(paths.iter().map(want).collect(), &mut given, &mut bound);
+    let Answer::Each { all } = answer else { panic!("{answer:?}") };
+    let is_made = |made: &Made| match made {
+        Made { bound: Answer::Bound { .. }, records: Some(Answer::Done) } => true,
+        Made { bound: Answer::Refused { .. }, records: None } => false,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(all.iter().map(is_made).collect::<Vec<_>>(), [true, false, false, true]);
+    assert_eq!(bound, [at("a.sock"), at("c.sock")]);
+    // A socket and its records, twice.
+    assert_eq!(given.len(), 4);
+    UnixStream::connect(at("c.sock").as_path()).unwrap();
+    assert!(dir.path().join("a.sock.rings").exists());
+    assert!(!dir.path().join("taken.rings").exists());
+
+    let many = vec![want(&at("d.sock")); HELPER_SOCKETS_TOGETHER_MAX + 1];
+    let answer = helper.bind_all(many, &mut given, &mut bound);
+    assert!(refusal((answer, None)).contains("too many"));
+    assert_eq!((given.len(), bound.len()), (4, 2));
 }
 
 #[test]
@@ -94,7 +127,7 @@ fn sockets_are_made_beside_the_control_socket_and_where_the_configuration_says()
 
     let named = socket(other.path(), "named.sock");
     assert!(bind(&mut helper, &named).unwrap_err().contains("may not listen"));
-    helper.answer(Request::Allow { path: named.clone() });
+    helper.answer(Request::Allow { paths: vec![named.clone()] });
     bind(&mut helper, &named).unwrap();
     let elsewhere = [
         socket(other.path(), "b.sock"),
@@ -222,7 +255,7 @@ fn its_tasks_are_what_they_were_when_it_was_confined() {
     // The effect of `Request::Confine`. Confining this process would end the other tests.
     helper.confined = true;
     let path = socket(Path::new("/tmp"), "weir.sock");
-    assert!(refusal(helper.answer(Request::Allow { path })).contains("has begun"));
+    assert!(refusal(helper.answer(Request::Allow { paths: vec![path] })).contains("has begun"));
     assert!(refusal(helper.answer(Request::Begin(Tasks::default()))).contains("has begun"));
     assert!(refusal(helper.answer(Request::Confine)).contains("has begun"));
 }

@@ -15,7 +15,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_config::{InterfaceName, SocketMode, SocketPath};
-use weir_limits::HELPER_MESSAGE_BYTES_MAX;
+use weir_limits::{HELPER_MESSAGE_BYTES_MAX, HELPER_SOCKETS_TOGETHER_MAX};
 use weir_port_gateway::Means;
 
 use crate::explain::UplinkLayer;
@@ -101,11 +101,14 @@ pub(super) enum Request {
     /// The first request.
     Begin(Tasks),
     /// After that, sockets outside the control socket's directory.
-    Allow { path: SocketPath },
+    Allow { paths: Vec<SocketPath> },
     /// Ends the additions to the tasks.
     Confine,
     /// Listens on a socket, whose descriptor comes with the answer.
     Bind { path: SocketPath, mode: SocketMode },
+    /// Does so for several interfaces, and opens the files of records beside the sockets. The descriptors come with the
+    /// answer, in the same order.
+    BindAll { all: Vec<WantedSocket> },
     /// Takes over a listening socket of an earlier weir, if the socket's file is still this one.
     Adopt { path: SocketPath, mode: SocketMode, file: FileId },
     /// Removes a socket that was made by `Bind`.
@@ -145,6 +148,23 @@ pub(super) enum Request {
     End,
 }
 
+/// A socket that weir wants to listen on, with records beside it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WantedSocket {
+    pub(crate) path: SocketPath,
+    pub(crate) mode: SocketMode,
+}
+
+/// The answer about one of several sockets.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Made {
+    pub(super) bound: Answer,
+    /// About the records; `None` without a socket.
+    pub(super) records: Option<Answer>,
+}
+
 /// An answer of the helper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -153,6 +173,10 @@ pub(super) enum Answer {
     /// The identity of a listening socket's file.
     Bound {
         file: FileId,
+    },
+    /// For each socket, in the order of the request.
+    Each {
+        all: Vec<Made>,
     },
     /// The present state of an interface.
     Interface {
@@ -172,15 +196,23 @@ pub(crate) fn send(
     message: &impl Serialize,
     descriptor: Lent<'_>,
 ) -> io::Result<()> {
+    send_many(socket, message, descriptor.as_slice())
+}
+
+/// As [`send`], with several descriptors.
+pub(super) fn send_many(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    lent: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > HELPER_MESSAGE_BYTES_MAX {
         return Err(Errno::MSGSIZE.into());
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); MANY_SPACE];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let lent = descriptor.as_slice();
-    if !lent.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(lent));
+    if !lent.is_empty() && !control.push(SendAncillaryMessage::ScmRights(lent)) {
+        return Err(Errno::MSGSIZE.into());
     }
     let parts = [IoSlice::new(&bytes)];
     retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
@@ -191,17 +223,36 @@ pub(crate) fn send(
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: BorrowedFd<'_>,
 ) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let received = receive_into(socket, &mut [MaybeUninit::uninit(); ONE_SPACE])?;
+    Ok(received.map(|(message, mut descriptors)| (message, descriptors.pop())))
+}
+
+/// As [`receive`], for messages with several descriptors.
+pub(super) fn receive_many<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+    receive_into(socket, &mut [MaybeUninit::uninit(); MANY_SPACE])
+}
+
+/// Room for a descriptor beside a message.
+const ONE_SPACE: usize = rustix::cmsg_space!(ScmRights(1));
+/// Room for the descriptors of an answer to [`Request::BindAll`].
+const MANY_SPACE: usize = rustix::cmsg_space!(ScmRights(2 * HELPER_SOCKETS_TOGETHER_MAX));
+
+fn receive_into<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+    space: &mut [MaybeUninit<u8>],
+) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; HELPER_MESSAGE_BYTES_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut control = RecvAncillaryBuffer::new(space);
     let received = retry_on_intr(|| {
         let mut parts = [IoSliceMut::new(&mut bytes)];
         recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
     })?;
-    let mut descriptor = None;
+    let mut descriptors = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            descriptor = descriptors.last();
+        if let RecvAncillaryMessage::ScmRights(come) = message {
+            descriptors.extend(come);
         }
     }
     if received.bytes == 0 {
@@ -213,5 +264,5 @@ pub(crate) fn receive<T: DeserializeOwned>(
     let message = bytes.get(..received.bytes).unwrap_or_default();
     let message = serde_json::from_slice(message);
     let message = message.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-    Ok(Some((message, descriptor)))
+    Ok(Some((message, descriptors)))
 }

@@ -88,7 +88,7 @@ pub(crate) struct ManagedExplanation {
 }
 
 enum Command {
-    AddVif(Box<ManagedVif>),
+    AddVifs(Vec<ManagedVif>),
     ChangeVif(PortId, VifSettings),
     RemoveVif(PortId, mpsc::Sender<()>),
     SetOverlay(Arc<VxlanPort>),
@@ -131,9 +131,9 @@ impl Manager {
         Ok(Self { commands: Mutex::new(sender), wake, placement, thread: Some(thread) })
     }
 
-    /// Adds an interface.
-    pub(crate) fn add_vif(&self, vif: NewVif) {
-        self.send(Command::AddVif(Box::new(ManagedVif::new(vif))));
+    /// Adds interfaces. The thread looks at all that it has once for all of these.
+    pub(crate) fn add_vifs(&self, vifs: impl IntoIterator<Item = NewVif>) {
+        self.send(Command::AddVifs(vifs.into_iter().map(ManagedVif::new).collect()));
     }
 
     /// Changes an interface's settings, and gives its policy the whole budget again.

@@ -401,7 +401,7 @@ impl Run {
 
     fn obey(&mut self, command: Command, now_ns: u64) {
         match command {
-            Command::AddVif(vif) => self.add_vif(*vif),
+            Command::AddVifs(vifs) => vifs.into_iter().for_each(|vif| self.add_vif(vif)),
             Command::ChangeVif(id, settings) => {
                 if let Some(vif) = self.vifs.get_mut(&id) {
                     vif.change(settings, &self.engine);

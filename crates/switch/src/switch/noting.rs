@@ -1,6 +1,6 @@
 //! What the switch notes for the next weir, and takes up from the last one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::PoisonError;
 
@@ -78,14 +78,15 @@ impl Switch {
         let Some(listed) = source.as_ref().map(|source| &source.listed) else { return Ok(noted) };
         let ports = self.ports();
         noted.settings.clone_from(&listed.left);
+        let (of_file, of_xen) = (by_name(&listed.vifs), by_name(&listed.xen));
         for vif in &ports.vifs {
             let now = &vif.config;
             let is_xen = matches!(vif.link, Link::Xen);
             let file = match is_xen {
-                true => listed.xen.iter().find(|it| it.name == now.name),
-                false => listed.vifs.iter().find(|it| it.name == now.name && vif.from_file),
+                true => of_xen.get(&now.name),
+                false => of_file.get(&now.name).filter(|_| vif.from_file),
             };
-            match file {
+            match file.copied() {
                 None if is_xen => {}
                 Some(file) if file == now => {}
                 Some(file) => {
@@ -103,10 +104,9 @@ impl Switch {
         }
         let vifs = listed.vifs.iter().map(|vif| &vif.name);
         let names = vifs.chain(listed.uplinks.iter().map(|uplink| &uplink.name));
-        let is_there = |name: &PortName| {
-            ports.is_outward(name) || ports.vifs.iter().any(|vif| vif.config.name == *name)
-        };
-        noted.deleted = names.filter(|name| !is_there(name)).map(ToString::to_string).collect();
+        let there: BTreeSet<_> = ports.named().map(|(_, name)| name).collect();
+        let gone = names.filter(|name| !there.contains(name));
+        noted.deleted = gone.map(ToString::to_string).collect();
         Ok(noted)
     }
 
@@ -162,4 +162,8 @@ impl Switch {
             self.recall_leases(noted, name.as_str(), guard.as_deref());
         }
     }
+}
+
+fn by_name(vifs: &[VifConfig]) -> BTreeMap<&PortName, &VifConfig> {
+    vifs.iter().map(|vif| (&vif.name, vif)).collect()
 }

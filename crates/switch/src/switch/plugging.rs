@@ -78,22 +78,20 @@ impl Switch {
     ) -> Result<Arc<P>, SwitchError> {
         let name = config.name.clone();
         let rules = port_rules(&name, &config.filter)?;
+        let settings = PortSettings {
+            rules: rules.clone(),
+            share: uplink_share(config),
+            mtu: config.mtu_held().map(|mtu| mtu.get()),
+            ..PortSettings::default()
+        };
         let mut made = None;
         let (id, port) = self
             .engine
-            .add_port(self.uplink_port_config(config), |_, counters| {
+            .add_port_with(self.uplink_port_config(config), settings, |_, counters| {
                 made = Some(Arc::clone(&counters));
                 Arc::new(make(counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        let mtu = config.mtu_held().map(|mtu| mtu.get());
-        let settings = PortSettings {
-            rules: rules.clone(),
-            share: uplink_share(config),
-            mtu,
-            ..PortSettings::default()
-        };
-        self.engine.change_settings(id, |now| *now = settings);
         let is_bonded = self.bond_of(&name).is_some();
         let started = match is_bonded {
             false => port.start(&self.engine, id),

@@ -3,6 +3,7 @@
 //! Steps that can fail come first: sockets and devices are opened before anything is changed. If a later step fails,
 //! the steps before it are undone.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
@@ -107,9 +108,9 @@ impl Switch {
 
     /// Marks interfaces that the file names as belonging to the file.
     fn mark(&self, config: &Config) {
+        let named: BTreeSet<_> = config.vifs.iter().map(|vif| &vif.name).collect();
         for vif in &mut self.ports().vifs {
-            let named = config.vifs.iter().any(|it| it.name == vif.config.name);
-            vif.from_file = named && vif.config.by.is_none();
+            vif.from_file = named.contains(&vif.config.name) && vif.config.by.is_none();
         }
     }
 
@@ -353,7 +354,7 @@ impl Switch {
         }
         for prepared in ready {
             let name = prepared.config.name.clone();
-            self.plug_prepared(prepared)?;
+            self.begin([self.plug_prepared(prepared)?])?;
             undo.push(Undo::RemoveVif(name));
         }
         for name in &steps.vifs_removed {
@@ -494,7 +495,7 @@ impl Switch {
     fn prepare_all(&self, vifs: Vec<VifConfig>) -> Result<Vec<Prepared>, SwitchError> {
         let mut ready: Vec<Prepared> = Vec::new();
         for vif in vifs {
-            match self.prepare(vif, Meeting::Configured, &ready) {
+            match self.prepare(vif, Meeting::Configured, &ready, None) {
                 Ok(prepared) => ready.push(prepared),
                 Err(error) => {
                     for Prepared { config, records, .. } in ready {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use weir_config::Config;
 use weir_engine::Options;
+use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 
 use super::settings::{Wanted, passes_nothing};
 use super::{Devices, Keeping, Meeting, Switch, SwitchError, bond, engine_options};
@@ -112,9 +113,17 @@ impl Switch {
             self.plug_in_overlay(sockets, devices.evpn)?;
         }
         self.plug_in_gateways(devices.leases, devices.taps)?;
-        for vif in wanted.vifs {
-            self.add_vif(vif, Meeting::Configured)?;
+        let mut plugged = Vec::with_capacity(wanted.vifs.len());
+        for vifs in wanted.vifs.chunks(HELPER_SOCKETS_TOGETHER_MAX) {
+            let mut ahead = self.bind_ahead(vifs);
+            for vif in vifs {
+                let ahead = ahead.remove(&vif.socket);
+                let prepared = self.prepare(vif.clone(), Meeting::Configured, &[], ahead)?;
+                plugged.push(self.plug_prepared(prepared)?);
+            }
         }
+        self.begin(plugged)?;
+        self.settle_mirrors();
         let added: Vec<_> = wanted.added.iter().map(|vif| vif.name.clone()).collect();
         self.add_noted(noted, wanted.added);
         self.keeper.end_taking();

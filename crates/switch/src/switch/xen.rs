@@ -264,22 +264,23 @@ impl Switch {
         let rules = port_rules(&name, &config.filter)?;
         let options =
             XenOptions { vif, queue_pairs: config.queues.get().into(), calls: self.calls(&config) };
+        let guard = config.guarding.guard(None);
+        let begins = self.port_settings(&config, &rules, guard.as_ref());
         let (id, port) = self
             .engine
-            .add_port(config.port_config(&self.networks), |id, counters| {
+            .add_port_with(config.port_config(&self.networks), begins, |id, counters| {
                 services.port(id, counters, &options)
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
-        let guard = config.guarding.guard(None);
-        self.apply(id, &config, &rules, guard.as_ref());
+        self.note_station(id, &config);
         tracing::info!(vif = %name, port = %id, frontend = %config.socket, "interface added");
         self.loops.add(id, &name, false, self.is_open(&config));
-        self.manager.add_vif(NewVif {
+        self.manager.add_vifs([NewVif {
             name,
             port: Arc::clone(&port) as _,
             agent: agent.clone(),
             settings: self.vif_settings(&config),
-        });
+        }]);
         let (link, from_file) = (Link::Xen, false);
         let shown =
             Vif { config, port: Arc::clone(&port) as _, rules, guard, agent, link, from_file };

@@ -1,0 +1,74 @@
+//! The start of a weir with many interfaces: what it takes grows with their number, and no faster.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use weir_testing::eventually;
+
+/// A running process. Dropping this kills it.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The number behind `key` in a file of `/proc`.
+fn number(path: &str, key: &str) -> u64 {
+    let text = fs::read_to_string(path).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// What a start has taken.
+#[derive(Debug)]
+struct Start {
+    /// Calls of write(2): a line of the log, or waking another thread.
+    writes: u64,
+    /// Times that the threads woke which look after all interfaces.
+    wakes: u64,
+}
+
+/// Starts a weir with so many interfaces.
+fn start(vifs: usize) -> Start {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let control = at("control.sock");
+    let vifs: String = (0..vifs).map(|nth| format!("[vif.v{nth}]\n")).collect();
+    let config = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n{vifs}");
+    fs::write(at("weir.toml"), config).unwrap();
+    let log = fs::File::create(at("log")).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    // The kernel counts the calls of a confined process for root alone.
+    command.arg("run").arg("--no-sandbox").arg(at("weir.toml")).stdin(Stdio::null()).stderr(log);
+    let weir = Running(command.spawn().unwrap());
+    eventually("weir is ready", || {
+        fs::read_to_string(at("log")).unwrap().contains("ready").then_some(())
+    });
+    drop(UnixStream::connect(&control).unwrap());
+    let process = format!("/proc/{}", weir.0.id());
+    let wakes = |task: &Path| {
+        let name = fs::read_to_string(task.join("comm")).ok()?;
+        let is_meant = ["weir-manager", "weir-sessions"].contains(&name.trim_end());
+        let status = task.join("status");
+        is_meant.then(|| number(status.to_str().unwrap(), "voluntary_ctxt_switches:"))
+    };
+    let tasks = fs::read_dir(format!("{process}/task")).unwrap().flatten();
+    Start {
+        writes: number(&format!("{process}/io"), "syscw:"),
+        wakes: tasks.filter_map(|task| wakes(&task.path())).sum(),
+    }
+}
+
+#[test]
+fn an_interface_takes_one_line_of_the_log_and_wakes_nobody_for_itself() {
+    const MORE: usize = 256;
+    let (few, many) = (start(2), start(2 + MORE));
+    let writes = many.writes - few.writes;
+    assert!((MORE as u64..MORE as u64 + 32).contains(&writes), "{few:?}, {many:?}");
+    assert!(many.wakes < few.wakes + 32, "{few:?}, {many:?}");
+}
