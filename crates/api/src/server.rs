@@ -147,6 +147,8 @@ impl Reactor {
             places: self.places.clone(),
             hub: Hub::new(work.clone()),
         });
+        // The routes are described to the last field, and only a client that asks has the description made again.
+        weir_switch::give_back_start();
         let mut stopped = self.stopped.clone();
         loop {
             let accept_tcp = async {

@@ -235,6 +235,9 @@ fn run_beside(
     let watchdog = Watchdog::start(service.clone(), notes_of(&switch));
     let watchdog = watchdog.map_err(RunError::Watchdog)?;
     service.is_ready();
+    // The switch has its own copies of what it needs.
+    drop((config, needs));
+    weir_switch::give_back_start();
     let end = loop {
         match asks.next() {
             Some(Asked::Reload) => {

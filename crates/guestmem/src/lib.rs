@@ -21,6 +21,7 @@
 //! | `host.rs` | [`HostBuffer`]: weir's own memory, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
+//! | `unused.rs` | [`leave_program`], [`Stack`]: pages of weir's own that it does not need for now |
 //! | `watch.rs` | `watch`: for tests, a check between any two writes |
 //! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
 
@@ -41,6 +42,7 @@ mod regions;
 mod slice;
 mod spare;
 pub mod ticks;
+mod unused;
 #[cfg(all(feature = "watch-writes", not(loom)))]
 pub mod watch;
 #[cfg_attr(loom, path = "window_loom.rs")]
@@ -58,6 +60,7 @@ pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
 pub use slice::{CACHE_LINE_BYTES, Slice, append, recycle};
+pub use unused::{Stack, leave_program, spawn};
 pub use window::{Element, Elements, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};

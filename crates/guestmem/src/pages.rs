@@ -60,6 +60,14 @@ impl MappedPages {
         Ok(pages)
     }
 
+    /// Brings the first page in as a write does: it alone. A read would bring up to 16 pages in that the file has in
+    /// memory, and they would stay. Does nothing on a kernel before Linux 5.14.
+    pub fn bring_first(&self) {
+        let len = rustix::param::page_size().min(self.len);
+        // SAFETY: advice about this mapping, which changes none of its bytes.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
+    }
+
     /// Takes over a mapping of `len` bytes at `start`.
     fn at(start: *mut c_void, len: usize) -> io::Result<Self> {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -150,6 +158,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
+    use crate::unused::tests::resident;
 
     #[test]
     fn pages_are_aligned_zeroed_and_bounded() {
@@ -161,6 +170,21 @@ mod tests {
         assert_eq!(pages.slice(8191, 1).unwrap().read_array::<1>(), Some([2]));
         assert!(pages.slice(8191, 2).is_none() && pages.slice(usize::MAX, 2).is_none());
         assert!(MappedPages::new(0).is_err());
+    }
+
+    #[test]
+    fn the_first_page_comes_in_alone() {
+        let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
+        // All pages of the file are in memory.
+        rustix::io::write(&file, &[7; 8 * 4096]).unwrap();
+        for (brings_first, bytes) in [(true, 4096), (false, 8 * 4096)] {
+            let pages = MappedPages::map(file.as_fd(), 0, 8 * 4096).unwrap();
+            if brings_first {
+                pages.bring_first();
+            }
+            assert_eq!(pages.slice(0, 1).unwrap().read_array::<1>(), Some([7]));
+            assert_eq!(resident(pages.address()), bytes);
+        }
     }
 
     #[test]

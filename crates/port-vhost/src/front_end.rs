@@ -7,7 +7,6 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -15,7 +14,8 @@ use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, dear};
 use weir_fabric::PortId;
 use weir_foreign::Foreign;
-use weir_limits::{SESSION_STALL_NS, SESSION_TURN_NS};
+use weir_guestmem::Stack;
+use weir_limits::{SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_sandbox::descriptors;
 use weir_vhost_user::{Connection, ConnectionError};
 
@@ -26,6 +26,8 @@ use crate::port::VhostPort;
 use crate::session::Session;
 
 const STALL: Duration = Duration::from_nanos(SESSION_STALL_NS);
+/// A session that has been silent for this long gives its stack's unused pages back.
+const QUIET: Duration = Duration::from_nanos(SESSION_QUIET_NS);
 
 /// The request to a session to end.
 #[derive(Debug)]
@@ -106,14 +108,14 @@ pub(crate) fn start(
     let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());
     let end = Arc::new(End { asked, leaves, wake, tid: AtomicI32::default() });
     let (asked, gone) = (Arc::clone(&end), Arc::clone(&end));
-    let thread = move || {
+    let thread = move |stack: &Stack| {
         weir_sandbox::narrow(weir_sandbox::Thread::Session);
         asked.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         // This thread serves no other front end.
         let stream = stream.release();
         let failed = Arc::clone(&port);
         // A session that unwinds stops its rings as any other.
-        let run = AssertUnwindSafe(|| run(port, engine, stream, place, &asked));
+        let run = AssertUnwindSafe(|| run(port, engine, stream, place, &asked, stack));
         if catch_unwind(run).is_err() {
             let reason = StopReason::Internal("its session failed: a mistake in weir".into());
             failed.log(Said::Ended, |unsaid| {
@@ -128,7 +130,7 @@ pub(crate) fn start(
         ended(id);
     };
     // The kernel shows 15 letters of a thread's name.
-    thread::Builder::new().name("weir-session".into()).spawn(thread)?;
+    weir_guestmem::spawn("weir-session", thread)?;
     Ok(end)
 }
 
@@ -138,10 +140,11 @@ fn run(
     stream: UnixStream,
     place: Option<u32>,
     end: &End,
+    stack: &Stack,
 ) {
     let Some(reason) = begin(&port, engine, stream, place).map_or_else(
         |refusal| Some(StopReason::NotTakenUp(refusal)),
-        |session| serve(session, &port, end),
+        |session| serve(session, &port, end, stack),
     ) else {
         return;
     };
@@ -185,11 +188,12 @@ fn begin(
 
 /// Serves until the session is over, and returns the reason; `None` if weir ends it. The session is dropped with all it
 /// had.
-fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason> {
+fn serve(mut session: Session, port: &VhostPort, end: &End, stack: &Stack) -> Option<StopReason> {
     let mut cpu_ns = dear::thread_cpu_ns();
     let mut stall_at = None;
     let mut held_back = HeldBack::default();
     let mut turn_ns = cpu_ns;
+    let mut is_small = false;
     while !end.is_asked() {
         // One message at a time: when a session is at its limit, other threads on its processor wait for no more than
         // one.
@@ -219,7 +223,13 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
             None => {
                 let socket = session.connection.as_fd();
                 let all = &mut [PollFd::new(&end.wake, PollFlags::IN), PollFd::new(&socket, flags)];
-                wait(all, left);
+                // Most sessions are silent for hours, and what their requests took of the stack is of no use then.
+                let quiet = (!is_small && left.is_none()).then_some(QUIET);
+                let has_come = wait(all, left.or(quiet));
+                is_small = !has_come && left.is_none();
+                if is_small {
+                    stack.leave();
+                }
             }
         }
     }
@@ -230,13 +240,14 @@ fn serve(mut session: Session, port: &VhostPort, end: &End) -> Option<StopReason
     None
 }
 
-fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
+/// True if one of them is ready.
+fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) -> bool {
     let timeout = at_most.map(|time| Timespec {
         tv_sec: time.as_secs() as i64,
         tv_nsec: i64::from(time.subsec_nanos()),
     });
     // EINTR only means one more turn of the loop.
-    let _ = poll(fds, timeout.as_ref());
+    poll(fds, timeout.as_ref()) != Ok(0)
 }
 
 impl VhostPort {

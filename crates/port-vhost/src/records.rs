@@ -65,6 +65,8 @@ impl Records {
         // An access to a page without room in the file system would end weir by SIGBUS.
         fallocate(&self.file, FallocateFlags::empty(), at, bytes as u64)?;
         let pages = MappedPages::map(self.file.as_fd(), at, bytes)?;
+        // The lists behind the first page are used only while frames wait.
+        pages.bring_first();
         Record::new(Window::over(Arc::new(pages)), 0, size)
             .ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }

@@ -49,3 +49,10 @@ pub use helper::{Hands, run_if_asked as run_helper_if_asked};
 pub use switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 pub use weir_engine::guest::GuestPort;
 pub use weir_guestmem::leave_memory_to_exit;
+
+/// Gives back what this process took to start, and does not need to serve: freed memory, and the pages of the program
+/// that it has run through once.
+pub fn give_back_start() {
+    weir_config::give_back();
+    weir_guestmem::leave_program();
+}

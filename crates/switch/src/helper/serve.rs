@@ -148,6 +148,7 @@ impl Serving {
                 match weir_sandbox::confine_helper(self.tasks.group.is_some()) {
                     Ok(()) => {
                         self.confined = true;
+                        crate::give_back_start();
                         (Answer::Done, None)
                     }
                     Err(error) => (refused(format!("cannot be confined: {error}"), None), None),

@@ -1,0 +1,162 @@
+//! Pages of weir's own that it has used and does not need for now: they go back to the system, and come again when they
+//! are next used.
+
+use std::ffi::c_void;
+use std::io;
+use std::ops::Range;
+use std::thread;
+
+use libc::{PF_W, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
+
+/// The stack of a [`spawn`]ed thread: what Rust gives a thread, which takes address space only.
+const STACK_BYTES: usize = 2 << 20;
+/// The part of it, from the top, that [`Stack::leave`] gives back. What the C library keeps above and below it is far
+/// smaller than the rest.
+const LEFT_BYTES: usize = 256 << 10;
+/// Room for the frames of the functions that give a stack back.
+const OWN_FRAMES_BYTES: usize = 4096;
+
+/// Unmaps the code and the constants of the program and its libraries. Their pages stay in the system's cache, where all
+/// processes of the program share them, and this process maps those again that it goes on to use. Most of what it has
+/// mapped while it started is not among them.
+pub fn leave_program() {
+    // SAFETY: the function has the type that is asked for, and does not unwind.
+    unsafe { dl_iterate_phdr(Some(leave_object), std::ptr::null_mut()) };
+}
+
+/// Leaves the program or one of its libraries.
+unsafe extern "C" fn leave_object(info: *mut dl_phdr_info, _: usize, _: *mut c_void) -> i32 {
+    // SAFETY: the C library passes a valid structure with a table of this many headers.
+    let (info, headers) = unsafe {
+        let info = &*info;
+        (info, std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()))
+    };
+    // SAFETY: the call only asks.
+    if info.dlpi_addr == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } {
+        // The kernel's own object is in no file.
+        return 0;
+    }
+    for header in headers.iter().filter(|it| it.p_type == PT_LOAD && it.p_flags & PF_W == 0) {
+        let start = (info.dlpi_addr + header.p_vaddr) as usize;
+        let pages = whole_pages(start..start + header.p_filesz as usize);
+        // SAFETY: nothing writes to these pages, which are the file's: they are read again as they were. A page that is
+        // shared with another segment is left out.
+        let _ = unsafe { madvise(pages.start as *mut c_void, pages.len(), Advice::LinuxDontNeed) };
+    }
+    0
+}
+
+/// The pages that lie in a range as a whole.
+fn whole_pages(range: Range<usize>) -> Range<usize> {
+    let page = page_size();
+    let start = range.start.next_multiple_of(page);
+    start..(range.end / page * page).max(start)
+}
+
+/// The stack of a thread that [`spawn`] has made.
+#[derive(Debug)]
+pub struct Stack {
+    top: usize,
+    /// The stack is this thread's alone.
+    _not_send: std::marker::PhantomData<*const ()>,
+}
+
+/// Starts a thread that can [leave](Stack::leave) its stack's unused pages.
+///
+/// # Errors
+/// As [`thread::Builder::spawn`].
+pub fn spawn(name: &str, run: impl FnOnce(&Stack) + Send + 'static) -> io::Result<()> {
+    let run = move || {
+        let top = 0_u8;
+        let stack = Stack { top: (&raw const top).addr(), _not_send: std::marker::PhantomData };
+        run(&stack);
+    };
+    thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(run)?;
+    Ok(())
+}
+
+impl Stack {
+    /// Gives the pages below the caller's frame back. They are zero when they are next used.
+    #[inline(never)]
+    pub fn leave(&self) {
+        let here = 0_u8;
+        let end = (&raw const here).addr() - OWN_FRAMES_BYTES;
+        let pages = whole_pages(self.top - LEFT_BYTES..end.max(self.top - LEFT_BYTES));
+        // SAFETY: the pages are this thread's stack: it has `STACK_BYTES`, nearly all of them below `top`, and every
+        // frame in use lies above `end`. A frame that is made later expects nothing of its bytes.
+        let _ = unsafe { madvise(pages.start as *mut c_void, pages.len(), Advice::LinuxDontNeed) };
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// The resident bytes of the mapping with this address.
+    pub(crate) fn resident(address: usize) -> usize {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut is_in = false;
+        for line in smaps.lines() {
+            let first = line.split(' ').next().unwrap_or_default();
+            let range = first.split_once('-').and_then(|(start, end)| {
+                Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
+            });
+            if let Some(range) = range {
+                is_in = range.contains(&address);
+            } else if is_in && first == "Rss:" {
+                let kib = line.split_whitespace().nth(1).unwrap();
+                return 1024 * kib.parse::<usize>().unwrap();
+            }
+        }
+        panic!("{address:#x} is not mapped");
+    }
+
+    /// Uses this much of the stack.
+    #[inline(never)]
+    fn dig(bytes: usize) -> u8 {
+        let mut deep = [1_u8; 4096];
+        std::hint::black_box(&mut deep);
+        if bytes > deep.len() { deep[0] + dig(bytes - deep.len()) } else { deep[1] }
+    }
+
+    #[test]
+    fn a_stack_is_resident_as_far_as_it_is_in_use() {
+        const DEEP: usize = 128 << 10;
+        let (to, seen) = mpsc::channel();
+        let run = move |stack: &Stack| {
+            std::hint::black_box(dig(DEEP));
+            let before = resident(stack.top);
+            stack.leave();
+            let after = resident(stack.top);
+            std::hint::black_box(dig(DEEP));
+            to.send([before, after, resident(stack.top)]).unwrap();
+        };
+        spawn("digs", run).unwrap();
+        let [before, after, again] = seen.recv().unwrap();
+        assert!(before >= DEEP && again >= DEEP, "{before}, {again}");
+        // Reading the map takes some of it, and so does what is in use.
+        assert!(after < before - DEEP / 2, "{after} of {before}");
+    }
+
+    #[test]
+    fn the_program_is_resident_as_far_as_it_is_used_again() {
+        let code = (leave_program as fn()) as usize;
+        let used = resident(code);
+        leave_program();
+        let left = resident(code);
+        assert!(left < used, "{left} of {used}");
+        assert_eq!(dig(1), 1, "it goes on");
+    }
+
+    #[test]
+    fn only_whole_pages_are_given_back() {
+        let page = page_size();
+        assert_eq!(whole_pages(1..3 * page + 1), page..3 * page);
+        assert_eq!(whole_pages(page..2 * page), page..2 * page);
+        assert!(whole_pages(page + 1..2 * page - 1).is_empty());
+    }
+}
