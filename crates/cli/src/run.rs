@@ -306,7 +306,7 @@ fn runs_alone(control: &SocketPath) -> Result<(), RunError> {
                 return Err(RunError::Runs { version: stats.version, control });
             }
             Err(_) if Instant::now() < end => std::thread::sleep(LAST_MOMENTS / 100),
-            Err(_) => return Err(ListenError::InUse { path: path.into() }.into()),
+            Err(_) => return Err(ListenError::in_use(path).into()),
         }
     }
     Ok(())

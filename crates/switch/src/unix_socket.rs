@@ -15,6 +15,7 @@ use rustix::fs::{
     AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chownat, fchmod, flock, fstat, open,
 };
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use thiserror::Error;
@@ -30,10 +31,12 @@ const BACKLOG: i32 = 16;
 pub enum ListenError {
     /// Another program listens on the socket.
     #[error("another program serves {}", path.display())]
-    #[diagnostic(help("stop it first, or choose another socket"))]
     InUse {
         /// The socket.
         path: PathBuf,
+        /// Advice on how to resolve it.
+        #[help]
+        help: &'static str,
     },
     /// The path is taken by a file that is no socket. weir does not delete it.
     #[error("{} exists and is not a socket", path.display())]
@@ -87,6 +90,19 @@ pub enum ListenError {
 }
 
 impl ListenError {
+    /// Another program listens on a socket, and accepts connections.
+    pub fn in_use(path: &Path) -> Self {
+        Self::InUse { path: path.into(), help: "stop it first, or choose another socket" }
+    }
+
+    /// The program that made a socket has ended, and another one has it open; or nobody takes connections there.
+    fn left_over(path: &Path) -> Self {
+        let help = "the program that made it has ended, or takes no connection. If it was a weir, its keeper holds the \
+                    socket: name this keeper by `keeper` in [switch] or by --keeper, or end it, which disconnects the \
+                    guests (systemctl stop weir-keeper)";
+        Self::InUse { path: path.into(), help }
+    }
+
     /// The failure of a step.
     pub fn of(step: &'static str, path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
@@ -372,11 +388,12 @@ fn remove_stale(path: &Path, place: &Place) -> Result<(), ListenError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(io_error("look at")(error)),
     };
-    match is_served_at(place) {
-        Ok(true) => Err(ListenError::InUse { path: path.into() }),
-        Ok(false) => match file_id(&at) {
+    match server_at(place) {
+        Ok(Some(Server::Present)) => Err(ListenError::in_use(path)),
+        Ok(Some(Server::Ended)) => Err(ListenError::left_over(path)),
+        Ok(None) => match file_id(&at) {
             // A file that another program has put there in the meantime is not removed.
-            Ok(found) if found != stale => Err(ListenError::InUse { path: path.into() }),
+            Ok(found) if found != stale => Err(ListenError::in_use(path)),
             Ok(_) => fs::remove_file(at).map_err(io_error("remove the stale socket")),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(io_error("look at")(error)),
@@ -394,10 +411,27 @@ pub fn is_served(path: &Path) -> io::Result<bool> {
     look_for_listener(&Place::of(path)?).map(|found| found.is_some())
 }
 
-fn is_served_at(place: &Place) -> io::Result<bool> {
-    let found = look_for_listener(place)?;
+/// The program that has made a listener.
+enum Server {
+    Present,
+    Ended,
+}
+
+fn server_at(place: &Place) -> io::Result<Option<Server>> {
+    let Some(found) = look_for_listener(place)? else { return Ok(None) };
     // The server may already have sent descriptors, whose close this thread must not wait for.
-    Ok(found.map(|stream| drop(stream.map(Foreign::from))).is_some())
+    let found = found.map(Foreign::from);
+    let made_by = found.map(|stream| socket_peercred(&stream).map(|peer| peer.pid));
+    let has_ended = match made_by {
+        Some(Ok(process)) => {
+            let is_there = |process: &str| Path::new("/proc").join(process).exists();
+            is_there("self") && !is_there(&process.as_raw_nonzero().to_string())
+        }
+        // A keeper accepts nobody.
+        None => true,
+        Some(Err(_)) => false,
+    };
+    Ok(Some(if has_ended { Server::Ended } else { Server::Present }))
 }
 
 /// A connection to a listener; `Some(None)` if the listener has no room for one.

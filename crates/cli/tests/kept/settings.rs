@@ -3,12 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -397,6 +399,36 @@ fn a_weir_that_does_not_come_up_forgets_nothing() {
     drop(taken);
     write(weir.dir.path(), "", "[vif.a]\n");
     assert_eq!(weir.configs_of_the_next(), before, "{}", weir.log());
+}
+
+#[test]
+fn a_weir_that_is_not_given_the_keeper_of_the_last_one_is_told_who_has_its_sockets() {
+    let mut weir = Weir::start("", "[vif.a]\n");
+    weir.signal(Signal::KILL);
+    let text = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    let without = text.lines().filter(|line| !line.starts_with("keeper")).collect::<Vec<_>>();
+    fs::write(weir.path("weir.toml"), without.join("\n")).unwrap();
+    let mut waiting: Vec<OwnedFd> = Vec::new();
+    let address = rustix::net::SocketAddrUnix::new(weir.path("a.sock")).unwrap();
+    for _ in 0..2 {
+        fs::write(weir.path("log"), "").unwrap();
+        weir.process = run(weir.dir.path());
+        let ended = eventually("it ends", || weir.process.try_wait().unwrap());
+        let log = weir.log().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(ended.code(), Some(1), "{log}");
+        assert!(log.contains("another program serves"), "{log}");
+        assert!(log.contains("its keeper holds the socket"), "{log}");
+        // After some attempts the socket's queue is full.
+        waiting.extend(std::iter::from_fn(|| {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+            let socket = socket_with(family, kind, SocketFlags::NONBLOCK, None).unwrap();
+            rustix::net::connect(&socket, &address).is_ok().then_some(socket)
+        }));
+    }
+    assert!(!waiting.is_empty());
+    fs::write(weir.path("weir.toml"), text).unwrap();
+    weir.process = run(weir.dir.path());
+    weir.serves();
 }
 
 /// The next weir starts from this file, with or without a keeper.
