@@ -397,6 +397,19 @@ impl Table {
         self.entries.get(&place)?.remote()
     }
 
+    /// The hosts that have addresses of a network.
+    pub fn hosts(&self, network: u16) -> impl Iterator<Item = IpAddr> {
+        self.networks.get(&network).into_iter().flat_map(|it| it.hosts.keys().copied())
+    }
+
+    /// The addresses behind hosts for which `is_meant` is true.
+    pub fn places(&self, is_meant: impl Fn(u16, IpAddr) -> bool) -> impl Iterator<Item = Place> {
+        let behind = move |(place, entry): (&Place, &Entry)| {
+            entry.remote().is_some_and(|it| is_meant(place.0, it.host)).then_some(*place)
+        };
+        self.entries.iter().filter_map(behind)
+    }
+
     /// The hosts that get flooded frames of a network.
     pub fn members(&self, network: u16) -> Vec<IpAddr> {
         self.networks.get(&network).into_iter().flat_map(|it| it.members.keys().copied()).collect()

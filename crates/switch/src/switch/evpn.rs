@@ -1,7 +1,7 @@
 //! A thread between FRR and the switch: it announces this host's stations to FRR, and enters FRR's routes to other
 //! hosts into the forwarding table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -391,6 +391,7 @@ impl Member {
             }
         }
         dirty.again.iter().for_each(|place| self.announced.again(*place));
+        let before = self.port.networks();
         if !dirty.networks.is_empty() {
             let table = &self.table;
             self.port.change_networks(|networks| {
@@ -400,7 +401,8 @@ impl Member {
             });
         }
         let networks = self.port.networks();
-        for &place in &dirty.places {
+        let renumbered = renumbered(&self.table, &dirty.networks, &before, &networks);
+        for &place in dirty.places.union(&renumbered) {
             let Some(Remote { host, sticky }) = self.table.remote(place) else { continue };
             let claim = if sticky { Claim::ToldSticky } else { Claim::Told };
             let teller = Learner { port: self.id, claim, learn_max: self.learn_max };
@@ -528,9 +530,94 @@ impl Member {
     }
 }
 
+/// The addresses behind hosts that have another number than before, in these networks. A host that was refused for want
+/// of room had none: the forwarding table has none of its addresses.
+fn renumbered(
+    table: &Table,
+    changed: &BTreeSet<u16>,
+    before: &weir_port_vxlan::Networks,
+    now: &weir_port_vxlan::Networks,
+) -> BTreeSet<Place> {
+    let is_another = |network, host| {
+        now.member(network, host).is_some_and(|it| before.member(network, host) != Some(it))
+    };
+    let hosts = |&network: &u16| table.hosts(network).map(move |host| (network, host));
+    let others: BTreeSet<_> = changed
+        .iter()
+        .flat_map(hosts)
+        .filter(|&(network, host)| is_another(network, host))
+        .collect();
+    match others.is_empty() {
+        true => BTreeSet::new(),
+        false => table.places(|network, host| others.contains(&(network, host))).collect(),
+    }
+}
+
 /// True if the other end has closed the socket.
 fn has_ended(socket: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use weir_evpn::Noted;
+    use weir_limits::OVERLAY_PEERS_MAX;
+    use weir_port_vxlan::NetworkSpec;
+
+    use super::*;
+
+    #[test]
+    fn hosts_beyond_those_that_a_network_has_room_for_are_known_once_there_is_room() {
+        let hosts = 0..2 * OVERLAY_PEERS_MAX as u16 + 100;
+        let ip = |host: u16| IpAddr::from([10, 0, (host >> 8) as u8, host as u8]);
+        let mac = |host: u16| Mac([2, 0, 0, 0, (host >> 8) as u8, host as u8]);
+        let spec = NetworkSpec {
+            number: 0,
+            vni: 100,
+            peers: Vec::new(),
+            floods_per_s: 1000,
+            neigh_suppress: false,
+        };
+        let mut networks = weir_port_vxlan::Networks::new(&[spec], 4789, None);
+        let mut table = Table::new(10_000);
+        // The number that the forwarding table has for each address.
+        let mut told = BTreeMap::new();
+        let mut apply = |table: &mut Table| {
+            let (dirty, before) = (table.take_dirty(), networks.clone());
+            for number in &dirty.networks {
+                networks.set_members(*number, &table.members(*number), &table.speakers(*number));
+            }
+            let renumbered = renumbered(table, &dirty.networks, &before, &networks);
+            for place in dirty.places.union(&renumbered) {
+                let host = table.remote(*place).map(|remote| remote.host);
+                match host.and_then(|host| networks.member(0, host)) {
+                    Some(number) => told.insert(place.1, number),
+                    None => told.remove(&place.1),
+                };
+            }
+            let known = hosts.clone().filter(|&host| {
+                let number = networks.member(0, ip(host));
+                assert_eq!(told.get(&mac(host)).copied(), number, "host {host}");
+                number.is_some()
+            });
+            known.count()
+        };
+        for host in hosts.clone() {
+            let (network, mac) = (0, mac(host));
+            table.take(&Noted::Host { network, mac, host: Some(ip(host)) });
+            table.take(&Noted::Away { network, mac, sticky: false, is_there: true });
+        }
+        assert_eq!(apply(&mut table), OVERLAY_PEERS_MAX);
+        for gone in [0..200, 200..600] {
+            for host in gone.clone() {
+                let (network, mac) = (0, mac(host));
+                table.take(&Noted::Away { network, mac, sticky: false, is_there: false });
+            }
+            table.expire(|_| true);
+            let left = hosts.clone().filter(|host| *host >= gone.end).count();
+            assert_eq!(apply(&mut table), left.min(OVERLAY_PEERS_MAX), "{gone:?}");
+        }
+    }
 }
