@@ -53,6 +53,15 @@ impl<T: Into<OwnedFd>> Foreign<T> {
     }
 }
 
+impl<T: Into<OwnedFd>> Foreign<T> {
+    /// The same descriptor as another type.
+    #[must_use]
+    pub fn map<U: Into<OwnedFd>>(mut self, change: impl FnOnce(T) -> U) -> Foreign<U> {
+        let party = self.party.take();
+        Foreign { it: ManuallyDrop::new(change(self.release())), party }
+    }
+}
+
 impl<T: Into<OwnedFd>> Drop for Foreign<T> {
     #[allow(unsafe_code)]
     fn drop(&mut self) {

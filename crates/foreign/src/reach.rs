@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::place::{Links, Place, is_ours, is_safe};
+use crate::{Foreign, Party};
 
 /// The reason why a socket is not connected to, although somebody may listen there.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +39,8 @@ impl From<Unreachable> for io::Error {
 
 /// Connects without waiting: a front end that listens but does not accept must not keep the caller from the others. The
 /// administrator decides which `links` count on the way. `is_own` is true for a file, by device and inode, at which
-/// weir itself listens.
+/// weir itself listens. The other end may send descriptors at once, so `party` pays for closing the connection, also if
+/// it is refused.
 ///
 /// # Errors
 /// Nobody listens there, or the listener's queue is full. [`io::ErrorKind::PermissionDenied`] if the way leads by a
@@ -46,9 +48,11 @@ impl From<Unreachable> for io::Error {
 pub fn connect(
     links: Links,
     path: &Path,
+    party: &Party,
     is_own: impl FnOnce((u64, u64)) -> bool,
-) -> io::Result<UnixStream> {
-    connect_as(SocketType::STREAM, links, path, is_own).map(Into::into)
+) -> io::Result<Foreign<UnixStream>> {
+    let connected = connect_as(SocketType::STREAM, links, path, party, is_own);
+    connected.map(|stream| stream.map(Into::into))
 }
 
 /// Connects to a socket of another type.
@@ -59,13 +63,14 @@ pub fn connect_as(
     kind: SocketType,
     links: Links,
     path: &Path,
+    party: &Party,
     is_own: impl FnOnce((u64, u64)) -> bool,
-) -> io::Result<OwnedFd> {
+) -> io::Result<Foreign<OwnedFd>> {
     let (socket, found) = find(links, path)?;
     if is_own((found.st_dev, found.st_ino)) {
         return Err(Unreachable::Own(path.into()).into());
     }
-    let stream = connect_to(kind, &socket)?;
+    let stream = Foreign::new(connect_to(kind, &socket)?, party);
     let (peer, owner) = (sockopt::socket_peercred(&stream)?.uid.as_raw(), found.st_uid);
     if !is_ours(peer) && peer != owner {
         return Err(Unreachable::Peer { path: path.into(), peer, socket: owner }.into());
@@ -144,7 +149,7 @@ pub(crate) mod tests {
     use super::*;
 
     fn why(path: &Path) -> String {
-        connect(Links::Own, path, |_| true).unwrap_err().to_string()
+        connect(Links::Own, path, &Party::new("them"), |_| true).unwrap_err().to_string()
     }
 
     /// A directory that anybody can change, as a tenant's directory is for root.
@@ -182,8 +187,9 @@ pub(crate) mod tests {
         let (target, link) = (own.path().join("target.sock"), theirs.path().join("link"));
         let _listener = UnixListener::bind(&target).unwrap();
         symlink(&target, &link).unwrap();
-        assert!(connect(Links::Any, &link, |_| false).is_ok());
-        let own = connect(Links::Any, &link, |_| true).unwrap_err().to_string();
+        let party = Party::new("them");
+        assert!(connect(Links::Any, &link, &party, |_| false).is_ok());
+        let own = connect(Links::Any, &link, &party, |_| true).unwrap_err().to_string();
         assert!(own.contains("weir itself listens"), "{own}");
     }
 
@@ -220,6 +226,10 @@ pub(crate) mod tests {
         assert!(why(&at).contains("belongs to user 1002, in a directory that user 1001"));
         give(&at, 1001);
         assert!(why(&at).contains("weir itself listens"));
-        assert!(connect(Links::Own, &at, |_| false).is_ok(), "root listens, and may anywhere");
+        let party = Party::new("them");
+        assert!(
+            connect(Links::Own, &at, &party, |_| false).is_ok(),
+            "root listens, and may anywhere"
+        );
     }
 }

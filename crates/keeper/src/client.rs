@@ -16,7 +16,7 @@ use weir_limits::{
 };
 
 use weir_foreign::place::Links;
-use weir_foreign::{Party, reach};
+use weir_foreign::{Foreign, Party, reach};
 
 use crate::shelf::owner_of;
 use crate::wire::{Received, Word, is_name, receive, send};
@@ -30,15 +30,17 @@ const PAUSE_MAX: Duration = Duration::from_nanos(KEEPER_PAUSE_NS_MAX);
 /// Connects to the keeper: [`connect`], or another process if this one is not allowed to.
 pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
 
-/// The descriptors that the keeper had, by name.
-pub type Taken = BTreeMap<String, OwnedFd>;
+/// The descriptors that the keeper had, by name. Their owner's closer closes those that nobody releases.
+pub type Taken = BTreeMap<String, Foreign<OwnedFd>>;
 
 /// Connects to the keeper that listens at `path`, without waiting.
 ///
 /// # Errors
 /// The errors of [`reach::connect`]: nobody listens there, or a process that is not allowed to.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    reach::connect_as(SocketType::SEQPACKET, Links::Own, path, |_| false)
+    let party = Party::new("a keeper");
+    reach::connect_as(SocketType::SEQPACKET, Links::Own, path, &party, |_| false)
+        .map(Foreign::release)
 }
 
 /// The keeper, as weir uses it. Dropping it leaves the kept descriptors behind.
@@ -314,6 +316,7 @@ fn ask(link: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(OwnedFd
     send(&link, &Word::Process(std::process::id()), None)?;
     words.iter().try_for_each(|word| send(&link, word, None))?;
     let (mut taken, mut other) = (Taken::new(), None);
+    let mut parties = BTreeMap::new();
     loop {
         let patience = other.map_or(patience, |_| patience.min(BUSY));
         reach::await_readable(&link, patience).map_err(|error| match (error.kind(), other) {
@@ -325,6 +328,9 @@ fn ask(link: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(OwnedFd
         })?;
         match receive(&link)? {
             Received::Word(Word::Given(name), Some(descriptor)) => {
+                let party = parties.entry(owner_of(&name).to_owned());
+                let party = party.or_insert_with_key(|owner| Party::new(owner.as_str()));
+                let descriptor = Foreign::new(descriptor, party);
                 taken.insert(name, descriptor);
             }
             Received::Word(Word::Ready, _) => return Ok((link, taken)),

@@ -53,7 +53,7 @@ fn the_next_weir_is_given_what_the_last_one_had_kept() {
     drop(first);
     let (_second, mut taken) = weir(&path);
     assert_eq!(taken.keys().collect::<Vec<_>>(), ["db0/1", "web0/1"]);
-    assert!(is_other_end_of(taken.remove("web0/1").unwrap(), &mut theirs));
+    assert!(is_other_end_of(taken.remove("web0/1").unwrap().release(), &mut theirs));
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_name_that_is_kept_twice_is_the_last_ones() {
     first.store("web0/1", Arc::new(ours.into()));
     drop(first);
     let (_second, mut taken) = weir(&path);
-    assert!(is_other_end_of(taken.remove("web0/1").unwrap(), &mut theirs));
+    assert!(is_other_end_of(taken.remove("web0/1").unwrap().release(), &mut theirs));
 }
 
 #[test]

@@ -31,8 +31,8 @@ const REDIAL: Duration = Duration::from_nanos(STREAM_REDIAL_NS);
 /// The pause between two looks whether a worker still has a lost socket.
 const LAST_CALL: Duration = Duration::from_millis(1);
 
-/// Connects to the peer, without waiting for it.
-pub type Dial = Box<dyn Fn() -> io::Result<OwnedFd> + Send>;
+/// Connects to the peer, without waiting for it. The party pays for closing the connection.
+pub type Dial = Box<dyn Fn(&Party) -> io::Result<Foreign<OwnedFd>> + Send>;
 
 /// A socket in which the peer's descriptors can lie. No worker is the last one to have it: see
 /// [`Connecting::leave`].
@@ -146,7 +146,7 @@ impl StreamDevice {
         let mut connecting =
             Connecting { line: Arc::clone(&line), dial, keep, present: None, tried_at: None };
         if let Some(socket) = left {
-            connecting.take_up(socket)?;
+            connecting.take_up(Foreign::new(socket, &line.party))?;
         }
         let run = move || {
             supervise("weir-stream", || connecting.run());
@@ -388,7 +388,7 @@ impl Connecting {
             self.tried_at = Some(Instant::now());
             let connected = match self.line.party.is_full() {
                 true => Err(io::Error::other("descriptors that it has sent do not close")),
-                false => (self.dial)().and_then(|socket| self.take_up(socket)),
+                false => (self.dial)(&self.line.party).and_then(|socket| self.take_up(socket)),
             };
             if let Err(error) = connected {
                 self.line.state().trouble = Some(error.to_string());
@@ -427,8 +427,8 @@ impl Connecting {
         !waited.unwrap_or_else(PoisonError::into_inner).0.ends
     }
 
-    fn take_up(&mut self, socket: OwnedFd) -> io::Result<()> {
-        let socket = Arc::new(Foreign::new(socket, &self.line.party));
+    fn take_up(&mut self, socket: Foreign<OwnedFd>) -> io::Result<()> {
+        let socket = Arc::new(socket);
         (self.keep)(Some(&**socket));
         self.present = Some(Arc::clone(&socket));
         // A worker that finds the socket broken reports it after this.

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::{DropReason, Engine, Outgoing, Port, PortCounters, Take};
 use weir_fabric::PortConfig;
+use weir_foreign::Foreign;
 use weir_guestmem::HostBuffer;
 use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN, UplinkPort};
 use weir_testing::eventually;
@@ -30,7 +31,7 @@ fn options() -> StreamOptions {
 }
 
 fn nobody() -> Dial {
-    Box::new(|| Err(std::io::ErrorKind::ConnectionRefused.into()))
+    Box::new(|_| Err(std::io::ErrorKind::ConnectionRefused.into()))
 }
 
 fn unkept() -> Keep {
@@ -221,7 +222,8 @@ fn a_peer_that_goes_away_and_comes_back_is_found_and_the_keeper_knows_the_socket
         note.lock().unwrap().push(socket.is_some_and(|socket| leads_to(socket, &at)));
     });
     let to = path.clone();
-    let dial: Dial = Box::new(move || Ok(UnixStream::connect(&to)?.into()));
+    let dial: Dial =
+        Box::new(move |party| Ok(Foreign::new(UnixStream::connect(&to)?.into(), party)));
     let device = StreamDevice::start(options(), None, dial, keep).unwrap();
 
     // A worker serves the port, as in a switch.

@@ -27,6 +27,7 @@ use rustix::fs::{
 use serde::{Deserialize, Serialize};
 use weir_engine::lock;
 use weir_fabric::Known;
+use weir_foreign::Foreign;
 use weir_guestmem::MappedPages;
 use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_STATE_BYTES_MAX, KEPT_TRIES_MAX};
@@ -195,9 +196,9 @@ impl Keep {
         for key in names {
             let Some(file) = taken.remove(&key) else { continue };
             match key.strip_prefix(&prefix) {
-                Some(Self::STATE) => state_file = Some(file),
+                Some(Self::STATE) => state_file = Some(file.release()),
                 number => match number.and_then(|number| number.parse::<u32>().ok()) {
-                    Some(number) => drop(found.insert(number, Arc::new(file))),
+                    Some(number) => drop(found.insert(number, file)),
                     None => keeper.remove(&key),
                 },
             }
@@ -236,10 +237,13 @@ impl Keep {
             // A session without its connection had not been accepted.
             Some((state, _)) if !found.contains_key(&state.connection) => keep.start_over(&found),
             Some((state, under_way)) if keep.blob.tries() < KEPT_TRIES_MAX => {
-                for (number, file) in &found {
+                let shared =
+                    |(number, file): (u32, Foreign<OwnedFd>)| (number, Arc::new(file.release()));
+                let files: BTreeMap<_, _> = found.into_iter().map(shared).collect();
+                for (number, file) in &files {
                     keep.keeper.adopt(&keep.name_of(*number), Arc::clone(file));
                 }
-                *lock(&keep.left) = Some(LeftBehind { state, files: found, under_way });
+                *lock(&keep.left) = Some(LeftBehind { state, files, under_way });
             }
             other => {
                 if other.is_some() {
@@ -267,7 +271,7 @@ impl Keep {
     }
 
     /// Discards all descriptors that were found.
-    fn start_over(&self, found: &BTreeMap<u32, Arc<OwnedFd>>) {
+    fn start_over(&self, found: &BTreeMap<u32, Foreign<OwnedFd>>) {
         self.blob.invalidate();
         self.blob.set_tries(0);
         found.keys().for_each(|number| self.keeper.remove(&self.name_of(*number)));

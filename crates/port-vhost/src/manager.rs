@@ -43,8 +43,8 @@ const LEAVE_MAX: Duration = Duration::from_nanos(SESSION_LEAVE_NS);
 /// The time between two front ends of a socket that has used up its [`SESSIONS_AT_ONCE_MAX`].
 const SESSION_EVERY: Duration = Duration::from_millis(1000 / SESSIONS_PER_SEC_MAX);
 
-/// Connects to a socket without waiting.
-pub type Dial = Box<dyn Fn(&Path) -> io::Result<UnixStream> + Send>;
+/// Connects to a socket without waiting. The party pays for closing the connection.
+pub type Dial = Box<dyn Fn(&Path, &Party) -> io::Result<Foreign<UnixStream>> + Send>;
 
 /// The socket by which an interface meets its front end.
 pub enum Endpoint {
@@ -459,12 +459,13 @@ impl Sessions {
         // No work comes between the two calls: a connection that only weir has is lost with weir.
         let place = entry.port.keep().map(|keep| keep.expect(entry.port.offered_queue_pairs()));
         let accepted = room.and_then(|()| listener.accept());
-        let accepted = accepted.and_then(|(stream, _)| Ok(descriptors::for_guest(stream)?));
+        let accepted = accepted.map(|(stream, _)| Foreign::new(stream, &entry.party));
+        let accepted = accepted.and_then(|stream| Ok(descriptors::for_guest(stream)?));
         if let (Some(place), Ok(stream), Some(keep)) = (place, &accepted, entry.port.keep()) {
             keep.met(place, stream);
         }
         let stream = match accepted {
-            Ok(stream) => Foreign::new(stream, &entry.party),
+            Ok(stream) => stream,
             Err(error) => {
                 if let Some(keep) = entry.port.keep() {
                     keep.expect_no_more();
@@ -565,10 +566,10 @@ impl Sessions {
                 *retry_at = Some(now + *delay);
                 continue;
             }
-            match descriptors::room_for_guest().and_then(|()| dial(path)) {
+            match descriptors::room_for_guest().and_then(|()| dial(path, &entry.party)) {
                 Ok(stream) => {
                     *retry_at = None;
-                    opened.push((*id, Foreign::new(stream, &entry.party)));
+                    opened.push((*id, stream));
                 }
                 Err(error) => {
                     tracing::debug!(vif = entry.port.name(), path = %path.display(), %error, "cannot connect yet");

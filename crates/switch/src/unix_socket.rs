@@ -252,9 +252,9 @@ pub(crate) fn allow_links(any: bool) {
 ///
 /// # Errors
 /// The errors of [`reach::connect`].
-pub(crate) fn dial(path: &Path) -> io::Result<UnixStream> {
+pub(crate) fn dial(path: &Path, party: &Party) -> io::Result<Foreign<UnixStream>> {
     let links = if ANY_LINKS.load(Ordering::Relaxed) { Links::Any } else { Links::Own };
-    reach::connect(links, path, |file| {
+    reach::connect(links, path, party, |file| {
         let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.iter().any(|(_, own)| *own == file)
     })
@@ -513,13 +513,14 @@ mod tests {
         let bound = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
         fs::hard_link(&path, dir.path().join("b.sock")).unwrap();
         std::os::unix::fs::symlink("a.sock", dir.path().join("c.sock")).unwrap();
+        let party = Party::new("them");
         for name in ["a.sock", "b.sock", "c.sock"] {
-            let error = dial(&dir.path().join(name)).unwrap_err();
+            let error = dial(&dir.path().join(name), &party).unwrap_err();
             assert!(error.to_string().contains("weir itself listens"), "{name}: {error}");
         }
         drop(bound);
         let _other = UnixListener::bind(&path).unwrap();
-        dial(&path).unwrap();
+        dial(&path, &party).unwrap();
     }
 
     #[test]

@@ -13,6 +13,8 @@ use weir_vhost_user::{
 use super::*;
 use crate::keep::{Blob, RegionState, State, UnderWay, VringState as KeptVring};
 use crate::{Keep, Records};
+use weir_foreign::{Foreign, Party};
+use weir_testing::slow::{lingering, send_with};
 
 /// A missing keeper: the test itself holds everything that is kept.
 fn no_keeper() -> Arc<Keeper> {
@@ -36,18 +38,23 @@ fn idle() -> State {
     }
 }
 
+/// A descriptor of the interface `test`, as a keeper gives it.
+fn kept(name: &str, descriptor: impl Into<OwnedFd>) -> (String, Foreign<OwnedFd>) {
+    (format!("test/{name}"), Foreign::new(descriptor.into(), &Party::new("test")))
+}
+
 impl Left {
     fn new(state: &State, under_way: Option<&UnderWay>) -> Self {
         let blob = Blob::make().unwrap();
         assert!(blob.store(Some(state), under_way));
         let (ours, front) = UnixStream::pair().unwrap();
         front.set_read_timeout(Some(PATIENCE)).unwrap();
-        let taken = [("test/1".into(), ours.into()), ("test/state".into(), blob.file())];
-        Self { blob, taken: taken.into(), front }
+        let taken = Taken::from([kept("1", ours), kept("state", blob.file())]);
+        Self { blob, taken, front }
     }
 
     fn with(mut self, number: u32, descriptor: OwnedFd) -> Self {
-        self.taken.insert(format!("test/{number}"), descriptor);
+        self.taken.extend([kept(&number.to_string(), descriptor)]);
         self
     }
 
@@ -168,7 +175,7 @@ fn what_is_not_whole_is_not_taken_up() {
         let said = port.info().stop_reason.unwrap();
         assert!(said.contains(reason), "{said}: {reason}");
         // The next weir does not take it up either.
-        let mut taken = Taken::from([("test/state".into(), file)]);
+        let mut taken = Taken::from([kept("state", file)]);
         assert!(Keep::new(no_keeper(), "test", &mut taken).unwrap().take_left().is_none());
     }
 }
@@ -177,12 +184,19 @@ fn what_is_not_whole_is_not_taken_up() {
 fn a_session_whose_request_ends_weir_again_and_again_is_not_taken_up() {
     let left = Left::new(&idle(), None);
     left.blob.set_tries(KEPT_TRIES_MAX);
+    let (slow, _reader) = lingering();
+    send_with(&left.front, b"x", slow).unwrap();
+    // The sender's copy is closed by now.
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
     let mut taken = left.taken;
     let keep = Keep::new(no_keeper(), "test", &mut taken).unwrap();
     assert!(keep.connection().is_none() && keep.take_left().is_none());
+    assert!(began.elapsed() < PATIENCE, "its connection would close in ten minutes");
     drop(keep);
     let mut front = left.front;
-    assert_eq!(front.read(&mut [0]).unwrap(), 0, "it may connect again");
+    let ended = front.read(&mut [0]).map_err(|error| error.kind());
+    assert_eq!(ended, Err(ErrorKind::ConnectionReset), "it may connect again");
 }
 
 /// The kept state of a session, as the next weir would find it.

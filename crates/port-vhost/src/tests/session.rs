@@ -1,8 +1,11 @@
 //! The rules of a session, by name.
 
 use std::io::Write;
+use std::path::Path;
 use weir_engine::guest::GuestPort;
 use weir_fabric::{Vid, VlanMode, VlanSet};
+use weir_foreign::place::Links;
+use weir_foreign::{Party, reach};
 use weir_limits::ANNOUNCED_VLANS_MAX;
 
 use super::*;
@@ -464,13 +467,8 @@ fn a_front_end_that_does_not_accept_keeps_nobody_waiting() {
     }
     let (deaf, _stream) = switch.port();
     switch.manager.remove(deaf.id()).unwrap();
-    switch
-        .manager
-        .add(
-            deaf,
-            Endpoint::Connect { path, dial: Box::new(weir_foreign::reach::look_for_listener) },
-        )
-        .unwrap();
+    let dial = |path: &Path, party: &Party| reach::connect(Links::Own, path, party, |_| false);
+    switch.manager.add(deaf, Endpoint::Connect { path, dial: Box::new(dial) }).unwrap();
     let (_port, stream) = switch.port();
     let mut front = FrontEnd::new(stream);
     front.set_timeout(PATIENCE);

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{ConfigError, InterfaceName, Networks, SocketMode, SocketPath, UplinkConfig};
 use weir_foreign::place::Place;
+use weir_foreign::{Foreign, Party};
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_vhost::Records;
 
@@ -295,7 +296,7 @@ impl Hands {
             Self::Own => Box::new(unix_socket::dial),
             Self::Helper(helper) => {
                 let helper = Arc::clone(helper);
-                Box::new(move |path| helper.connect(path))
+                Box::new(move |path, party| helper.connect(path, party))
             }
         }
     }
@@ -580,8 +581,9 @@ impl Helper {
         BoundListener::of_another(listener, path.as_path(), file, Box::new(remove))
     }
 
-    fn connect(&self, path: &Path) -> io::Result<UnixStream> {
-        connected(self.ask(&Request::Connect { path: socket_path(path)? })?).map(Into::into)
+    fn connect(&self, path: &Path, party: &Party) -> io::Result<Foreign<UnixStream>> {
+        let answer = self.ask(&Request::Connect { path: socket_path(path)? })?;
+        connected(answer).map(|socket| Foreign::new(socket.into(), party))
     }
 
     fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {

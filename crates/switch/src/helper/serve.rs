@@ -1,6 +1,7 @@
 //! The helper's side. An attacker who controls weir can send any request, so anything outside [`Tasks`] is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,8 +9,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use miette::Diagnostic;
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
+use weir_foreign::{Foreign, Party};
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_vhost::Records;
 
@@ -52,7 +55,7 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     };
     let (mut given, mut bound): (Vec<Given>, Vec<SocketPath>) = Default::default();
     loop {
-        let lent: Vec<_> = given.iter().map(AsFd::as_fd).collect();
+        let lent: Vec<_> = given.iter().map(|it| it.as_fd()).collect();
         match wire::send_many(socket.as_fd(), &answer, &lent) {
             Ok(()) => {}
             // The kernel limits a user's descriptors in flight, and other processes of the user can use up that
@@ -97,9 +100,42 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     std::process::exit(0)
 }
 
-/// A socket for weir. The helper closes its own copy after sending, so that nobody listens on the socket after weir
-/// has ended.
-type Given = OwnedFd;
+/// A socket or a file for weir. The helper closes its own copy after sending, so that nobody listens on the socket
+/// after weir has ended.
+#[derive(Debug)]
+pub(super) enum Given {
+    Own(OwnedFd),
+    /// The other end may have sent descriptors already. If weir is quick to end the connection, this copy is the last
+    /// one, and its close can take as long as the other end likes.
+    Foreign(Foreign<OwnedFd>),
+}
+
+impl Deref for Given {
+    type Target = OwnedFd;
+
+    fn deref(&self) -> &OwnedFd {
+        match self {
+            Self::Own(it) => it,
+            Self::Foreign(it) => it,
+        }
+    }
+}
+
+#[cfg(test)]
+impl From<Given> for OwnedFd {
+    fn from(given: Given) -> Self {
+        match given {
+            Given::Own(it) => it,
+            Given::Foreign(it) => it.release(),
+        }
+    }
+}
+
+impl From<OwnedFd> for Given {
+    fn from(it: OwnedFd) -> Self {
+        Self::Own(it)
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Serving {
@@ -112,6 +148,8 @@ pub(super) struct Serving {
     fabric: Fabric,
     /// Rules of ways out, which the kernel removes when this process ends.
     rules: Vec<Nat>,
+    /// Those at whose sockets this process has connections to close.
+    pub(super) parties: BTreeMap<SocketPath, Party>,
 }
 
 impl Serving {
@@ -122,7 +160,8 @@ impl Serving {
         unix_socket::allow_links(tasks.allow_links);
         let (bound, interfaces) = (BTreeMap::new(), BTreeMap::new());
         let (sockets, fabric) = (BTreeSet::new(), Fabric::of(tasks.vnis.clone()));
-        Self { tasks, sockets, confined: false, bound, interfaces, fabric, rules: Vec::new() }
+        let (rules, parties) = (Vec::new(), BTreeMap::new());
+        Self { tasks, sockets, confined: false, bound, interfaces, fabric, rules, parties }
     }
 
     /// Makes the rules of the helper's tasks.
@@ -167,15 +206,13 @@ impl Serving {
             }
             Request::OpenRecords { path } => self.open_records(&path),
             Request::RemoveRecords { path } => (self.remove_records(&path), None),
-            Request::Connect { path } => {
-                let below = is_below(self.tasks.client_dir.as_ref(), &path);
-                self.connect(&path, below, || unix_socket::dial(path.as_path()).map(Into::into))
-            }
-            Request::ConnectKeeper { path } => {
-                self.connect(&path, false, || connect_keeper(&path, self.tasks.control.as_ref()))
-            }
+            Request::Connect { path } => self.connect(path),
+            Request::ConnectKeeper { path } => match self.may_use(&path) {
+                true => made(connect_keeper(&path, self.tasks.control.as_ref()).map(Given::Own)),
+                false => (refused(no_connection(&path), Some(HELP_CONNECT.into())), None),
+            },
             Request::ConnectResolver { turn, means } => match &self.tasks.resolver {
-                Some(own) => made(resolver::connect(turn, means, own)),
+                Some(own) => made(resolver::connect(turn, means, own).map(Given::Own)),
                 None => (refused("no network asks the host's resolvers".into(), None), None),
             },
             Request::OpenConfig => self.open_config(),
@@ -195,7 +232,7 @@ impl Serving {
             Request::Announce { all } => (done(self.fabric.announce(&all)), None),
             Request::AnnounceOwners { all } => (done(self.fabric.announce_owners(&all)), None),
             Request::ConnectFrr { daemon } => match self.fabric.connect(daemon) {
-                Ok(socket) => (Answer::Done, Some(socket)),
+                Ok(socket) => (Answer::Done, Some(socket.into())),
                 Err(error) => (refused(error.to_string(), None), None),
             },
             Request::RenewFabric => (done(self.fabric.renew()), None),
@@ -227,7 +264,7 @@ impl Serving {
                 }
                 (
                     Answer::Bound { file },
-                    Arc::into_inner(listener).map(|listener| listener.release().into()),
+                    Arc::into_inner(listener).map(|it| OwnedFd::from(it.release()).into()),
                 )
             }
             Err(error) => {
@@ -277,7 +314,7 @@ impl Serving {
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
         match Records::open(&records_path(path)) {
-            Ok(records) => (Answer::Done, Some(records.into_file())),
+            Ok(records) => (Answer::Done, Some(records.into_file().into())),
             Err(error) => (refused(error.to_string(), None), None),
         }
     }
@@ -289,16 +326,19 @@ impl Serving {
         Answer::Done
     }
 
-    fn connect(
-        &self,
-        path: &SocketPath,
-        below: bool,
-        connect: impl FnOnce() -> std::io::Result<Given>,
-    ) -> (Answer, Option<Given>) {
-        if !below && !self.may_use(path) {
-            return (refused(no_connection(path), Some(HELP_CONNECT.into())), None);
+    fn connect(&mut self, path: SocketPath) -> (Answer, Option<Given>) {
+        let below = is_below(self.tasks.client_dir.as_ref(), &path);
+        if !below && !self.may_use(&path) {
+            return (refused(no_connection(&path), Some(HELP_CONNECT.into())), None);
         }
-        made(connect())
+        self.parties.retain(|_, party| !party.is_forgotten());
+        let party = self.parties.entry(path.clone());
+        let party = party.or_insert_with_key(|path| Party::new(path.to_string()));
+        if party.is_full() {
+            return (Answer::Errno(Errno::AGAIN.raw_os_error()), None);
+        }
+        let socket = unix_socket::dial(path.as_path(), party);
+        made(socket.map(|socket| Given::Foreign(socket.map(Into::into))))
     }
 
     fn open_config(&self) -> (Answer, Option<Given>) {
@@ -306,7 +346,7 @@ impl Serving {
             return (refused("weir was started without a file".into(), None), None);
         };
         match weir_config::open_file(path) {
-            Ok(file) => (Answer::Done, Some(file.into())),
+            Ok(file) => (Answer::Done, Some(OwnedFd::from(file).into())),
             Err(error) => (refused(with_cause(&error), None), None),
         }
     }

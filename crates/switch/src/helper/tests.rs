@@ -1,15 +1,20 @@
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{SocketMode, SocketPath};
-use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
+use weir_foreign::Party;
+use weir_limits::{FOREIGN_CLOSES_MAX, HELPER_SOCKETS_TOGETHER_MAX};
 use weir_port_gateway::Means;
+use weir_testing::slow::{lingering, send_with};
 
-use super::serve::Serving;
+use super::serve::{Given, Serving};
 use super::wire::{
     self, Announcement, Answer, FrrDaemon, Made, OwnerAnnouncement, Request, Tasks, WantedSocket,
 };
@@ -41,13 +46,13 @@ fn helper(dir: &Path) -> Serving {
 
 fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {
     match helper.answer(Request::Bind { path: path.clone(), mode: SocketMode::OWNER }) {
-        (Answer::Bound { .. }, Some(socket)) => Ok(socket.into()),
+        (Answer::Bound { .. }, Some(socket)) => Ok(OwnedFd::from(socket).into()),
         (Answer::Refused { message, .. }, None) => Err(message),
         other => panic!("{other:?}"),
     }
 }
 
-fn refusal((answer, descriptor): (Answer, Option<std::os::fd::OwnedFd>)) -> String {
+fn refusal((answer, descriptor): (Answer, Option<Given>)) -> String {
     assert!(descriptor.is_none());
     match answer {
         Answer::Refused { message, .. } => message,
@@ -104,7 +109,7 @@ fn the_configurations_file_is_opened_to_be_read_and_no_other() {
     let (Answer::Done, Some(file)) = helper.answer(Request::OpenConfig) else {
         panic!("it can be opened")
     };
-    let mut file = std::fs::File::from(file);
+    let mut file = std::fs::File::from(OwnedFd::from(file));
     assert!(std::io::Write::write(&mut file, b"x").is_err());
     let text = weir_config::read_text(file, Path::new("weir.toml")).unwrap();
     assert_eq!(text, "[switch]\n");
@@ -140,6 +145,43 @@ fn sockets_are_made_beside_the_control_socket_and_where_the_configuration_says()
         let connects = helper.answer(Request::Connect { path });
         assert!(refusal(connects).contains("may not connect"));
     }
+}
+
+#[test]
+fn a_front_end_that_listens_and_sends_slow_descriptors_keeps_nobody_waiting() {
+    struct Waits(mpsc::Receiver<()>);
+    impl Drop for Waits {
+        fn drop(&mut self) {
+            let _ = self.0.recv();
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut helper = helper(dir.path());
+    let path = socket(dir.path(), "theirs.sock");
+    let listener = UnixListener::bind(path.as_path()).unwrap();
+    let began = Instant::now();
+    let (Answer::Done, Some(given)) = helper.answer(Request::Connect { path: path.clone() }) else {
+        panic!("it listens")
+    };
+    let (slow, _reader) = lingering();
+    send_with(listener.accept().unwrap().0, b"x", slow).unwrap();
+    // The sender's copy is closed by now.
+    std::thread::sleep(Duration::from_millis(200));
+    // weir has ended the connection before, and this copy is the last one.
+    drop(given);
+    assert!(began.elapsed() < Duration::from_secs(60), "a close would take ten minutes");
+
+    // Where closes do not end, there are no further connections, and others have theirs.
+    let party = Party::new("theirs");
+    let (_end, waits) = mpsc::channel();
+    party.close(Waits(waits));
+    (1..FOREIGN_CLOSES_MAX).for_each(|_| party.close(()));
+    helper.parties.insert(path.clone(), party);
+    let again = helper.answer(Request::Connect { path });
+    assert!(matches!(again, (Answer::Errno(errno), None) if errno == Errno::AGAIN.raw_os_error()));
+    let other = socket(dir.path(), "other.sock");
+    let _listener = UnixListener::bind(other.as_path()).unwrap();
+    assert!(matches!(helper.answer(Request::Connect { path: other }), (Answer::Done, Some(_))));
 }
 
 #[test]

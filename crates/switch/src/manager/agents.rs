@@ -227,13 +227,14 @@ impl Agent {
         let stream = match &self.listener {
             Some(listener) => {
                 let room = descriptors::room_for_guest();
-                room.and_then(|()| listener.accept()).map(|(stream, _)| stream)
+                let accepted = room.and_then(|()| listener.accept());
+                accepted.map(|(stream, _)| Foreign::new(stream, &self.party))
             }
-            None => unix_socket::dial(self.path().as_path()),
+            None => unix_socket::dial(self.path().as_path(), &self.party),
         };
         let stream = stream.and_then(|stream| Ok(descriptors::for_guest(stream)?));
         let macs = self.vifs.values().map(|vif| vif.mac).collect();
-        match stream.and_then(|stream| AgentLink::new(Foreign::new(stream, &self.party), macs)) {
+        match stream.and_then(|stream| AgentLink::new(stream, macs)) {
             Ok(link) => (self.link, self.has_greeted) = (Some(link), false),
             Err(error) if self.listener.is_some() && error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => {

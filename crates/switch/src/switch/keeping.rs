@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use weir_config::{Config, PortName};
 use weir_engine::lock;
 use weir_fabric::Known;
+use weir_foreign::Foreign;
 use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_TAKE_UP_NS, QUEUE_PAIRS_MAX};
 use weir_port_stream::Keep as KeepLine;
@@ -105,7 +106,15 @@ impl Keeping {
     /// Takes the state of the other weir, which has ended.
     pub(super) fn take_over(&self) -> Result<(), SwitchError> {
         let Some(keeper) = &self.keeper else { return Ok(()) };
-        *lock(&self.taken) = keeper.take_over().map_err(SwitchError::Look)?;
+        let new = keeper.take_over().map_err(SwitchError::Look)?;
+        let seen = std::mem::replace(&mut *lock(&self.taken), new);
+        let taken = lock(&self.taken);
+        for (name, copy) in seen {
+            // What was taken under the same name keeps it open: this close waits for nobody, and needs no closer.
+            if taken.contains_key(&name) {
+                drop(copy.release());
+            }
+        }
         Ok(())
     }
 
@@ -161,7 +170,7 @@ impl Keeping {
         if let Some(keeper) = &self.keeper {
             keeper.remove(&key);
         }
-        Some((socket.into(), file_of(&key)?))
+        Some((socket.release().into(), file_of(&key)?))
     }
 
     /// Has the keeper hold the socket on which an interface listens.
@@ -180,7 +189,7 @@ impl Keeping {
         let (key, bound) = all
             .filter_map(|(key, socket)| Some((key, socket.try_clone().ok()?, file_of(key)?)))
             .find_map(|(key, socket, file)| Some((key.clone(), adopt(socket.into(), file)?)))?;
-        taken.remove(&key);
+        drop(taken.remove(&key).map(Foreign::release));
         Some(bound)
     }
 
@@ -201,7 +210,7 @@ impl Keeping {
     pub(super) fn queues(&self, name: &PortName) -> Vec<OwnedFd> {
         let mut taken = lock(&self.taken);
         let queues = (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{QUEUE}{queue}"));
-        queues.map_while(|key| taken.remove(&key)).collect()
+        queues.map_while(|key| taken.remove(&key).map(Foreign::release)).collect()
     }
 
     /// Has the keeper hold the queues of an uplink, and with them the TAP itself.
@@ -210,7 +219,7 @@ impl Keeping {
         let keys: Vec<_> =
             (0..QUEUE_PAIRS_MAX).map(|queue| format!("{name}/{QUEUE}{queue}")).collect();
         // Copies of these queues are no longer needed.
-        keys.iter().for_each(|key| drop(lock(&self.taken).remove(key)));
+        keys.iter().for_each(|key| drop(lock(&self.taken).remove(key).map(Foreign::release)));
         for (nth, key) in keys.iter().enumerate() {
             match queues.get(nth).and_then(|queue| queue.as_fd().try_clone_to_owned().ok()) {
                 Some(queue) => keeper.store(key, Arc::new(queue)),
@@ -237,7 +246,7 @@ impl Keeping {
 
     /// The TAP of a network by which another weir announced stations to FRR.
     pub(super) fn evpn_tap(&self, vni: u32) -> Option<OwnedFd> {
-        lock(&self.taken).remove(&format!("{EVPN}{vni}"))
+        lock(&self.taken).remove(&format!("{EVPN}{vni}")).map(Foreign::release)
     }
 
     /// Has the keeper hold the TAP: FRR withdraws the stations behind it as soon as no process has it open.
@@ -245,7 +254,7 @@ impl Keeping {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let key = format!("{EVPN}{vni}");
         // A copy of this TAP is no longer needed.
-        drop(lock(&self.taken).remove(&key));
+        drop(lock(&self.taken).remove(&key).map(Foreign::release));
         keeper.store(&key, Arc::new(tap.try_clone().ok()?));
         Some(Kept { keeper, keys: vec![key] })
     }
@@ -261,7 +270,7 @@ impl Keeping {
             let _ = self.noted.set(noted);
             // The keeper holds the old state until this weir notes its own.
             if let Some(file) = taken.remove(NOTED) {
-                keeper.adopt(NOTED, Arc::new(file));
+                keeper.adopt(NOTED, Arc::new(file.release()));
             }
         }
         drop(taken);

@@ -9,6 +9,7 @@ use ipnet::IpNet;
 use weir_config::{Networks, UplinkConfig, UplinkKind};
 use weir_evpn::Links;
 use weir_fabric::VlanMode;
+use weir_foreign::Party;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_stream::{Keep, StreamDevice, StreamOptions, leads_to};
 use weir_port_tap::{Tap, TapOptions};
@@ -162,6 +163,6 @@ pub(super) fn stream_of(
         asks_dhcp: !has_own,
     };
     let path = PathBuf::from(config.device());
-    let dial = Box::new(move || dial(&path).map(OwnedFd::from));
+    let dial = Box::new(move |party: &Party| Ok(dial(&path, party)?.map(OwnedFd::from)));
     StreamDevice::start(options, left, dial, keep).map_err(SwitchError::Start)
 }
