@@ -13,6 +13,7 @@ use weir_limits::{
 use weir_wire::Mac;
 
 use crate::guest::{DEFER_HARD_IRQS, FLUSH_TIMEOUT, FileError, Guest, Nic};
+use crate::napi::Napi;
 use crate::state::{Found, StateError, StateFile};
 
 /// Reason why an interface is not set as requested.
@@ -39,6 +40,14 @@ pub enum DeferralError {
     /// A setting cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// A setting of a NAPI instance cannot be restored.
+    #[error("{name}: its NAPI instances cannot be set: {source}")]
+    Napi {
+        /// The interface.
+        name: String,
+        /// The kernel's error.
+        source: std::io::Error,
+    },
     /// The original settings cannot be saved, so nothing is changed.
     #[error(transparent)]
     State(#[from] StateError),
@@ -116,10 +125,13 @@ impl Deferral {
         }
         let mac = interface.interface.mac;
         if !self.found.iter().any(|found| found.mac == mac) {
+            let polls = interface.number(DEFER_HARD_IRQS)?;
+            let timeout_ns = interface.number(FLUSH_TIMEOUT)?;
             let found = Found {
                 mac,
-                napi_defer_hard_irqs: interface.number(DEFER_HARD_IRQS)?,
-                gro_flush_timeout: interface.number(FLUSH_TIMEOUT)?,
+                napi_defer_hard_irqs: polls,
+                gro_flush_timeout: timeout_ns,
+                napis: interface.napis_set_alone(polls, timeout_ns),
             };
             let mut all = self.found.clone();
             all.push(found);
@@ -131,7 +143,7 @@ impl Deferral {
     }
 
     fn restore(&mut self, mac: Mac) -> Result<(), DeferralError> {
-        let Some(found) = self.found.iter().copied().find(|found| found.mac == mac) else {
+        let Some(found) = self.found.iter().find(|found| found.mac == mac) else {
             return Ok(());
         };
         let interfaces = self.guest.interfaces()?;
@@ -140,6 +152,11 @@ impl Deferral {
         {
             write(interface, DEFER_HARD_IRQS, found.napi_defer_hard_irqs)?;
             write(interface, FLUSH_TIMEOUT, found.gro_flush_timeout)?;
+            // The two files have set every NAPI instance.
+            Napi::restore(&found.napis).map_err(|source| DeferralError::Napi {
+                name: interface.interface.name.as_str().to_owned(),
+                source,
+            })?;
         }
         self.found.retain(|found| found.mac != mac);
         Ok(self.state.save(&self.found)?)

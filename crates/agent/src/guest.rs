@@ -10,6 +10,7 @@ use weir_limits::{AGENT_INTERFACES_MAX, AGENT_PROC_BYTES_MAX};
 use weir_wire::Mac;
 
 use crate::interrupts::{Device, queue_interrupts};
+use crate::napi::Napi;
 use crate::protocol::{Interface, Text};
 use crate::report;
 use crate::report::{Counts, Sample};
@@ -19,6 +20,9 @@ use crate::report::{Counts, Sample};
 pub(crate) const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
 /// File in `/sys/class/net/IF` with NAPI's poll interval meanwhile (ns).
 pub(crate) const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
+
+/// File in `/sys/class/net/IF` with the interface's number.
+const IFINDEX: &str = "ifindex";
 
 /// A file cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +57,12 @@ impl Nic {
     /// Returns the path of one of the interface's files in `/sys/class/net`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// Returns the NAPI instances whose settings are others than these of the interface.
+    pub(crate) fn napis_set_alone(&self, polls: u64, timeout_ns: u64) -> Vec<Napi> {
+        let ifindex = self.number(IFINDEX).ok().and_then(|number| number.try_into().ok());
+        ifindex.map_or_else(Vec::new, |ifindex| Napi::set_alone(ifindex, polls, timeout_ns))
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<u64, FileError> {

@@ -11,6 +11,7 @@
 //! | `lines.rs`, `channel.rs` | lines of bounded length, both ways, over any stream |
 //! | `session.rs` | the agent's state machine; pure, in virtual time |
 //! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps the original ones |
+//! | `napi.rs` | settings of single NAPI instances |
 //! | `guest.rs`, `interrupts.rs` | readers of the guest's `/sys` and `/proc` |
 //! | `report.rs`, `cost.rs` | counts of an interval, and the cost of an interrupt |
 //! | `port.rs` | the port to the host |
@@ -32,6 +33,7 @@ mod guest;
 pub mod host;
 mod interrupts;
 mod lines;
+pub mod napi;
 pub mod once;
 mod port;
 mod protocol;

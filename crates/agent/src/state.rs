@@ -13,16 +13,20 @@ use weir_limits::AGENT_STATE_BYTES_MAX;
 use weir_wire::Mac;
 
 use crate::guest::FileError;
+use crate::napi::Napi;
 use crate::protocol::mac_as_text;
 
 /// Original settings of one interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Found {
     #[serde(with = "mac_as_text")]
     pub(crate) mac: Mac,
     pub(crate) napi_defer_hard_irqs: u64,
     /// `gro_flush_timeout` (ns).
     pub(crate) gro_flush_timeout: u64,
+    /// NAPI instances whose settings are others than the interface's.
+    #[serde(default)]
+    pub(crate) napis: Vec<Napi>,
 }
 
 /// Reason why the file cannot be used.
@@ -110,6 +114,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, last]),
             napi_defer_hard_irqs: 1,
             gro_flush_timeout: 20_000,
+            napis: vec![Napi { id: 513, napi_defer_hard_irqs: 0, gro_flush_timeout: 9 }],
         }
     }
 

@@ -727,12 +727,14 @@ pub const AGENT_EVENTS_PER_S_MAX: u64 = 100_000_000;
 /// Most CPUs of a guest that weir accepts from an agent.
 pub const AGENT_CPUS_MAX: u64 = 4096;
 /// Largest file in which an agent keeps the settings it found.
-pub const AGENT_STATE_BYTES_MAX: u64 = 16 * 1024;
+pub const AGENT_STATE_BYTES_MAX: u64 = 512 * 1024;
+/// Most NAPI instances of an interface whose own settings are kept while the interface's are changed.
+pub const AGENT_NAPIS_MAX: usize = 256;
 /// Largest file that an agent reads under `/proc`: `/proc/interrupts` of a guest with hundreds of CPUs.
 pub const AGENT_PROC_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Largest file in which weir keeps the original settings of an uplink's interface (bytes).
-pub const UPLINK_FOUND_BYTES_MAX: u64 = 4096;
+pub const UPLINK_FOUND_BYTES_MAX: u64 = 32 * 1024;
 /// Largest configuration file.
 pub const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 /// Most memory that the parsing of a configuration may take: enough for any file of [`CONFIG_BYTES_MAX`] with spaces
@@ -980,6 +982,9 @@ const _: () = {
         AGENT_INTERFACES_MAX * (80 + 2 * IFNAME_LEN_MAX) + 4 * AGENT_TEXT_LEN_MAX + 160
             < AGENT_LINE_BYTES_MAX
     );
+    // An instance takes at most 100 bytes: an id of ten digits, two numbers of up to 20, and names.
+    assert!(AGENT_NAPIS_MAX as u64 * 110 + 1024 < UPLINK_FOUND_BYTES_MAX);
+    assert!(AGENT_INTERFACES_MAX as u64 * UPLINK_FOUND_BYTES_MAX <= AGENT_STATE_BYTES_MAX);
     assert!(2 * AGENT_PERIOD_NS < AGENT_SILENCE_NS && AGENT_SILENCE_NS < AGENT_INTERVAL_NS_MAX);
     assert!(AGENT_POLL_NS_MIN < AGENT_POLL_NS_MAX && AGENT_POLL_NS_MAX <= LATENCY_BUDGET_NS_MAX);
     assert!(AGENT_POLL_PAUSE_NS / AGENT_POLL_NS_MIN <= 10 && AGENT_COST_NS_MIN < AGENT_COST_NS_MAX);

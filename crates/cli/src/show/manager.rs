@@ -53,6 +53,8 @@ pub(super) fn agent(f: &mut String, it: &AgentExplanation) -> fmt::Result {
         (AgentState::Connected, version) => {
             let version = version.as_deref().unwrap_or("of unknown release");
             write!(f, "agent: {version}, guest polls by {}", poll(it.poll_ns))?;
+            // After some empty polls the guest waits for interrupts again.
+            f.push_str(if it.poll_ns.is_some() { " while it gets frames" } else { "" });
             if it.asked_poll_ns != it.poll_ns {
                 write!(f, " (asked for {})", poll(it.asked_poll_ns))?;
             }
@@ -175,5 +177,7 @@ mod tests {
         agent: connected, and the guest has no interface with this MAC address
         agent: 0.1.0, guest polls by no timer (asked for 625 us timer), 2,800 interrupts/s; it is being tried; wishes budget 100 us: granted; wishes weight 9: has the host's 4; last error: read-only
         ");
+        let polls = AgentExplanation { poll_ns: Some(625_000), ..of_state(AgentState::Connected) };
+        assert!(shown(&polls).contains("guest polls by 625 us timer while it gets frames, 2,800"));
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+use weir_agent::napi::Napi;
 use weir_agent::{
     Applied, GuestMessage, Hello, HostMessage, Interface, Report, Text, VERSION, Wish,
 };
@@ -413,6 +414,20 @@ fn ip(args: &[&str]) {
 #[test]
 fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     let Some(veth) = VethPair::new() else { return };
+    if !weir_testing::has("ethtool", "ethtool") {
+        return;
+    }
+    // From Linux 6.13 on one NAPI instance can be set by itself.
+    ip(&["link", "set", &veth.name, "up"]);
+    let on = ["-K", &veth.name, "gro", "on"];
+    assert!(std::process::Command::new("ethtool").args(on).status().unwrap().success());
+    let ifindex = u32::try_from(veth.setting("ifindex")).unwrap();
+    let napis = || Napi::set_alone(ifindex, u64::MAX, u64::MAX);
+    let alone = napis().first().map(|it| Napi { gro_flush_timeout: 77_000, ..*it });
+    let alone: Vec<_> = alone.into_iter().collect();
+    Napi::restore(&alone).unwrap();
+    let is_alone = || alone.iter().all(|it| napis().contains(it));
+    assert!(is_alone());
     let (switch, dir) = switch(&["web0"]);
     set(&switch, "web0", "moderation=two-layer");
     let lan: PortName = "lan".parse().unwrap();
@@ -432,6 +447,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     assert_eq!(split.uplink_ns + split.vif_ns, 230_000, "what 250 us leave for holding");
     assert_eq!(explained.queues[0].hold_ns_max, split.vif_ns);
     assert_eq!(veth.setting("gro_flush_timeout"), split.uplink_ns);
+    assert!(napis().iter().all(|it| it.gro_flush_timeout == split.uplink_ns));
     match layer() {
         UplinkLayer::Gathers { uplink_ns, by: Gatherer::NapiTimer { why } } => {
             assert_eq!(uplink_ns, split.uplink_ns);
@@ -444,6 +460,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     set(&switch, "web0", "moderation=immediate");
     wait_for(&switch, "web0", |now| now.split.is_none());
     assert_eq!((veth.setting("gro_flush_timeout"), layer()), (found, UplinkLayer::AsFound));
+    assert!(is_alone(), "{:?}", napis());
 
     set(&switch, "web0", "moderation=two-layer");
     wait_for(&switch, "web0", |now| now.split.as_ref().is_some_and(|split| split.uplink_ns > 0));
@@ -451,6 +468,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     drop(switch);
     assert_eq!(veth.setting("gro_flush_timeout"), found);
     assert_eq!(veth.setting("napi_defer_hard_irqs"), 0);
+    assert!(is_alone(), "{:?}", napis());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 use thiserror::Error;
+use weir_agent::napi::Napi;
 use weir_config::{InterfaceName, SocketPath, UplinkKind};
 
 use self::ethtool::{Coalescing, Ethtool};
@@ -73,6 +74,12 @@ trait Nic: fmt::Debug + Send {
 
     /// Sets `rx-usecs`, which a driver may round.
     fn set_rx_usecs(&self, interface: &InterfaceName, usecs: u32) -> io::Result<()>;
+
+    /// The NAPI instances whose settings are others than these of the interface.
+    fn napis_set_alone(&self, ifindex: u32, polls: u64, timeout_ns: u64) -> Vec<Napi>;
+
+    /// Sets NAPI instances as they were.
+    fn restore_napis(&self, all: &[Napi]) -> io::Result<()>;
 }
 
 /// The settings of one interface: those under `/sys`, and those of its card.
@@ -104,10 +111,11 @@ impl Interface<'_> {
     }
 
     fn napi_timer(&self) -> Result<NapiTimer, UplinkError> {
-        Ok(NapiTimer {
-            gro_flush_timeout: self.read(FLUSH_TIMEOUT)?,
-            napi_defer_hard_irqs: self.read(DEFER_HARD_IRQS)?,
-        })
+        let (gro_flush_timeout, napi_defer_hard_irqs) =
+            (self.read(FLUSH_TIMEOUT)?, self.read(DEFER_HARD_IRQS)?);
+        let ifindex = self.read(IFINDEX)?;
+        let napis = self.nic.napis_set_alone(ifindex, napi_defer_hard_irqs, gro_flush_timeout);
+        Ok(NapiTimer { gro_flush_timeout, napi_defer_hard_irqs, napis })
     }
 
     /// Sets the card to gather for `usecs`, or less if its driver rounds; returns the value that the card reports.
@@ -152,16 +160,18 @@ impl Interface<'_> {
             }
             Err(error) => return Err(error),
         }
-        match found.settings {
+        match &found.settings {
             Settings::NapiTimer(found) => {
                 let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
                 // Attempted even if the other setting cannot be restored.
                 self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
                 polls?;
+                // The two files have set every NAPI instance.
+                self.nic.restore_napis(&found.napis)?;
             }
             // A driver that refused the setting has nothing to restore.
-            Settings::RxUsecs(found) if self.rx_usecs()? == found => {}
-            Settings::RxUsecs(found) => self.nic.set_rx_usecs(&self.name, found)?,
+            Settings::RxUsecs(found) if self.rx_usecs()? == *found => {}
+            Settings::RxUsecs(found) => self.nic.set_rx_usecs(&self.name, *found)?,
         }
         Ok(true)
     }

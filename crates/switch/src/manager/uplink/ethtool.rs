@@ -15,6 +15,7 @@ use netlink_packet_core::{
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
+use weir_agent::napi::Napi;
 use weir_config::InterfaceName;
 
 use super::Nic;
@@ -62,6 +63,14 @@ impl Nic for Ethtool {
 
     fn set_rx_usecs(&self, interface: &InterfaceName, usecs: u32) -> io::Result<()> {
         Socket::open()?.coalesce(COALESCE_SET, interface, Some(rx_usecs(usecs))).map(drop)
+    }
+
+    fn napis_set_alone(&self, ifindex: u32, polls: u64, timeout_ns: u64) -> Vec<Napi> {
+        Napi::set_alone(ifindex, polls, timeout_ns)
+    }
+
+    fn restore_napis(&self, all: &[Napi]) -> io::Result<()> {
+        Napi::restore(all)
     }
 }
 

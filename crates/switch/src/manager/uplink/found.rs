@@ -15,6 +15,7 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use weir_agent::napi::Napi;
 use weir_config::{InterfaceName, SocketPath};
 use weir_foreign::place::{Place, open_own};
 use weir_limits::UPLINK_FOUND_BYTES_MAX;
@@ -35,7 +36,7 @@ pub(super) struct Found {
 }
 
 /// The setting that weir changes: one or the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Settings {
     NapiTimer(NapiTimer),
@@ -44,12 +45,15 @@ pub(super) enum Settings {
 }
 
 /// The kernel's timer of an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NapiTimer {
     /// The timer's interval, in nanoseconds.
     pub(super) gro_flush_timeout: u64,
     pub(super) napi_defer_hard_irqs: u64,
+    /// NAPI instances whose settings are others than the interface's.
+    #[serde(default)]
+    pub(super) napis: Vec<Napi>,
 }
 
 /// The reason why such a file cannot be used.
@@ -194,7 +198,8 @@ mod tests {
 
     fn found(interface: &str) -> Found {
         let interface = interface.parse().unwrap();
-        let timer = NapiTimer { gro_flush_timeout: 20_000, napi_defer_hard_irqs: 1 };
+        let napis = vec![Napi { id: 513, napi_defer_hard_irqs: 0, gro_flush_timeout: 9 }];
+        let timer = NapiTimer { gro_flush_timeout: 20_000, napi_defer_hard_irqs: 1, napis };
         Found { interface, ifindex: 7, settings: Settings::NapiTimer(timer) }
     }
 

@@ -34,6 +34,9 @@ struct Played {
     /// The result of each attempt to change a setting, if it fails.
     refuses: Option<Errno>,
     asked: Vec<u32>,
+    /// NAPI instances that somebody has set by themselves.
+    napis: Vec<Napi>,
+    restored: Vec<Napi>,
 }
 
 impl Card {
@@ -70,6 +73,16 @@ impl Nic for Card {
             }
         })
     }
+
+    fn napis_set_alone(&self, ifindex: u32, _: u64, _: u64) -> Vec<Napi> {
+        assert_eq!(ifindex, 4);
+        self.play(|card| card.napis.clone())
+    }
+
+    fn restore_napis(&self, all: &[Napi]) -> io::Result<()> {
+        self.play(|card| card.restored = all.to_vec());
+        Ok(())
+    }
 }
 
 /// The host with the interfaces that `sys` and `card` simulate.
@@ -101,6 +114,31 @@ fn why_by_timer(uplink: &UplinkInterface) -> String {
     match uplink.layer() {
         UplinkLayer::Gathers { by: Gatherer::NapiTimer { why }, .. } => why.clone(),
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_napi_instance_that_was_set_by_itself_is_set_again() {
+    let sys = sys();
+    let napi = Napi { id: 513, napi_defer_hard_irqs: 1, gro_flush_timeout: 9 };
+    for killed in [false, true] {
+        let card = Card::default();
+        card.play(|card| card.napis = vec![napi]);
+        let mut uplink = with_card(sys.path(), &card);
+        uplink.set(100_000);
+        // A later reading would find what weir has set.
+        card.play(|card| card.napis.clear());
+        uplink.set(200_000);
+        match killed {
+            false => uplink.set(0),
+            true => {
+                // Nothing is restored, as after a SIGKILL; the file's lock ends with its process.
+                drop(uplink.found.take());
+                restore_left_over_on(&host(sys.path(), &card), &control(sys.path()));
+            }
+        }
+        assert_eq!(card.play(|card| card.restored.clone()), [napi], "killed: {killed}");
+        assert_eq!(kept(sys.path()), 0);
     }
 }
 

@@ -1,0 +1,244 @@
+//! Settings of single NAPI instances, which Linux has beside those of their interface from 6.13 on, by generic netlink
+//! (`linux/netdev.h`, the kernel's Documentation/netlink/specs/netdev.yaml).
+//!
+//! A write to the interface's files in `/sys` sets all of its NAPI instances. So whoever changes an interface for a
+//! while reads the instances that differ from it before, and sets these again in the end.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
+};
+use serde::{Deserialize, Serialize};
+use weir_limits::AGENT_NAPIS_MAX;
+
+/// The ends of an answer (`linux/netlink.h`).
+const ERROR: u16 = 2;
+/// See [`ERROR`].
+const DONE: u16 = 3;
+const REQUEST_AND_ACK: u16 = 1 | 4;
+const REQUEST_AND_DUMP: u16 = 1 | 0x300;
+const HEADER_LEN: usize = 16;
+/// The length of the generic header: command, version and two reserved bytes.
+const GENERIC_HEADER_LEN: usize = 4;
+/// The bits of an attribute's kind that are no flags.
+const KIND: u16 = 0x3fff;
+/// The longest part of an answer that the kernel gives at once.
+const ANSWER_LEN: usize = 32 << 10;
+
+/// The family that resolves the names of other families, and its request (`linux/genetlink.h`).
+const CONTROLLER: u16 = 0x10;
+const GET_FAMILY: u8 = 3;
+const FAMILY_ID: u16 = 1;
+const FAMILY_NAME: u16 = 2;
+
+/// `linux/netdev.h`.
+const NAPI_GET: u8 = 11;
+const NAPI_SET: u8 = 14;
+const IFINDEX: u16 = 1;
+const ID: u16 = 2;
+const DEFER_HARD_IRQS: u16 = 5;
+const GRO_FLUSH_TIMEOUT: u16 = 6;
+
+/// Settings of one NAPI instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Napi {
+    /// The instance's number in its network namespace.
+    pub id: u32,
+    /// Empty polls before interrupts are turned on again.
+    pub napi_defer_hard_irqs: u64,
+    /// The poll interval meanwhile (ns).
+    pub gro_flush_timeout: u64,
+}
+
+impl Napi {
+    /// The instances of an interface whose settings differ from those of the interface, at most [`AGENT_NAPIS_MAX`]. A
+    /// kernel without settings of single instances has none.
+    #[must_use]
+    pub fn set_alone(ifindex: u32, polls: u64, timeout_ns: u64) -> Vec<Self> {
+        let all = Socket::open().and_then(|socket| socket.napis(ifindex));
+        let differs = |napi: &Self| {
+            (napi.napi_defer_hard_irqs, napi.gro_flush_timeout) != (polls, timeout_ns)
+        };
+        all.unwrap_or_default().into_iter().filter(differs).take(AGENT_NAPIS_MAX).collect()
+    }
+
+    /// Sets instances as they were read. An instance that was removed has taken its settings with it.
+    ///
+    /// # Errors
+    /// The kernel's error for one of them; the others are set.
+    pub fn restore(all: &[Self]) -> io::Result<()> {
+        if all.is_empty() {
+            return Ok(());
+        }
+        let socket = Socket::open()?;
+        let set = all.iter().map(|napi| match socket.set(napi) {
+            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
+            set => set,
+        });
+        set.fold(Ok(()), |all, one| all.and(one))
+    }
+}
+
+/// A connection to the kernel's `netdev` family. The kernel answers during the send, so no caller waits.
+struct Socket {
+    fd: OwnedFd,
+    family: u16,
+}
+
+impl Socket {
+    fn open() -> io::Result<Self> {
+        let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+        let fd = socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::GENERIC))?;
+        let mut socket = Self { fd, family: CONTROLLER };
+        let mut id = None;
+        socket.ask(REQUEST_AND_ACK, GET_FAMILY, &[(FAMILY_NAME, b"netdev\0")], |answer| {
+            id = attribute(answer, FAMILY_ID).and_then(|it| it.try_into().ok());
+        })?;
+        socket.family = id.map(u16::from_ne_bytes).ok_or(Errno::NOENT)?;
+        Ok(socket)
+    }
+
+    fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>> {
+        let mut all = Vec::new();
+        let wanted = [(IFINDEX, &ifindex.to_ne_bytes()[..])];
+        self.ask(REQUEST_AND_DUMP, NAPI_GET, &wanted, |answer| all.extend(napi(answer)))?;
+        Ok(all)
+    }
+
+    fn set(&self, napi: &Napi) -> io::Result<()> {
+        let polls = u32::try_from(napi.napi_defer_hard_irqs).map_err(io::Error::other)?;
+        let attributes = [
+            (ID, &napi.id.to_ne_bytes()[..]),
+            (DEFER_HARD_IRQS, &polls.to_ne_bytes()),
+            (GRO_FLUSH_TIMEOUT, &napi.gro_flush_timeout.to_ne_bytes()),
+        ];
+        self.ask(REQUEST_AND_ACK, NAPI_SET, &attributes, |_| ())
+    }
+
+    /// Sends a request, and gives the attributes of each message of the answer to `each`.
+    fn ask(
+        &self,
+        flags: u16,
+        command: u8,
+        attributes: &[(u16, &[u8])],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        send(&self.fd, &request(self.family, flags, command, attributes), SendFlags::empty())?;
+        let mut buffer = vec![0; ANSWER_LEN];
+        loop {
+            let (len, _) = recv(&self.fd, buffer.as_mut_slice(), RecvFlags::DONTWAIT)?;
+            let mut rest = buffer.get(..len).unwrap_or_default();
+            while let Some((kind, body, next)) = message(rest) {
+                rest = next;
+                if kind == ERROR || kind == DONE {
+                    let code = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                    return match code {
+                        0 => Ok(()),
+                        code => Err(io::Error::from_raw_os_error(code.saturating_neg())),
+                    };
+                }
+                each(body.get(GENERIC_HEADER_LEN..).unwrap_or_default());
+            }
+        }
+    }
+}
+
+fn request(family: u16, flags: u16, command: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER_LEN];
+    bytes.extend([command, 1, 0, 0]);
+    for (kind, value) in attributes {
+        // Names and numbers are short.
+        let len = (value.len() + 4) as u16;
+        bytes.extend([len.to_ne_bytes(), kind.to_ne_bytes()].concat());
+        bytes.extend_from_slice(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    }
+    let len = (bytes.len() as u32).to_ne_bytes();
+    bytes[..4].copy_from_slice(&len);
+    bytes[4..8].copy_from_slice(&[family.to_ne_bytes(), flags.to_ne_bytes()].concat());
+    bytes
+}
+
+fn number_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// The kind and the body of the first message, and the bytes behind it.
+fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
+    let body = bytes.get(HEADER_LEN..len)?;
+    let next = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+    Some((number_at(bytes, 4)?, body, next))
+}
+
+fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let (len, kind) = (number_at(bytes, 0)?, number_at(bytes, 2)?);
+        let value = bytes.get(4..len.into())?;
+        if kind & KIND == wanted {
+            return Some(value);
+        }
+        bytes = bytes.get(usize::from(len).next_multiple_of(4)..)?;
+    }
+}
+
+/// The kernel writes a number with four bytes if they suffice, otherwise with eight.
+fn number(value: &[u8]) -> Option<u64> {
+    match value.len() {
+        4 => Some(u32::from_ne_bytes(value.try_into().ok()?).into()),
+        8 => Some(u64::from_ne_bytes(value.try_into().ok()?)),
+        _ => None,
+    }
+}
+
+/// An instance in an answer; `None` if the kernel does not give its settings.
+fn napi(answer: &[u8]) -> Option<Napi> {
+    let get = |wanted| attribute(answer, wanted).and_then(number);
+    Some(Napi {
+        id: get(ID)?.try_into().ok()?,
+        napi_defer_hard_irqs: get(DEFER_HARD_IRQS)?,
+        gro_flush_timeout: get(GRO_FLUSH_TIMEOUT)?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_read_whatever_its_lengths_say() {
+        let id = 7_u32.to_ne_bytes();
+        let (polls, timeout) = (2_u32.to_ne_bytes(), 5_000_000_000_u64.to_ne_bytes());
+        let all = [
+            (IFINDEX, &id[..]),
+            (ID, &id),
+            (DEFER_HARD_IRQS, &polls),
+            (GRO_FLUSH_TIMEOUT, &timeout),
+        ];
+        let bytes = request(20, REQUEST_AND_DUMP, NAPI_GET, &all);
+        let (kind, body, next) = message(&bytes).unwrap();
+        assert_eq!((kind, next), (20, &[][..]));
+        let found = napi(&body[GENERIC_HEADER_LEN..]).unwrap();
+        let wanted = Napi { id: 7, napi_defer_hard_irqs: 2, gro_flush_timeout: 5_000_000_000 };
+        assert_eq!(found, wanted);
+        for len in 0..bytes.len() {
+            assert!(message(&bytes[..len]).is_none(), "{len}");
+        }
+        for len in 0..body.len() - GENERIC_HEADER_LEN {
+            assert!(napi(&body[GENERIC_HEADER_LEN..][..len]).is_none(), "{len}");
+        }
+        for len in [0_u16, 3, 0xffff] {
+            let bytes = [&len.to_ne_bytes()[..], &[ID as u8; 14]].concat();
+            assert_eq!(attribute(&bytes, 77), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_has_none() {
+        assert!(Napi::set_alone(u32::MAX / 2, 0, 0).is_empty());
+        Napi::restore(&[]).unwrap();
+    }
+}
