@@ -593,9 +593,9 @@ fn turn_away(entry: &Entry) {
             return;
         }
         let Ok((stream, _)) = listener.accept() else { return };
-        let wanted_a_session = !has_hung_up(&stream);
-        drop(Foreign::new(stream, &entry.party));
-        if wanted_a_session {
+        let stream = Foreign::new(stream, &entry.party);
+        // It is counted before the front end sees the end of its connection.
+        if !has_hung_up(&stream) {
             say_turned_away(&entry.port);
         }
     }
