@@ -424,8 +424,10 @@ fn server_at(place: &Place) -> io::Result<Option<Server>> {
     let made_by = found.map(|stream| socket_peercred(&stream).map(|peer| peer.pid));
     let has_ended = match made_by {
         Some(Ok(process)) => {
-            let is_there = |process: &str| Path::new("/proc").join(process).exists();
-            is_there("self") && !is_there(&process.as_raw_nonzero().to_string())
+            // A process that has ended has no program, also before its parent has asked how it ended.
+            let program = |process: &str| fs::read_link(format!("/proc/{process}/exe"));
+            let error = program(&process.as_raw_nonzero().to_string()).err();
+            error.is_some_and(|it| it.kind() == io::ErrorKind::NotFound) && program("self").is_ok()
         }
         // A keeper accepts nobody.
         None => true,

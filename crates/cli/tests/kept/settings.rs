@@ -411,13 +411,16 @@ fn a_weir_that_is_not_given_the_keeper_of_the_last_one_is_told_who_has_its_socke
     let mut waiting: Vec<OwnedFd> = Vec::new();
     let address = rustix::net::SocketAddrUnix::new(weir.path("a.sock")).unwrap();
     for _ in 0..2 {
-        fs::write(weir.path("log"), "").unwrap();
-        weir.process = run(weir.dir.path());
-        let ended = eventually("it ends", || weir.process.try_wait().unwrap());
-        let log = weir.log().split_whitespace().collect::<Vec<_>>().join(" ");
-        assert_eq!(ended.code(), Some(1), "{log}");
-        assert!(log.contains("another program serves"), "{log}");
-        assert!(log.contains("its keeper holds the socket"), "{log}");
+        // The first weir's helper ends a moment after it.
+        eventually("who has the socket is told", || {
+            fs::write(weir.path("log"), "").unwrap();
+            weir.process = run(weir.dir.path());
+            let ended = eventually("it ends", || weir.process.try_wait().unwrap());
+            let log = weir.log().split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(ended.code(), Some(1), "{log}");
+            assert!(log.contains("another program serves"), "{log}");
+            log.contains("its keeper holds the socket").then_some(())
+        });
         // After some attempts the socket's queue is full.
         waiting.extend(std::iter::from_fn(|| {
             let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
