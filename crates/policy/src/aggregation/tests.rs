@@ -172,6 +172,15 @@ fn a_burst_is_one_container_that_does_not_wait_for_the_next_burst() {
     assert!(adaptive.containers_per_frame <= 1.1 * fixed.containers_per_frame);
 }
 
+/// Learned like other gaps, the pauses between short bursts would let each frame go at once.
+#[test]
+fn a_short_burst_is_one_container_too() {
+    let arrivals = bursts(2000, 4, 1000, 10.0 * TIMEOUT_NS as f64);
+    let (fixed, adaptive) = fixed_and_adaptive(&arrivals);
+    assert!(adaptive.delay_ns <= 0.35 * fixed.delay_ns);
+    assert!(adaptive.containers_per_frame <= 1.15 * fixed.containers_per_frame);
+}
+
 #[test]
 fn the_release_time_follows_a_rate_that_changes() {
     let mut arrivals = Vec::new();

@@ -8,6 +8,9 @@ use crate::aggregation::{Container, Playout};
 /// after the latest arrival. At a rate that fills containers this is many gaps long, so that chance
 /// does not close them early. At the end of a burst it is small beside the timeout.
 const QUIET_DIVISOR: u64 = 4;
+/// Divisor of the timeout. A gap that exceeds the one before by more than timeout / 2 and twice the
+/// mean deviation is a pause between bursts, and is not learned.
+const SPIKE_DIVISOR: u64 = 2;
 
 /// [`Aggregate`](super::Aggregate) with a release time that follows the traffic, by the playout
 /// estimator [`Playout`].
@@ -22,8 +25,9 @@ const QUIET_DIVISOR: u64 = 4;
 ///   T_o / 4), until it is full, and never past T_o. At a high rate it fills first, as with a fixed
 ///   timeout.
 ///
-/// A container that has waited in vain counts as a sample of T_o. Senders that wait for an answer
-/// to a held frame need this: their next frame comes soon, but never during the wait.
+/// A container that has waited in vain counts as a sample of T_o, and never as a spike. Senders that
+/// wait for an answer to a held frame need this: their next frame comes soon, but never during the
+/// wait.
 #[derive(Clone, Copy, Debug)]
 pub struct AggregateAdaptive {
     settings: Settings,
@@ -75,7 +79,11 @@ impl Moderation for AggregateAdaptive {
         if let Some(latest_ns) = self.latest_ns {
             let timeout_ns = timeout_ns(&self.settings);
             let gap_ns = now_ns.saturating_sub(latest_ns);
-            self.playout.sample(if self.in_vain { timeout_ns } else { gap_ns.min(timeout_ns) });
+            let (delay_ns, spike_ns) = match self.in_vain {
+                true => (timeout_ns, u64::MAX),
+                false => (gap_ns.min(timeout_ns), timeout_ns / SPIKE_DIVISOR),
+            };
+            self.playout.sample(delay_ns, spike_ns);
         }
         self.in_vain = false;
         self.latest_ns = Some(now_ns);
