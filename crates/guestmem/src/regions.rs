@@ -175,6 +175,15 @@ impl GuestMemory {
         Some(spec.guest_address + (user_address - spec.user_address))
     }
 
+    /// Returns the guest-physical address of a slice of this memory; `None` for a slice of another.
+    pub fn address_of(&self, slice: &Slice<'_>) -> Option<u64> {
+        let (address, len) = (slice.address(), slice.len() as u64);
+        self.places().find_map(|(start, size, guest_address)| {
+            let offset = address.checked_sub(start)? as u64;
+            (offset.checked_add(len)? <= size).then(|| guest_address + offset)
+        })
+    }
+
     /// Iterates over the regions: mapped address, length (bytes), and guest-physical address.
     pub(crate) fn places(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         self.table

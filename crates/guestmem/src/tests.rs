@@ -249,5 +249,12 @@ proptest! {
         }
         let total: usize = pieces.iter().map(Slice::len).sum();
         prop_assert_eq!(total, if found { len as usize } else { 0 });
+        let mut at = address;
+        for piece in &pieces {
+            prop_assert_eq!(memory.address_of(piece), Some(at));
+            at += piece.len() as u64;
+        }
+        let elsewhere = HostBuffer::new(1);
+        prop_assert_eq!(memory.address_of(&elsewhere.slice(0, 1).unwrap()), None);
     }
 }

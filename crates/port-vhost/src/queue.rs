@@ -15,6 +15,7 @@ use crate::error::StopReason;
 use crate::features::Features;
 use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
+use crate::rx::Unseen;
 use crate::rx::room::Room;
 
 /// The place of a ring when its service began.
@@ -41,6 +42,8 @@ pub(crate) struct Ring {
     pub(crate) caps: OffloadCaps,
     /// The guest takes containers (`VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS`).
     pub(crate) containers: bool,
+    /// The last container, if later bursts may add to it.
+    pub(crate) unseen: Option<Unseen>,
     /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
     /// a ring upon receiving a kick").
     pub(crate) started: bool,
@@ -76,6 +79,7 @@ impl Ring {
             features,
             caps: features.receive_caps(),
             containers,
+            unseen: None,
             started,
             resumed: false,
             expects_enable: false,

@@ -31,6 +31,7 @@ use weir_ring::{DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
 use self::container::Open;
+pub(crate) use self::container::Unseen;
 use self::room::Reserved;
 use crate::error::StopReason;
 use crate::queue::Queue;
@@ -103,12 +104,14 @@ pub(crate) fn place<'m>(
     frames: &'m [Outgoing],
     counters: &PortCounters,
 ) -> Result<Placed<'m>, StopReason> {
+    let (withholds, settled) = (rx.calls.withholds(), rx.is_settled());
     let Queue { ring: Some(ring), room, armed, .. } = &mut rx.queue else {
         return Ok(Placed { delivered: Delivered::default(), rest: None });
     };
     let caps = ring.caps;
-    // A single frame has nothing to be packed with.
-    let packs = ring.containers && rx.calls.withholds() && frames.len() > 1;
+    let packs = ring.containers && withholds;
+    let unseen = if packs { ring.unseen.take() } else { None };
+    let container = unseen.filter(|_| settled).and_then(|it| it.open(&ring.device, memory));
     let mut writer = Writer {
         device: &mut ring.device,
         memory,
@@ -119,7 +122,7 @@ pub(crate) fn place<'m>(
         copies: recycle(take(&mut room.copies)),
         next: 0,
         packs,
-        container: None,
+        container,
         completed: 0,
         log: ring.logging.as_ref().and_then(|logging| logging.data.as_ref()),
         counters,
@@ -130,7 +133,10 @@ pub(crate) fn place<'m>(
     if !*armed {
         writer.device.suppress_kicks();
     }
-    writer.reserve(if packs { 1 } else { frames.len() });
+    writer.reserve(match packs {
+        true => usize::from(writer.container.is_none()),
+        false => frames.len(),
+    });
     let list = EgressList::new(burst, frames, caps);
     let plain = writer.place_all_plain(&list);
     let all = Delivered { frames: frames.len(), ..Delivered::default() };
@@ -138,9 +144,12 @@ pub(crate) fn place<'m>(
         true => (plain, all, 0),
         false => writer.place_rest(list, plain),
     };
-    writer.finish();
+    let unseen = writer.finish();
     let Writer { buffers, chains, copies: slices, completed, broken, bytes, .. } = writer;
     (room.buffers, room.chains) = (recycle(buffers), recycle(chains));
+    if packs {
+        ring.unseen = unseen;
+    }
     if let Some(error) = broken {
         return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
     }
@@ -414,16 +423,15 @@ impl<'m> Writer<'_, 'm> {
         Ok(Put::Done)
     }
 
-    /// Gives back the chains that were taken ahead and not used.
-    fn finish(&mut self) {
-        if self.packs {
-            self.close_container();
-        }
+    /// Gives back the chains that were taken ahead and not used. Returns the container to which later bursts may add.
+    fn finish(&mut self) -> Option<Unseen> {
+        let last = if self.packs { self.close_container() } else { None };
         if let Some(log) = self.log {
             self.mark_fronts(log);
         }
         let unused = &self.chains[self.next..];
         self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
+        last.and_then(|last| last.unseen(self.device, self.memory))
     }
 }
 

@@ -398,6 +398,17 @@ impl DeviceRing {
         }
     }
 
+    /// True if the last completed chain waits for its publication, and for nothing else.
+    pub fn has_unpublished(&self) -> bool {
+        self.in_order.is_idle() && each!(&self.format, ring => ring.has_unpublished())
+    }
+
+    /// Completes the last completed chain once more, with more `written` bytes. The chain was completed by itself with
+    /// some bytes, and [is not published](Self::has_unpublished).
+    pub fn amend_last(&mut self, token: Token, written: u32) {
+        each!(&mut self.format, ring => ring.amend_last(token, written));
+    }
+
     /// Completes several chains, in their order.
     #[inline(always)]
     pub fn complete_all(&mut self, chains: impl Iterator<Item = (Token, u32)>) {

@@ -76,6 +76,12 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         !self.closing
     }
 
+    /// True if no worker copies into the ring.
+    #[inline]
+    pub fn is_settled(&self) -> bool {
+        self.order.is_idle()
+    }
+
     /// The number of chains of all frames ever placed, in all rings of the queue so far.
     pub fn placed(&self) -> u64 {
         self.placed_before + self.queue.placed()

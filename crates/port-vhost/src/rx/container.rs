@@ -1,12 +1,13 @@
 //! Several frames in one buffer, for a guest that unpacks them itself ([`weir_wire::container`]).
 //!
-//! Only frames of one burst are packed; a container never waits for another burst. A frame that does not fit, or
-//! whose next chain is not one buffer, goes alone, after the open container.
+//! A container is complete at the end of its burst. While the guest cannot see it and no worker copies into it, a later
+//! burst adds its frames, so frames that come one by one share a container too. A frame that does not fit, or whose next
+//! chain is not one buffer, goes alone, after the open container.
 
 use weir_engine::egress::Packet;
 use weir_engine::gro::Plain;
-use weir_guestmem::Slice;
-use weir_ring::Token;
+use weir_guestmem::{GuestMemory, Slice};
+use weir_ring::{DeviceRing, Token};
 use weir_wire::container::{Builder, Place, RECORD_LEN};
 use weir_wire::{Offload, VnetHdr};
 
@@ -14,11 +15,45 @@ use super::logged::mark_container;
 use super::room::Reserved;
 use super::{FETCHED_AHEAD, Run, Writer};
 
-/// A container with room for more frames. Its chain is the writer's next, and is used when the container closes.
+/// A container with room for more frames.
 pub(super) struct Open<'m> {
     token: Token,
     buffer: Slice<'m>,
     builder: Builder,
+    /// True for the container of an earlier burst: its chain is the ring's last completed one. Otherwise its chain is
+    /// the writer's next, and is used when the container closes.
+    again: bool,
+}
+
+impl Open<'_> {
+    /// This container, which has just closed, for later bursts.
+    pub(super) fn unseen(self, device: &DeviceRing, memory: &GuestMemory) -> Option<Unseen> {
+        let Self { token, buffer, builder, .. } = self;
+        let (address, len) = (memory.address_of(&buffer)?, buffer.len() as u32); // a descriptor's length
+        Some(Unseen { token, address, len, builder, completed: device.completed_total() })
+    }
+}
+
+/// A ring's last container, until the guest sees it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unseen {
+    token: Token,
+    /// The guest address of the buffer, and its length.
+    address: u64,
+    len: u32,
+    builder: Builder,
+    /// The ring's completed chains, up to this one.
+    completed: u64,
+}
+
+impl Unseen {
+    /// Opens the container again, unless a chain follows it or the guest can see it.
+    pub(super) fn open<'m>(self, device: &DeviceRing, memory: &'m GuestMemory) -> Option<Open<'m>> {
+        let Self { token, address, len, builder, completed } = self;
+        let is_last = completed == device.completed_total() && device.has_unpublished();
+        let buffer = memory.slice(address, len).filter(|_| is_last)?;
+        Some(Open { token, buffer, builder, again: true })
+    }
 }
 
 impl<'m> Writer<'_, 'm> {
@@ -47,7 +82,8 @@ impl<'m> Writer<'_, 'm> {
         self.pack(head, packet.offload, packet.len() - head.len(), packet.body())
     }
 
-    /// Packs `head` and the `body_len` bytes of `body`, whose copies are put off.
+    /// Packs `head` and the `body_len` bytes of `body`. Copies are put off, but not those into an earlier burst's
+    /// container: the guest may see it as soon as the queue's lock is free.
     #[inline]
     fn pack(
         &mut self,
@@ -67,8 +103,12 @@ impl<'m> Writer<'_, 'm> {
         }
         let mut to = buffer.skip(place.frame);
         to = to.skip(to.write(head));
+        let now = self.container.as_ref().is_some_and(|open| open.again);
         for from in body {
-            self.copies.push([from, to.first(from.len())]);
+            match now {
+                true => _ = from.copy_to(&to),
+                false => self.copies.push([from, to.first(from.len())]),
+            }
             to = to.skip(from.len());
         }
         true
@@ -105,20 +145,27 @@ impl<'m> Writer<'_, 'm> {
         // The container has no header but its own: a guest that knows containers has `num_buffers` in it.
         (self.vnet_len == VnetHdr::LEN).then(|| {
             buffer.prefetch_write(FETCHED_AHEAD);
-            Open { token: chain.token, buffer, builder: Builder::new(buffer.len()) }
+            Open { token: chain.token, buffer, builder: Builder::new(buffer.len()), again: false }
         })
     }
 
-    /// Completes the open container, if there is one.
+    /// Completes the open container, if there is one, and returns it.
     #[inline(never)]
-    pub(super) fn close_container(&mut self) {
-        let Some(Open { token, buffer, builder }) = self.container.take() else { return };
+    pub(super) fn close_container(&mut self) -> Option<Open<'m>> {
+        let open = self.container.take()?;
+        let Open { token, buffer, builder, again } = &open;
         buffer.write_array(builder.vnet().to_bytes());
         if let Some(log) = self.log {
             mark_container(log, &buffer.first(builder.len()));
         }
-        self.device.complete(token, builder.len() as u32); // at most CONTAINER_LEN_MAX
-        self.completed += 1;
-        self.next += 1;
+        let written = builder.len() as u32; // at most CONTAINER_LEN_MAX
+        if *again {
+            self.device.amend_last(*token, written);
+        } else {
+            self.device.complete(*token, written);
+            self.completed += 1;
+            self.next += 1;
+        }
+        Some(open)
     }
 }

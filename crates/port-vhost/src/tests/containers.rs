@@ -101,6 +101,42 @@ fn frames_in_containers_and_beside_them_come_in_order_and_none_is_lost() {
 }
 
 #[test]
+fn frames_that_come_one_by_one_share_a_container() {
+    const FRAMES: u32 = 10;
+    let switch = Switch::new();
+    let (port, _receiving, mut receiver) = vif(&switch, 1, true, Kind::Aggregate);
+    let (_, _sending, mut sender) = vif(&switch, 2, false, Kind::Immediate);
+    let mut hello = frame_to(2, 1, 60, 0);
+    hello[..6].fill(0xff);
+    send(&mut receiver, &hello);
+    receiver.flush();
+    assert!(sender.wait(WaitFor::Receive, STUCK).unwrap(), "stuck");
+    let calls = CallPolicy::within(Kind::Aggregate, 60_000_000_000);
+    let settings = Settings { rx_frames: Some(FRAMES), ..Settings::within(calls.hold_ns_max()) };
+    let policy = Kind::Aggregate.build(settings);
+    let _old = port.first_rx().set_moderation(0, policy, &calls, port.counters());
+
+    let mut seen = Vec::new();
+    for round in 1..=3 {
+        let numbers = (round - 1) * FRAMES..round * FRAMES;
+        for number in numbers.clone() {
+            assert!(receiver.recv_into(&mut seen).is_none(), "{number}: the container is open");
+            send(&mut sender, &frame_to(1, 2, 60 + number as usize, number));
+            sender.flush();
+            let placed = || port.counters().rx[0].frames.get();
+            eventually("the frame is placed", || placed() > number.into());
+        }
+        for number in numbers {
+            while receiver.recv_into(&mut seen).is_none() {
+                assert!(receiver.wait(WaitFor::Receive, STUCK).unwrap(), "stuck at {number}");
+            }
+            assert!(seen == frame_to(1, 2, 60 + number as usize, number), "{number}");
+        }
+        assert_eq!(receiver.stats().rx_containers, u64::from(round));
+    }
+}
+
+#[test]
 fn a_guest_that_did_not_ask_for_containers_gets_none() {
     let switch = Switch::new();
     let (_, vif, _pair) = vif(&switch, 1, false, Kind::Aggregate);

@@ -520,6 +520,18 @@ impl PackedDevice {
         self.note(Completed::new(token.id(), token.slots(), written));
     }
 
+    /// True if a completed list waits for its publication.
+    pub(crate) fn has_unpublished(&self) -> bool {
+        !self.completed.is_empty()
+    }
+
+    /// Replaces the written bytes of the last completed list, which is not published.
+    pub(crate) fn amend_last(&mut self, token: Token, written: u32) {
+        if let Some(last) = self.completed.last_mut() {
+            *last = Completed::new(token.id(), token.slots(), written);
+        }
+    }
+
     /// Notes lists that share a used descriptor, which may be that of the last ones.
     #[inline(always)]
     fn note(&mut self, completed: Completed) {

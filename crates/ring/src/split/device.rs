@@ -250,6 +250,16 @@ impl SplitDevice {
         }
     }
 
+    /// True if a completed chain waits for its publication.
+    pub(crate) fn has_unpublished(&self) -> bool {
+        self.published != self.next_used
+    }
+
+    /// Replaces the written bytes of the last completed chain, which is not published.
+    pub(crate) fn amend_last(&mut self, token: Token, written: u32) {
+        self.write_element(self.next_used.wrapping_sub(1), token.head(), written);
+    }
+
     #[inline(always)]
     fn write_element(&self, index: u16, head: u16, written: u32) {
         let element = u64::from(head) | u64::from(written) << 32;

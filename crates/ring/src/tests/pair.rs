@@ -44,6 +44,30 @@ fn spec_2_7_13_used_index_published_after_elements() {
 }
 
 #[test]
+fn the_last_chain_can_have_more_bytes_until_it_is_published() {
+    for config in formats(8) {
+        let (memory, mut driver, mut device) = pair(config);
+        let heads = [0, 1].map(|i| driver.offer(&[buffer(i, 100, true)]).unwrap());
+        driver.publish();
+        assert!(!device.has_unpublished());
+        device.refill().unwrap();
+        let mut pieces = Vec::new();
+        let tokens = [10, 20].map(|written| {
+            let chain = device.take(Direction::Writable, &memory, &mut pieces).unwrap().unwrap();
+            device.complete(chain.token, written);
+            chain.token
+        });
+        assert!(device.has_unpublished());
+        device.amend_last(tokens[1], 60);
+        assert_eq!((driver.take(), device.completed_total()), (None, 2));
+        assert_eq!(device.publish(), 2);
+        assert!(!device.has_unpublished());
+        assert_eq!(driver.take(), Some(Used { head: heads[0], written: 10 }));
+        assert_eq!(driver.take(), Some(Used { head: heads[1], written: 60 }));
+    }
+}
+
+#[test]
 fn spec_2_7_10_event_idx_calls_once_per_request() {
     let (memory, mut driver, mut device) = pair(config(8));
     assert!(!driver.enable_calls());
