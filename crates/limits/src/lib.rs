@@ -538,7 +538,9 @@ pub const XDP_PARKED_MAX: usize = BURST_MAX;
 pub const XDP_CHUNK_LEN_MIN: u32 = 2048;
 /// See [`XDP_CHUNK_LEN_MIN`].
 pub const XDP_CHUNK_LEN_MAX: u32 = 4096;
-/// Bytes that the kernel leaves free before a frame that arrives (`XDP_PACKET_HEADROOM`).
+/// Most such pieces of one frame. A frame of 9018 bytes takes three.
+pub const XDP_CHUNKS_MAX: u32 = 4;
+/// Bytes that the kernel leaves free before each piece of a frame that arrives (`XDP_PACKET_HEADROOM`).
 pub const XDP_HEADROOM_LEN: u32 = 256;
 /// Pause before frames that the kernel has refused are offered to it again (ns).
 pub const XDP_SEND_RETRY_NS: u64 = 1_000_000;

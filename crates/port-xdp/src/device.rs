@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use weir_limits::{XDP_CHUNK_LEN_MAX, XDP_CHUNK_LEN_MIN, XDP_HEADROOM_LEN};
+use weir_limits::{XDP_CHUNK_LEN_MAX, XDP_CHUNK_LEN_MIN, XDP_CHUNKS_MAX, XDP_HEADROOM_LEN};
 use weir_policy::steering::Steering;
 use weir_port_packet::promiscuous;
 use weir_port_tap::{InterfaceName, Link, LinkError};
@@ -94,16 +94,18 @@ impl XdpInterface {
             link.set_mtu(mtu).map_err(|source| LinkError::Mtu { name: name(), mtu, source })?;
         }
         let mtu = link.mtu().map_err(failed("read its MTU"))?;
-        let chunk_len = chunk_len(mtu).ok_or_else(|| XdpError::MtuTooLarge {
-            name: name(),
-            mtu,
-            max: XDP_CHUNK_LEN_MAX - XDP_HEADROOM_LEN - FRAME_OVERHEAD,
-        })?;
+        let too_large = |chunks| XdpError::MtuTooLarge { name: name(), mtu, max: mtu_max(chunks) };
+        let chunks = Chunks::of(mtu).ok_or_else(|| too_large(XDP_CHUNKS_MAX))?;
+        let without =
+            |error: &io::Error| chunks.several && Errno::from_io_error(error) == Some(Errno::INVAL);
 
         let numbers = 0..options.queues as u32; // Steering::new takes a few only
-        let open = |_| XdpSocket::open(chunk_len).map_err(|error| not_opened(&options.name, error));
+        let open = |_| XdpSocket::open(chunks).map_err(|error| not_opened(&options.name, error));
         let queues: Vec<_> = numbers.clone().map(open).collect::<Result<_, _>>()?;
-        let program = Program::load(numbers.end).map_err(failed("load an XDP program"))?;
+        let program = Program::load(numbers.end, chunks.several).map_err(|error| {
+            // Linux before 5.18.
+            if without(&error) { too_large(1) } else { failed("load an XDP program")(error) }
+        })?;
         let promiscuous = promiscuous(index).map_err(failed("make it promiscuous"))?;
         link.bring_up().map_err(failed("bring it up"))?;
         // Without this a tagged frame would look like one without a tag, and be in another VLAN.
@@ -119,6 +121,8 @@ impl XdpInterface {
         for (queue, (socket, _)) in numbers.zip(&queues) {
             socket.bind(index, queue).map_err(|error| match Errno::from_io_error(&error) {
                 Some(Errno::BUSY) => XdpError::QueueBusy { name: name(), queue },
+                // Linux before 6.6.
+                _ if without(&error) => too_large(1),
                 _ => failed("bind a socket to one of its queues")(error),
             })?;
             program
@@ -138,11 +142,29 @@ impl XdpInterface {
     }
 }
 
-/// The smallest chunks that frames of an interface with this MTU fit into.
-fn chunk_len(mtu: u32) -> Option<u32> {
-    let needed = mtu.checked_add(FRAME_OVERHEAD + XDP_HEADROOM_LEN)?;
-    let len = needed.checked_next_power_of_two()?.max(XDP_CHUNK_LEN_MIN);
-    (len <= XDP_CHUNK_LEN_MAX).then_some(len)
+/// The pieces of memory for frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunks {
+    /// The length of each (bytes).
+    pub(crate) len: u32,
+    /// A frame may take several.
+    pub(crate) several: bool,
+}
+
+impl Chunks {
+    /// The smallest chunks that frames of an interface with this MTU fit into, each into one if that is possible.
+    fn of(mtu: u32) -> Option<Self> {
+        let needed = mtu.checked_add(FRAME_OVERHEAD + XDP_HEADROOM_LEN)?;
+        let len = needed.checked_next_power_of_two()?.max(XDP_CHUNK_LEN_MIN);
+        let several = len > XDP_CHUNK_LEN_MAX;
+        let fits = !several || mtu <= mtu_max(XDP_CHUNKS_MAX);
+        fits.then_some(Self { len: len.min(XDP_CHUNK_LEN_MAX), several })
+    }
+}
+
+/// The largest MTU whose frames fit into this many chunks.
+fn mtu_max(chunks: u32) -> u32 {
+    chunks * (XDP_CHUNK_LEN_MAX - XDP_HEADROOM_LEN) - FRAME_OVERHEAD
 }
 
 /// The error for a socket that could not be opened.
@@ -179,12 +201,16 @@ mod tests {
 
     #[test]
     fn chunks_hold_the_longest_frame_and_what_the_kernel_puts_before_it() {
-        assert_eq!(chunk_len(68), Some(2048));
-        assert_eq!(chunk_len(1500), Some(2048));
-        assert_eq!(chunk_len(2048 - 256 - 22), Some(2048));
-        assert_eq!(chunk_len(2048 - 256 - 21), Some(4096));
-        assert_eq!(chunk_len(4096 - 256 - 22), Some(4096));
-        assert_eq!(chunk_len(4096 - 256 - 21), None);
-        assert_eq!(chunk_len(u32::MAX), None);
+        let one = |len| Some(Chunks { len, several: false });
+        let several = Some(Chunks { len: 4096, several: true });
+        assert_eq!(Chunks::of(68), one(2048));
+        assert_eq!(Chunks::of(1500), one(2048));
+        assert_eq!(Chunks::of(2048 - 256 - 22), one(2048));
+        assert_eq!(Chunks::of(2048 - 256 - 21), one(4096));
+        assert_eq!((Chunks::of(3818), mtu_max(1)), (one(4096), 3818));
+        assert_eq!(Chunks::of(3819), several);
+        assert_eq!((Chunks::of(15_338), mtu_max(4)), (several, 15_338));
+        assert_eq!(Chunks::of(15_339), None);
+        assert_eq!(Chunks::of(u32::MAX), None);
     }
 }

@@ -10,7 +10,7 @@ use weir_engine::queue::TransmitQueue;
 use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, clock, lock,
 };
-use weir_limits::XDP_SEND_RETRY_NS;
+use weir_limits::{XDP_CHUNKS_MAX, XDP_SEND_RETRY_NS};
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_port_tap::{FromDevice, Service, Uncalled, UplinkPort};
 use weir_wire::OffloadCaps;
@@ -95,7 +95,7 @@ impl Port for XdpPort {
             self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
-        let longest = self.frame_len_max.min(socket.umem.chunk_len() as usize);
+        let longest = self.frame_len_max.min((XDP_CHUNKS_MAX * socket.umem.chunk_len()) as usize);
         let mut rx = lock(rx);
         rx.reclaim();
         let (mut packets, mut bytes) = (0, 0);

@@ -74,14 +74,15 @@ fn instructions(sockets: i32) -> [Instruction; 6] {
 }
 
 impl Program {
-    /// Loads the program, with room for `queues` sockets.
+    /// Loads the program, with room for `queues` sockets, for frames in one piece or in `several`.
     ///
     /// # Errors
-    /// `EPERM`: it takes `CAP_BPF` and `CAP_NET_ADMIN`.
-    pub(crate) fn load(queues: u32) -> io::Result<Self> {
+    /// `EPERM`: it takes `CAP_BPF` and `CAP_NET_ADMIN`. `EINVAL`: this kernel knows no frames in several pieces.
+    pub(crate) fn load(queues: u32, several: bool) -> io::Result<Self> {
         let sockets = sys::create_socket_map(queues)?;
         let instructions = instructions(sockets.as_raw_fd());
-        let program = sys::load_program(&instructions, c"Apache-2.0 OR MIT")?;
+        let flags = if several { sys::BPF_F_XDP_HAS_FRAGS } else { 0 };
+        let program = sys::load_program(&instructions, c"Apache-2.0 OR MIT", flags)?;
         Ok(Self { program, sockets })
     }
 

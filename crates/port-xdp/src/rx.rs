@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use weir_engine::egress::Packet;
+use weir_guestmem::Slice;
 use weir_limits::XDP_FRAMES;
 
 use crate::ring::{Consumer, Producer};
@@ -16,7 +17,7 @@ pub(crate) struct RxQueue {
     /// The addresses of free chunks. The last one freed is used first: it is still in the CPU's cache.
     free: Vec<u64>,
     chunks: usize,
-    /// Frames ever put.
+    /// Chunks ever put.
     put: u64,
     /// Entries of the TX ring for which no doorbell was rung.
     unannounced: u32,
@@ -50,7 +51,7 @@ impl RxQueue {
         Self { transmit, completed, free, chunks, put: 0, unannounced: 0, retrying: false }
     }
 
-    /// Frames ever put.
+    /// Chunks ever put.
     pub(crate) fn put_total(&self) -> u64 {
         self.put
     }
@@ -68,34 +69,57 @@ impl RxQueue {
         self.completed.release();
     }
 
-    /// Copies a packet, which fits into a chunk, into a free chunk, for the next [`announce`](Self::announce); `false`
-    /// if no chunk is free.
+    /// Copies a packet of no more than [`XDP_CHUNKS_MAX`](weir_limits::XDP_CHUNKS_MAX) chunks into free chunks, for the
+    /// next [`announce`](Self::announce); `false` if too few are free.
     pub(crate) fn put(&mut self, socket: &XdpSocket, packet: &Packet<'_, '_>) -> bool {
-        let Some(address) = self.free_chunk(socket) else { return false };
-        let len = packet.len() as u32; // fits a chunk
-        let Some(chunk) = socket.umem.slice(address, len) else { return false };
-        let mut at = chunk.write(packet.head.as_slice());
-        for piece in packet.body() {
-            at += piece.copy_to(&chunk.skip(at));
+        let mut left = packet.len() as u32; // a few chunks
+        if !self.has_free(socket, left.div_ceil(socket.umem.chunk_len()) as usize) {
+            return false;
         }
-        // The ring has an entry for each chunk.
-        self.transmit.push(XdpDesc { addr: address, len, options: XdpDescOptions::empty() });
-        self.unannounced += 1;
-        self.put += 1;
+        let Some(mut room) = self.push_chunk(socket, &mut left) else { return false };
+        // A front is shorter than a chunk.
+        room = room.skip(room.write(packet.head.as_slice()));
+        for mut piece in packet.body() {
+            loop {
+                let copied = piece.copy_to(&room);
+                (piece, room) = (piece.skip(copied), room.skip(copied));
+                if piece.is_empty() {
+                    break;
+                }
+                let Some(next) = self.push_chunk(socket, &mut left) else { break };
+                room = next;
+            }
+        }
         true
     }
 
-    /// A free chunk. If there is none the kernel is notified early, and asked for the chunks that it has finished.
-    fn free_chunk(&mut self, socket: &XdpSocket) -> Option<u64> {
-        if self.free.is_empty() {
+    /// Puts a free chunk into the ring, for as many of the `left` bytes of a packet as it has room for.
+    #[inline]
+    fn push_chunk<'s>(&mut self, socket: &'s XdpSocket, left: &mut u32) -> Option<Slice<'s>> {
+        let (address, len) = (self.free.pop()?, socket.umem.chunk_len().min(*left));
+        let chunk = socket.umem.slice(address, len)?;
+        *left -= len;
+        let mut options = XdpDescOptions::empty();
+        options.set(XdpDescOptions::XDP_PKT_CONTD, *left > 0);
+        // The ring has an entry for each chunk.
+        self.transmit.push(XdpDesc { addr: address, len, options });
+        self.unannounced += 1;
+        self.put += 1;
+        Some(chunk)
+    }
+
+    /// True if so many chunks are free. If they are not, the kernel is notified early, and asked for the chunks that it
+    /// has finished.
+    fn has_free(&mut self, socket: &XdpSocket, chunks: usize) -> bool {
+        if self.free.len() < chunks {
             self.reclaim();
         }
-        if self.free.is_empty() {
+        if self.free.len() < chunks {
             // A fault shows again at the end of the burst.
             self.announce(socket);
             self.reclaim();
         }
-        self.free.pop()
+        self.free.len() >= chunks
     }
 
     /// Notifies the kernel of all frames that were put.

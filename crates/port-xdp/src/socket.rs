@@ -21,6 +21,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use weir_limits::{PACKET_SOCKET_BUFFER_LEN, XDP_BUSY_NS_MAX, XDP_FRAMES};
 
+use crate::device::Chunks;
 use crate::ring::{Consumer, Entry, Mapping, Producer};
 use crate::umem::Umem;
 
@@ -31,6 +32,8 @@ const BUSY_POLL: Duration = Duration::from_millis(10);
 pub(crate) struct XdpSocket {
     pub(crate) fd: OwnedFd,
     pub(crate) umem: Umem,
+    /// A frame may take several chunks.
+    several: bool,
 }
 
 /// The rings of a socket, by the side that weir has.
@@ -57,7 +60,8 @@ pub(crate) const REGISTER_STEP: &str = "register its memory (UMEM)";
 
 impl XdpSocket {
     /// Opens a socket that is not bound yet, with its rings; all chunks for frames that come are in the fill ring.
-    pub(crate) fn open(chunk_len: u32) -> Result<(Self, Rings), StepError> {
+    pub(crate) fn open(chunks: Chunks) -> Result<(Self, Rings), StepError> {
+        let Chunks { len: chunk_len, several } = chunks;
         // The socket is non-blocking, and each call that has a flag for this sets it as well.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)
@@ -77,16 +81,18 @@ impl XdpSocket {
             rings.fill.push(address);
         }
         rings.fill.publish();
-        Ok((Self { fd, umem }, rings))
+        Ok((Self { fd, umem, several }, rings))
     }
 
     /// Binds the socket to a queue of an interface: without a copy in the kernel if the driver can do that, else with
     /// one. A queue whose former owner has ended is free a moment later.
     ///
     /// # Errors
-    /// `EBUSY`: another socket has the queue.
+    /// `EBUSY`: another socket has the queue. `EINVAL`: this kernel knows no frames in several chunks.
     pub(crate) fn bind(&self, index: u32, queue: u32) -> io::Result<()> {
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP, index, queue);
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(SocketAddrXdpFlags::XDP_USE_SG, self.several);
+        let address = SocketAddrXdp::new(flags, index, queue);
         let end = Instant::now() + Duration::from_nanos(XDP_BUSY_NS_MAX);
         loop {
             match rustix::net::bind(&self.fd, &address) {

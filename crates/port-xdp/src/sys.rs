@@ -129,8 +129,15 @@ struct ProgramLoad {
 // SAFETY: as for `MapUpdate`.
 unsafe impl Attributes for ProgramLoad {}
 
-/// `BPF_PROG_LOAD`: an XDP program.
-pub(crate) fn load_program(program: &[Instruction], license: &CStr) -> io::Result<OwnedFd> {
+/// Of `linux/bpf.h`: the program takes frames in several pieces.
+pub(crate) const BPF_F_XDP_HAS_FRAGS: u32 = 1 << 5;
+
+/// `BPF_PROG_LOAD`: an XDP program with these `BPF_F_XDP_*` flags.
+pub(crate) fn load_program(
+    program: &[Instruction],
+    license: &CStr,
+    flags: u32,
+) -> io::Result<OwnedFd> {
     let attributes = ProgramLoad {
         prog_type: BPF_PROG_TYPE_XDP,
         insn_cnt: u32::try_from(program.len()).map_err(io::Error::other)?,
@@ -140,7 +147,7 @@ pub(crate) fn load_program(program: &[Instruction], license: &CStr) -> io::Resul
         log_size: 0,
         log_buf: 0,
         kern_version: 0,
-        prog_flags: 0,
+        prog_flags: flags,
         prog_name: NAME,
         prog_ifindex: 0,
         expected_attach_type: BPF_XDP,

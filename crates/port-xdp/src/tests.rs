@@ -20,6 +20,7 @@ use weir_port_tap::{FrameDevice, LinkError, SLOT_LEN, UplinkPort};
 use weir_wire::checksum::pseudo_header_v4;
 use weir_wire::{VnetHdr, vnet};
 
+use crate::device::Chunks;
 use crate::socket::XdpSocket;
 use crate::{XdpError, XdpInterface, XdpMode, XdpOptions, XdpPort};
 
@@ -274,8 +275,8 @@ fn root_an_interface_that_does_not_fit_is_refused_with_help() {
         ));
         let differ = error("weir0", 2, None);
         assert!(matches!(differ, XdpError::QueuesDiffer { has: 1, queues: 2, .. }), "{differ:?}");
-        let too_large = error("weir0", 1, Some(9000));
-        assert!(matches!(too_large, XdpError::MtuTooLarge { mtu: 9000, max: 3818, .. }));
+        let too_large = error("weir0", 1, Some(15_339));
+        assert!(matches!(too_large, XdpError::MtuTooLarge { mtu: 15_339, max: 15_338, .. }));
         assert!(!ip("-d link show dev weir0").contains("xdp"));
     });
 }
@@ -287,7 +288,8 @@ fn root_a_second_opener_is_told_what_is_in_its_way() {
         let error = try_open("weir0", 1, None).err().unwrap();
         assert!(matches!(error, XdpError::ProgramBusy { .. }), "{error:?}");
         drop(first);
-        let (socket, _rings) = XdpSocket::open(2048).map_err(|(_, error)| error).unwrap();
+        let chunks = Chunks { len: 2048, several: false };
+        let (socket, _rings) = XdpSocket::open(chunks).map_err(|(_, error)| error).unwrap();
         socket.bind(interface_index(), 0).unwrap();
         soon("its program is gone", || !ip("-d link show dev weir0").contains("xdp"));
         let error = try_open("weir0", 1, None).err().unwrap();
@@ -325,8 +327,12 @@ fn root_frames_go_both_ways_unchanged() {
 
 #[test]
 fn root_the_longest_frames_of_each_mtu_pass_and_longer_ones_are_counted() {
-    // A veth's driver does not take a program at the second MTU, so the program runs behind it.
-    for (mtu, mode) in [(1500_usize, XdpMode::Native), (3818, XdpMode::Generic)] {
+    // A veth's driver does not take a program for frames in one piece at the second MTU, so the program runs behind
+    // it. Longer frames are in several pieces.
+    let several = [3819, 9000, 15_338].map(|mtu| (mtu, XdpMode::Native));
+    for (mtu, mode) in
+        [(1500_usize, XdpMode::Native), (3818, XdpMode::Generic)].into_iter().chain(several)
+    {
         in_new_network(1, || {
             ip(&format!("link set dev host0 mtu {mtu}"));
             let interface = try_open("weir0", 1, Some(mtu as u16)).unwrap();
@@ -342,6 +348,50 @@ fn root_the_longest_frames_of_each_mtu_pass_and_longer_ones_are_counted() {
             assert_eq!(rig.drops(), [("device_error", 1)]);
         });
     }
+}
+
+#[test]
+fn root_jumbo_frames_in_several_pieces_go_both_ways_in_order_and_their_memory_is_used_again() {
+    in_new_network(1, || {
+        ip("link set dev host0 mtu 9000");
+        let mut rig = Rig::on(try_open("weir0", 1, Some(9000)).unwrap());
+        let lens = [9014, 60, 3840, 3841, 4096, 4097, 7680, 7681, 1514, 9014];
+        for round in 0..2 * XDP_FRAMES / lens.len() as u32 {
+            let numbered = lens.iter().zip(0..).map(|(len, n)| frame(round * 10 + n, *len));
+            let frames: Vec<_> = numbered.collect();
+            frames.iter().for_each(|frame| rig.host.send(frame));
+            assert!(rig.take_soon(lens.len()) == frames, "round {round}");
+            let sent: Vec<_> = frames.iter().cloned().map(plain).collect();
+            assert_eq!(rig.deliver(&sent, 0).frames, lens.len());
+            for frame in &frames {
+                assert!(rig.host.receive_soon() == *frame, "round {round}");
+            }
+        }
+        assert_eq!(rig.drops(), []);
+    });
+}
+
+#[test]
+fn root_a_jumbo_frame_that_waited_for_its_receiver_is_whole() {
+    in_new_network(1, || {
+        ip("link set dev host0 mtu 9000");
+        let mut rig = Rig::on(try_open("weir0", 1, Some(9000)).unwrap());
+        let frames = [frame(1, 9014), frame(2, 60), frame(3, 8000)];
+        for frame in &frames {
+            rig.host.send(frame);
+        }
+        let mut parked = 0;
+        soon("frames arrive", || {
+            parked += rig.take(0, Take::New, 0, &mut park_all).frames;
+            parked >= frames.len()
+        });
+        let (_, got) = rig.take_all(Take::Parked(None), 1);
+        assert!(got == frames, "{} frames", got.len());
+        for round in 0..XDP_FRAMES {
+            rig.host.send(&frame(round, 9014));
+            assert!(rig.take_soon(1) == [frame(round, 9014)], "its memory is free");
+        }
+    });
 }
 
 #[test]
