@@ -68,6 +68,29 @@ fn a_full_call_counter_that_blocks_stops_no_worker() {
     drop((blocking, blocking_tx));
 }
 
+/// Guests that shared an identifier of signals would be woken for each other's frames.
+#[test]
+fn a_call_wakes_its_guest_and_no_other() {
+    let switch = Switch::new();
+    let [mut a, mut b, mut other] = [1, 2, 3].map(|mac| switch.guest(mac, modern()));
+    introduce(&mut a, &mut b);
+    other.rx.enable_calls();
+    let mut called = 0;
+    for number in 0..50 {
+        b.rx.enable_calls();
+        let frame = frame(&a, Some(&b), 60, number);
+        a.send(&frame);
+        assert_eq!(b.wait_received().1, frame);
+        b.post(1);
+        eventually("the receiver is called", || {
+            called += b.calls(0);
+            called > number.into()
+        });
+    }
+    let flooded = std::iter::from_fn(|| other.received()).count();
+    assert!(flooded <= 2 && other.calls(0) <= flooded as u64, "{flooded} frames");
+}
+
 #[test]
 fn an_err_descriptor_that_blocks_stops_no_worker() {
     let switch = Switch::new();
