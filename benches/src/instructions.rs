@@ -26,9 +26,10 @@ use weir_bed::{
     workspace::{Programs, Workspace},
 };
 
-/// Prints instructions and shared-memory lines by stage, and system calls per burst.
+/// Prints instructions, misses of a core's caches and shared-memory lines by stage, and system calls per burst.
 pub fn show(workspace: &Workspace) -> Result<()> {
     print!("{}", stages::table(workspace)?);
+    print!("\n{}", stages::misses(workspace)?);
     print!("\n{}", lines::table(workspace)?);
     system_calls(workspace)?;
     Ok(())
@@ -160,10 +161,10 @@ impl Row {
     }
 }
 
-/// Returns the total instructions of a callgrind profile with one kind of event.
+/// Returns the total instructions of a callgrind profile, the first kind of event.
 fn total(profile: &str) -> Result<f64> {
     let found = profile.lines().find_map(|line| line.strip_prefix("totals: "));
-    let number = found.and_then(|number| number.trim().parse().ok());
+    let number = found.and_then(|numbers| numbers.split_whitespace().next()?.parse().ok());
     number.ok_or_else(|| Error::parse("the total of a callgrind profile", found.unwrap_or("none")))
 }
 

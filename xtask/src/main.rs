@@ -111,7 +111,8 @@ enum Task {
         /// Write the counts to that file instead.
         #[arg(long)]
         record: bool,
-        /// Show where they go instead: instructions by stage of a packet's way, and system calls of a burst.
+        /// Show where they go instead: instructions and misses of the caches by stage of a packet's way, and system
+        /// calls of a burst.
         #[arg(long, conflicts_with = "record")]
         stages: bool,
     },

@@ -1,12 +1,17 @@
-//! Instructions per packet by stage of its path.
+//! Instructions, and misses of the caches, per packet by stage of its path.
 //!
 //! callgrind counts by address. `addr2line` names the functions inlined there, and the first rule
 //! that matches one of them gives the stage. A function of the C library counts for its caller.
 
-use std::{collections::BTreeMap, ffi::OsStr, fmt::Write as _, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsStr,
+    fmt::Write as _,
+    path::Path,
+};
 
 use weir_bed::{
-    error::Result,
+    error::{Error, Result},
     packages::is_root,
     process::run_in,
     workspace::{Programs, Workspace},
@@ -127,25 +132,74 @@ const SHOWN: [Row; 10] = [
 /// callgrind's name for the code before `main`.
 const START: &str = "(below main)";
 
-/// Instructions per packet of each stage.
+/// What is counted per packet, and shown as one table.
+struct Counted {
+    name: &'static str,
+    /// callgrind's options for it.
+    options: &'static [&'static str],
+    /// callgrind's events that are added up.
+    events: &'static [&'static str],
+}
+
+const INSTRUCTIONS: Counted = Counted { name: "stage", options: &[], events: &["Ir"] };
+
+/// The simulated caches are these on every machine: 32 KiB of the first level for code and for data each, and 1 MiB
+/// behind them, which a core has alone.
+const CACHES: &[&str] =
+    &["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=1048576,16,64"];
+
+/// Misses that a worker's core would have by itself. What another core's writes cost is in the table of lines.
+const MISSES: [Counted; 3] = [
+    Counted { name: "code misses", options: CACHES, events: &["I1mr"] },
+    Counted { name: "data misses", options: CACHES, events: &["D1mr", "D1mw"] },
+    Counted { name: "beyond 1 MiB", options: CACHES, events: &["ILmr", "DLmr", "DLmw"] },
+];
+
+/// Count per packet of each stage.
 type ByStage = BTreeMap<&'static str, f64>;
 
-/// Returns a table with a line for each stage and a column for each kind of traffic. Instructions in no other stage
-/// count as poll: locks, a burst's borrowed data, and the bookkeeping at its end. The last line is DPDK's vhost
-/// library.
+/// Returns a table of instructions, with a line for each stage and a column for each kind of traffic. Instructions in
+/// no other stage count as poll: locks, a burst's borrowed data, and the bookkeeping at its end. The last line is
+/// DPDK's vhost library.
 pub fn table(workspace: &Workspace) -> Result<String> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
-    let columns: Vec<ByStage> =
-        SHOWN.iter().map(|row| by_stage(row, &program, &dir)).collect::<Result<_>>()?;
-    let mut text = format!("{:<14}", "stage");
+    let mut text = tables(&[INSTRUCTIONS], &program, &dir)?;
+    if is_root() {
+        text += &librte_vhost::table(workspace, &program)?;
+    } else {
+        text += "skipped: needs root: the same for librte_vhost\n";
+    }
+    Ok(text)
+}
+
+/// Returns such tables of the misses of a core's caches.
+pub(super) fn misses(workspace: &Workspace) -> Result<String> {
+    let program = Programs::build(workspace)?.example(EXAMPLE);
+    tables(&MISSES, &program, &workspace.target("instructions")?)
+}
+
+/// Returns a table for each of `all`, which have the same options.
+fn tables(all: &[Counted], program: &Path, dir: &Path) -> Result<String> {
+    let columns: Vec<Vec<ByStage>> =
+        SHOWN.iter().map(|row| by_stage(row, all, program, dir)).collect::<Result<_>>()?;
+    let mut text = String::new();
+    for (nth, counted) in all.iter().enumerate() {
+        let columns: Vec<_> = columns.iter().filter_map(|column| column.get(nth)).collect();
+        write_table(counted.name, &columns, &mut text);
+    }
+    Ok(text)
+}
+
+fn write_table(name: &str, columns: &[&ByStage], text: &mut String) {
+    let _ = write!(text, "{name:<14}");
     for row in &SHOWN {
         let _ = write!(text, "{:>13}", row.name);
     }
     text.push('\n');
     let mut line = |stage: &str, value: &dyn Fn(&ByStage) -> f64| {
         let _ = write!(text, "{stage:<14}");
-        for column in &columns {
+        for column in columns {
             let _ = write!(text, "{:>13.1}", value(column));
         }
         text.push('\n');
@@ -155,27 +209,35 @@ pub fn table(workspace: &Workspace) -> Result<String> {
     }
     line("all", &|column| column.values().sum());
     text.push('\n');
-    if is_root() {
-        text += &librte_vhost::table(workspace, &program)?;
-    } else {
-        text += "skipped: needs root: the same for librte_vhost\n";
-    }
-    Ok(text)
 }
 
-fn by_stage(row: &Row, program: &Path, dir: &Path) -> Result<ByStage> {
-    let options = ["--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"];
+/// Returns what each of `all` counts.
+fn by_stage(row: &Row, all: &[Counted], program: &Path, dir: &Path) -> Result<Vec<ByStage>> {
+    let mut options = vec!["--dump-instr=yes", "--compress-pos=no", "--compress-strings=no"];
+    options.extend(all.iter().flat_map(|counted| counted.options).collect::<BTreeSet<_>>());
     let (packets, profile) = row.profile(program, dir, &options)?;
-    let counts = by_address(&profile, program);
-    let mut stages = ByStage::new();
-    for ((_, count), functions) in counts.iter().zip(functions_at(program, counts.keys())?) {
-        *stages.entry(stage_of(&functions)).or_default() += *count as f64 / packets;
-    }
-    Ok(stages)
+    let stages = |counted: &Counted| {
+        let counts = by_address(&profile, program, &events(&profile, counted.events)?);
+        let mut stages = ByStage::new();
+        for ((_, count), functions) in counts.iter().zip(functions_at(program, counts.keys())?) {
+            *stages.entry(stage_of(&functions)).or_default() += *count as f64 / packets;
+        }
+        Ok(stages)
+    };
+    all.iter().map(stages).collect()
 }
 
-/// Returns the instructions at each address of `program`, including callees in other objects.
-fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
+/// Returns the places of these events among a line's counts.
+fn events(profile: &str, wanted: &[&str]) -> Result<Vec<usize>> {
+    let named = profile.lines().find_map(|line| line.strip_prefix("events: ")).unwrap_or_default();
+    let place = |event: &&str| named.split_whitespace().position(|name| name == *event);
+    let places: Option<Vec<_>> = wanted.iter().map(place).collect();
+    places.ok_or_else(|| Error::parse("the events of a callgrind profile", named))
+}
+
+/// Returns the sum of `events`, given by their places, at each address of `program`, including callees in other
+/// objects.
+fn by_address(profile: &str, program: &Path, events: &[usize]) -> BTreeMap<u64, u64> {
     let own = program.to_string_lossy();
     let (mut object, mut function, mut callee) = (String::new(), String::new(), String::new());
     let (mut counts, mut is_call) = (BTreeMap::new(), false);
@@ -196,8 +258,10 @@ fn by_address(profile: &str, program: &Path) -> BTreeMap<u64, u64> {
             let is_own = object == own && !is_start && (!is_call || is_of_library);
             let mut fields = line.split(' ');
             let address = fields.next().and_then(|field| u64::from_str_radix(field, 16).ok());
-            let count = fields.next_back().and_then(|field| field.parse::<u64>().ok());
-            if let (true, Some(address), Some(count)) = (is_own, address, count) {
+            // The number of the source's line comes first. Zeros at the end are left out.
+            let all: Vec<u64> = fields.skip(1).map_while(|field| field.parse().ok()).collect();
+            let count = events.iter().filter_map(|event| all.get(*event)).sum::<u64>();
+            if let (true, Some(address), 1..) = (is_own, address, count) {
                 *counts.entry(address).or_default() += count;
             }
             if is_call {
@@ -261,8 +325,23 @@ mod tests {
             calls=2 0x99 0\n0x14 4 40\ncfn=b\ncalls=1 0x20 0\n0x18 4 1000\n0x1c 5 2\n\
             fn=(below main)\ncob=/lib/libc.so\ncfn=start\ncalls=1 0x98 0\n0x20 1 1088\n\
             ob=/lib/libc.so\nfn=memcpy\n0x99 0 40\n";
-        let counts = by_address(profile, Path::new("/w/program"));
+        let counts = by_address(profile, Path::new("/w/program"), &[0]);
         assert_eq!(counts.into_iter().collect::<Vec<_>>(), [(0x10, 6), (0x14, 40), (0x1c, 2)]);
+    }
+
+    #[test]
+    fn misses_are_counted_where_they_happen() {
+        let profile = "events: Ir Dr Dw I1mr D1mr D1mw\nob=/w/program\nfn=a\n0x10 3 5 2 1 1 1\n\
+            0x14 4 7 1 1 0 2 3\n0x18 5 9\ncob=/lib/libc.so\ncfn=memcpy\ncalls=2 0x99 0\n\
+            0x1c 6 40 8 8 1 4 4\n";
+        let at = |wanted: &[&str]| {
+            let events = events(profile, wanted).unwrap();
+            by_address(profile, Path::new("/w/program"), &events).into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(at(&["Ir"]), [(0x10, 5), (0x14, 7), (0x18, 9), (0x1c, 40)]);
+        assert_eq!(at(&["D1mr", "D1mw"]), [(0x10, 1), (0x14, 5), (0x1c, 8)]);
+        assert_eq!(at(&["I1mr"]), [(0x10, 1), (0x1c, 1)]);
+        assert!(events(profile, &["DLmr"]).is_err(), "it was not counted");
     }
 
     #[test]
