@@ -41,6 +41,9 @@ const GREATEST: usize = 3;
 pub struct SwitchStats {
     /// weir's version.
     pub version: String,
+    /// The host's name.
+    #[serde(default)]
+    pub host: String,
     /// Seconds since the switch started.
     pub uptime_s: f64,
     /// The state of the keeper, which holds sockets and sessions across a restart of weir.

@@ -2,6 +2,7 @@
 // The page asks the API as any client does. What it gets is written as text, never as markup.
 
 const LOOK_MS = 1000, HISTORY = 120, DECISIONS = 100, EVENTS = 100, ROWS = 50, DROPS = 50, DENSE = 60;
+const TROUBLES = 6, NAMES = 4;
 const KINDS = { vif: "a guest's interface", uplink: "uplink", own: "weir itself" };
 const SIGNS = { running: "●", connected: "◐", halted: "◑", waiting: "○", stopped: "✕" };
 const by = (id) => document.getElementById(id);
@@ -60,7 +61,6 @@ const rate = (value) => count(value < 10 ? Math.round(value * 10) / 10 : Math.ro
 const bits = (value) => scaled(Math.round(value), [" bit/s", " kbit/s", " Mbit/s", " Gbit/s", " Tbit/s"]);
 const time = (ns) => scaled(ns, [" ns", " µs", " ms", " s"]);
 const percent = (part) => `${(part * 100).toFixed(part < 0.1 ? 1 : 0)} %`;
-const words = (name) => name.replaceAll("_", " ");
 const sum = (numbers) => numbers.reduce((all, one) => all + one, 0);
 const byText = (a, b) => a.localeCompare(b, "en", { numeric: true });
 const byName = (a, b) => byText(a.port.name, b.port.name);
@@ -225,18 +225,48 @@ function show() {
   by("login").hidden = true;
   by("view").hidden = false;
   by("forget").hidden = !page.token;
-  const { version, uptime_s, workers } = page.stats;
+  const { version, host, uptime_s, workers } = page.stats;
   const known = [...page.ports.values()];
   const moved = sum(known.map((it) => it.rates.tx));
   const threads = `${workers.length} ${workers.length === 1 ? "worker" : "workers"}`;
+  document.title = host ? `weir on ${host}` : "weir";
+  say(by("title"), document.title);
   say(by("summary"), `version ${version}, up ${age(uptime_s)}; ${threads}, ${percent(page.busy)} of a CPU; ` +
-    `${known.length} ports, ${rate(moved)} frames/s`);
+    `${rate(moved)} frames/s; ${states(known)}`);
+  troubles(known);
   if (page.chosen && !page.ports.has(page.chosen)) choose(null);
   const found = known.filter((it) => isFound(it.port));
   draw(found);
   list(found);
   open();
   dropped(known);
+}
+
+/** How many ports there are in each state. */
+function states(known) {
+  const all = Object.keys(SIGNS).map((state) => [state, known.filter((it) => it.port.state === state).length]);
+  const counted = all.filter(([, number]) => number).map(([state, number]) => `${number} ${state}`);
+  return `${known.length === 1 ? "1 port" : `${known.length} ports`}: ${counted.join(", ") || "none"}`;
+}
+
+/** Why ports carry no frames: each reason once, with the ports that it holds for. */
+function troubles(known) {
+  const ports = new Map();
+  for (const { port } of [...known].sort(byName)) {
+    const { state, stopped_reason: stopped, blocked, sessions } = port;
+    const last = state === "running" ? null : sessions?.last_error;
+    const why = state === "stopped" ? `stopped: ${stopped ?? "no reason is known"}`
+      : blocked ? `blocked: a loop with ${blocked.with}` : last && `${state}, last error: ${last}`;
+    if (why) ports.set(why, [...(ports.get(why) ?? []), port.name]);
+  }
+  const all = [...ports].sort(([, a], [, b]) => b.length - a.length);
+  const more = (shown, number) => (number > shown ? ` and ${number - shown} more` : "");
+  const lines = all.slice(0, TROUBLES).map(([why, names]) =>
+    `${names.slice(0, NAMES).join(", ")}${more(NAMES, names.length)}: ${why}`);
+  if (all.length > TROUBLES) lines.push(`${all.length - TROUBLES} more reasons`);
+  by("troubles").hidden = !lines.length;
+  if (lines.join("\n") === [...by("troubles").children].map((it) => it.textContent).join("\n")) return;
+  by("troubles").replaceChildren(...lines.map((line) => make("li", {}, line)));
 }
 
 function isFound({ name, mac, state, ...port }) {
@@ -299,10 +329,10 @@ function tile({ port, rates }) {
 
 const COLUMNS = [
   ["name", "Port", (it) => it.port.name, "name"],
-  ["state", "State", (it) => it.port.state, "optional"],
+  ["state", "State", (it) => it.port.state],
   ["network", "Network", (it) => network(it.port), "optional"],
   ["rx", "Received/s", (it) => it.rates.rx, "number"],
-  ["tx", "Sent/s", (it) => it.rates.tx, "number"],
+  ["tx", "Sent/s", (it) => it.rates.tx, "number least"],
   ["bits", "Bit/s", (it) => it.rates.rxBits + it.rates.txBits, "number optional"],
   ["calls", "Calls/s", (it) => it.rates.calls, "number optional"],
   ["held", "Held, 99 of 100", (it) => it.port.hold_ns.p99, "number spare"],
@@ -382,7 +412,7 @@ function open() {
   ];
   if (port.kind === "vif") {
     const { p50, p99, max } = port.hold_ns;
-    const breaches = Object.entries(port.budget_breaches).map(([reason, n]) => `${count(n)} ${words(reason)}`);
+    const breaches = Object.entries(port.budget_breaches).map(([reason, n]) => `${count(n)} ${reason}`);
     facts.push(
       ["Latency budget", time(port.latency_budget_ns)],
       ["Held since it was added", `half ${time(p50)}, 99 of 100 ${time(p99)}, longest ${time(max)}`],
@@ -428,7 +458,7 @@ function chart(title, shown, lines) {
 function dropped(known) {
   const drops = known.flatMap((it) => it.drops).filter((drop) => drop.all > 0);
   drops.sort((a, b) => b.now - a.now || b.all - a.all);
-  const rows = drops.slice(0, DROPS).map(({ port, reason, all, now }) => make("tr", {}, make("td", {}, words(reason)),
+  const rows = drops.slice(0, DROPS).map(({ port, reason, all, now }) => make("tr", {}, make("td", {}, reason),
     make("td", {}, port), make("td", { class: now ? "number bad" : "number" }, `${rate(now)}/s`),
     make("td", { class: "number" }, count(all))));
   by("drops").replaceChildren(...(rows.length ? rows : [empty(4, "No frame has been dropped.")]));
@@ -436,23 +466,27 @@ function dropped(known) {
 
 const empty = (columns, text) => make("tr", {}, make("td", { colspan: columns, class: "empty" }, text));
 
-/** The newest event: one that comes again is counted in its line. */
-const told = { text: "", times: 0, line: null };
+/** The lines of events that are shown, by what they say without its numbers. */
+const told = new Map();
 
+/** Shows an event in its own words. One that comes again is counted in its line, which goes to the top. */
 function tell({ event, ...about }) {
   const values = Object.entries(about).filter(([name, value]) => name !== "port" && value !== null && value !== "");
-  const rest = values.map(([name, value]) => `${words(name)} ${value}`).join(", ");
-  const text = `${about.port ? `${about.port}: ` : ""}${words(event)}${rest ? ` (${rest})` : ""}`;
-  if (by("events").dataset.any === undefined) by("events").replaceChildren();
-  by("events").dataset.any = "";
-  if (told.text === text && told.line?.isConnected) {
-    told.times += 1;
-    told.line.replaceChildren(make("time", {}, clock()), `${text}, ${told.times} times`);
-    return;
+  const written = (of) => `${about.port ? `${about.port}: ` : ""}${event}` +
+    (of.length ? ` (${of.map(([name, value]) => `${name} ${value}`).join(", ")})` : "");
+  const key = written(values.filter(([, value]) => typeof value !== "number"));
+  if (!told.size) by("events").replaceChildren();
+  const { times, line } = told.get(key) ?? { times: 0, line: make("li") };
+  told.delete(key);
+  told.set(key, { times: times + 1, line });
+  line.replaceChildren(make("time", {}, clock()), written(values) + (times ? `, ${times + 1} times` : ""));
+  by("events").prepend(line);
+  if (told.size > EVENTS) {
+    // A map keeps the order in which its keys came.
+    const [oldest, { line: last }] = told.entries().next().value;
+    told.delete(oldest);
+    last.remove();
   }
-  Object.assign(told, { text, times: 1, line: make("li", {}, make("time", {}, clock()), text) });
-  by("events").prepend(told.line);
-  while (by("events").children.length > EVENTS) by("events").lastElementChild.remove();
 }
 
 // What a reader does

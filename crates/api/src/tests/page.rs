@@ -78,6 +78,16 @@ fn all_that_the_script_looks_for_is_in_the_page() {
 }
 
 #[test]
+fn names_of_events_and_counters_are_as_everywhere_and_the_state_stands_at_every_width() {
+    assert!(!SCRIPT.contains("replaceAll(\"_\""), "a name is what people search for");
+    let columns = SCRIPT.split_once("const COLUMNS = [").unwrap().1.split_once("];").unwrap().0;
+    let state = columns.lines().find(|line| line.contains("\"state\"")).unwrap();
+    for hidden in ["optional", "spare", "least"] {
+        assert!(columns.contains(hidden) && !state.contains(hidden), "{hidden}: {state}");
+    }
+}
+
+#[test]
 fn the_page_asks_for_a_token_over_tcp_only() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("token");

@@ -248,6 +248,7 @@ impl Switch {
         let workers = self.engine.workers().into_iter().zip(0..);
         SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
+            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             uptime_s: self.started.elapsed().as_secs_f64(),
             keeper: match (self.keeper.is_configured(), self.keeper.is_there()) {
                 (false, _) => KeeperState::None,

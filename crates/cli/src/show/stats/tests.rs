@@ -46,6 +46,7 @@ fn sample() -> SwitchStats {
     lan.blocked = Some(BlockStats { with, vlan: 7, seconds: 12.3, retry_s: 7.7, tries: 1 });
     SwitchStats {
         version: "0.1.0".into(),
+        host: String::new(),
         uptime_s: 3_725.0,
         keeper: Default::default(),
         file: None,
