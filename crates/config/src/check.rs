@@ -14,6 +14,9 @@ use super::template::{NoSuchTemplate, Templates};
 use super::values::{LatencyBudget, Schedule, SocketPath, SocketRole, UplinkKind};
 use super::{UplinkConfig, VifConfig, XenConfig};
 
+/// The name by which commands ask where workers run: no port has it.
+pub const PLACEMENT: &str = "placement";
+
 /// A rule that does not hold of a table of the whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFault {
@@ -175,6 +178,14 @@ impl Whole<'_> {
         let names = ports.iter().map(|(name, _, table)| (name.to_string(), table.clone()));
         repeated("port name", HEADER, names, faults);
         for (name, _, table) in &ports {
+            if name.as_str() == PLACEMENT {
+                let reason = format!("{name} is what `weir explain {name}` shows");
+                let message = format!("no port is called `{name}`");
+                let label = format!("`weir explain {name}` shows where workers run");
+                let labels = vec![(table.clone(), HEADER, label)];
+                let help = "choose another name";
+                faults.push(TableFault::shown(table, HEADER, reason, help, message, labels));
+            }
             if let Some(whose) = self.networks.owner_of(name) {
                 let reason = format!("a port called {name} exists already");
                 let message = format!("no other port is called `{name}`");

@@ -86,7 +86,7 @@ mod xen;
 mod tests;
 
 pub use api::{Admins, ApiConfig, ListenAddress};
-pub use check::{TableFault, Whole};
+pub use check::{PLACEMENT, TableFault, Whole};
 pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{

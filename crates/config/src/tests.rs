@@ -1349,3 +1349,11 @@ fn a_bridge_or_addresses_belong_to_a_tap_and_not_both() {
     let wrong = refused(&format!("{tap}address = [\"a\", \"10.9.0.1/24\", \"b\"]\n"));
     assert_eq!(wrong.matches("bad value for").count(), 2, "{wrong}");
 }
+
+#[test]
+fn no_port_is_called_as_a_word_of_a_command() {
+    for table in ["[vif.placement]\n", "[uplink.placement]\nkind = \"tap\"\nname = \"t0\"\n"] {
+        assert_eq!(messages(table), ["no port is called `placement`"]);
+    }
+    assert!(parse("[vif.placement0]\n").is_ok());
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_config::{FilterRule, LatencyBudget, Moderation, PortName, VlanMode};
+use weir_config::{FilterRule, LatencyBudget, Moderation, PLACEMENT, PortName, VlanMode};
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
 use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
@@ -37,9 +37,6 @@ use crate::stats::{
     SwitchStats, Unclosed, WorkerStats, descriptors, limits,
 };
 use crate::watchdog::{Still, still};
-
-/// The name that stands for placement, unless a port has this name.
-const PLACEMENT: &str = "placement";
 
 impl Switch {
     /// Limits on addresses of other hosts, in all and in each network.
