@@ -62,10 +62,21 @@ pub struct Host {
     pub seccomp: Vec<String>,
     /// Lines of the kernel's log about denials by AppArmor or SELinux.
     pub denied: Vec<String>,
+    /// The configuration file with its mistakes, if it has some.
+    pub bad_file: Option<BadFile>,
     /// What the host lacks for the ways out of networks.
     pub lacks: Vec<Lack>,
     /// weir's other processes that ended before weir.
     pub ended: Vec<String>,
+}
+
+/// A configuration file that weir refuses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The mistakes, each with its line.
+    pub mistakes: Vec<String>,
 }
 
 /// An interface of the host.

@@ -18,7 +18,7 @@ mod reasons;
 mod tests;
 
 pub use checks::{CHECKS, Check};
-pub use facts::{Closed, Facts, Finding, Host, Link, Permissions, Qemu, SocketFile};
+pub use facts::{BadFile, Closed, Facts, Finding, Host, Link, Permissions, Qemu, SocketFile};
 pub use host::{Joined, joined_by_a_bridge, look_at_host, look_at_socket};
 
 /// The findings of all checks, faults first.

@@ -5,16 +5,17 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use weir_config::{Config, Defaults, PlacementMode, PortName, SocketPath};
+use weir_config::{Config, Defaults, GroupDefault, PlacementMode, PortName, SocketPath};
 use weir_switch::control::{VifOrigin, VifStatus};
 use weir_switch::explain::{
-    AgentExplanation, AgentState, Explanation, HostHeard, MachineSummary, OverlayExplanation,
-    OverlayNetworkExplanation, PlacementExplanation, VifExplanation,
+    AgentExplanation, AgentState, Explanation, GroupsExplanation, HostHeard, MachineSummary,
+    OverlayExplanation, OverlayNetworkExplanation, PlacementExplanation, VifExplanation,
 };
 use weir_switch::host::Lack;
 use weir_switch::stats::{
-    BlockStats, CallSettings, KeeperState, Limit, PortKind, PortState, PortStats, QueuePairNumbers,
-    RuleStats, Silence, SilentRing, StillThread, SwitchStats, Unclosed, WorkerStats,
+    BlockStats, CallSettings, GroupStats, KeeperState, Limit, PortKind, PortState, PortStats,
+    QueuePairNumbers, RuleStats, Silence, SilentRing, StillThread, SwitchStats, Unclosed,
+    WorkerStats,
 };
 
 use super::host::Process;
@@ -135,6 +136,7 @@ fn healthy() -> Facts {
             "qemu-system-x86_64".into(),
             format!("socket,id=weir-web0,path={SOCKET},reconnect=1"),
             "memory-backend-memfd,id=mem,size=1G,share=on".into(),
+            "q35,memory-backend=mem".into(),
         ],
         version: Some((10, 0)),
     };
@@ -159,6 +161,7 @@ fn healthy() -> Facts {
             sockets: [(SOCKET.into(), socket)].into(),
             seccomp: Vec::new(),
             denied: Vec::new(),
+            bad_file: None,
             lacks: Vec::new(),
             ended: Vec::new(),
         },
@@ -198,6 +201,10 @@ type Seed = fn(&mut Facts);
 fn faults() -> Vec<(&'static str, Seed)> {
     vec![
         ("not-running", |it| *it = Facts { host: it.host.clone(), ..Facts::default() }),
+        ("file-bad", |it| {
+            let mistakes = vec!["line 3: unknown key `rat`".into(), "line 4: more".into()];
+            it.host.bad_file = Some(BadFile { path: "/etc/weir/weir.toml".into(), mistakes });
+        }),
         ("waiting-socket-mode", |it| {
             it.vifs[0].state = PortState::Waiting;
             socket(it).file.mode = 0o140_600;
@@ -257,6 +264,25 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("filter-all", |it| {
             let rule = "tx drop".parse().unwrap();
             vif(it).filter = vec![RuleStats { rule, packets: 3, bytes: 180 }];
+        }),
+        ("group-all", |it| {
+            let Some(Explanation::Vif(vif)) = it.explained.get_mut(&name(VIF)) else { panic!() };
+            let closed = vec!["web".parse().unwrap()];
+            vif.groups = Some(GroupsExplanation {
+                groups: closed.clone(),
+                close_in: closed.clone(),
+                close_out: closed,
+                refused_in: [("no_rule".to_owned(), 3)].into(),
+                ..GroupsExplanation::default()
+            });
+            it.switch.as_mut().unwrap().groups = vec![GroupStats {
+                name: "web".into(),
+                default_in: GroupDefault::Deny,
+                default_out: GroupDefault::Deny,
+                log: false,
+                rules: Vec::new(),
+                vifs: vec![name(VIF)],
+            }];
         }),
         ("overlay-host", |it| {
             let host = HostHeard {
@@ -593,6 +619,90 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
 }
 
 #[test]
+fn groups_that_close_one_direction_or_have_a_rule_are_as_they_should_be() {
+    let (_, seed) = faults().into_iter().find(|(check, _)| *check == "group-all").unwrap();
+    let found = |change: fn(&mut GroupStats, &mut GroupsExplanation)| {
+        let mut facts = healthy();
+        seed(&mut facts);
+        let Some(Explanation::Vif(vif)) = facts.explained.get_mut(&name(VIF)) else { panic!() };
+        let group = &mut facts.switch.as_mut().unwrap().groups[0];
+        change(group, vif.groups.as_mut().unwrap());
+        examine(&facts)
+    };
+    assert_eq!(found(|_, _| ()).len(), 1);
+    assert_eq!(found(|group, _| group.rules = vec!["in tcp 80 from any".into()]), []);
+    assert_eq!(found(|_, vif| vif.close_out.clear()), []);
+    assert_eq!(found(|_, vif| vif.close_in.clear()), []);
+    assert_eq!(found(|_, vif| vif.refused_in.clear()), []);
+}
+
+#[test]
+fn shared_memory_counts_if_the_machine_has_it() {
+    let is_found = |args: &[&str]| {
+        let mut facts = healthy();
+        (facts.vifs[0].state, vif(&mut facts).state) = (PortState::Connected, PortState::Connected);
+        facts.host.qemus[0].args.truncate(2);
+        facts.host.qemus[0].args.extend(args.iter().map(|it| (*it).to_owned()));
+        examine(&facts).iter().any(|it| it.check == "memory-private")
+    };
+    let json =
+        "{\"qom-type\":\"memory-backend-memfd\",\"id\":\"pc.ram\",\"share\":true,\"size\":1}";
+    for shared in [
+        &["memory-backend-memfd,id=a,size=1G", "q35,memory-backend=a"][..],
+        &["memory-backend-file,size=1G,share=yes,mem-path=/x,id=a", "node,nodeid=0,memdev=a"],
+        &[json, "pc-i440fx-8.2,usb=off,memory-backend=pc.ram"],
+        &[json, "{\"driver\":\"pc-dimm\",\"memdev\":\"pc.ram\"}"],
+    ] {
+        assert!(!is_found(shared), "{shared:?}");
+    }
+    for private in [
+        &["memory-backend-memfd,id=a,size=1G,share=on"][..],
+        &["memory-backend-memfd,id=a,size=1G,share=on", "q35,memory-backend=ab"],
+        &["memory-backend-memfd,id=a,size=1G,share=off", "q35,memory-backend=a"],
+        &["memory-backend-file,id=a,size=1G,mem-path=/x", "q35,memory-backend=a"],
+        &["memory-backend-ram,id=a,size=1G", "ivshmem,share=on", "q35,memory-backend=a"],
+        &[json, "q35"],
+    ] {
+        assert!(is_found(private), "{private:?}");
+    }
+}
+
+#[test]
+fn a_few_frames_are_enough_where_no_other_has_passed() {
+    let found = |reason: &str, drops, rx, tx| {
+        let mut facts = healthy();
+        let port = vif(&mut facts);
+        (port.rx.frames, port.tx.frames) = (rx, tx);
+        port.drops = [(reason.to_owned(), drops)].into();
+        // The person who tries it has ended the ping before.
+        facts.before = facts.switch.clone();
+        examine(&facts).into_iter().map(|it| (it.check, it.wrong)).collect::<Vec<_>>()
+    };
+    for (reason, rx, tx, check) in [
+        ("src_mac_spoofed", 5000, 4, "src-mac"),
+        ("vlan_untagged_on_trunk", 5000, 4, "vlan"),
+        ("source_guard_ip", 5000, 4, "drops"),
+        ("over_mtu_tx", 5000, 4, "mtu"),
+        ("group_out", 5000, 4, "limits-of-port"),
+        ("group_in", 0, 5000, "limits-of-port"),
+        ("filtered_rx", 0, 5000, "limits-of-port"),
+    ] {
+        assert_eq!(found(reason, 4, rx, tx), [(check, true)], "{reason}");
+        assert_eq!(found(reason, 4, 5000, 5000), [], "{reason}: a few of many");
+    }
+    assert_eq!(found("src_mac_spoofed", 2, 0, 2), [], "too few to know");
+    assert_eq!(found("rx_not_ready", 5, 0, 0), [], "so it is while a guest boots");
+    assert_eq!(found("unknown_unicast", 5, 0, 5), [], "usual");
+    let mut facts = healthy();
+    let port = vif(&mut facts);
+    port.drops = [("filtered_tx".to_owned(), 4)].into();
+    (port.tx.frames, port.filter) =
+        (4, vec![RuleStats { rule: "tx drop".parse().unwrap(), packets: 4, bytes: 240 }]);
+    let checks: Vec<_> = examine(&facts).into_iter().map(|it| it.check).collect();
+    assert_eq!(checks, ["filter-all"], "told once");
+}
+
+#[test]
 fn a_vm_is_judged_by_its_own_program_and_not_by_the_installed_one() {
     let vectors = "virtio-net-pci,netdev=weir-web0,vectors=4";
     let seen = |installed, running, connected: bool| {
@@ -684,6 +794,16 @@ fn of_a_mirror_it_is_not_found_that_it_sends_into_no_vlan() {
     let found = examine(&facts);
     assert_eq!(found.len(), 1);
     assert!(found[0].mend.contains("mirror fewer ports"), "{found:?}");
+
+    // An uplink can be one, too, and the host at its other end sends by itself.
+    let mut facts = healthy();
+    let Some(Explanation::Uplink(uplink)) = facts.explained.get_mut(&name(UPLINK)) else {
+        panic!()
+    };
+    uplink.traffic.is_mirror = true;
+    let lan = &mut facts.switch.as_mut().unwrap().ports[1];
+    (lan.tx.frames, lan.drops) = (20, [("vlan_untagged_on_trunk".to_owned(), 20)].into());
+    assert_eq!(examine(&facts), []);
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub use manager::{
 pub use overlay::{HostExplanation, HostHeard, OverlayExplanation, OverlayNetworkExplanation};
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
 pub use sharing::{PortShare, ReceivingExplanation, SharingExplanation};
-pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all};
+pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all, stops_all};
 
 /// The answer of `weir explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -175,6 +175,17 @@ impl VifExplanation {
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());
-        self.traffic.verdict(name, true, &self.filter, &self.silent, blocked)
+        let mut verdict = self.traffic.verdict(name, true, &self.filter, &self.silent, blocked);
+        let refused: u64 = self.groups.as_ref().map_or(0, GroupsExplanation::refused_lately);
+        if refused > 0 {
+            // Nothing else keeps frames, and none has passed.
+            if verdict.passes == Passes::Idle {
+                (verdict.passes, verdict.because) = (Passes::No, Vec::new());
+            }
+            let says =
+                format!("its security groups refused frames within the last minute: {refused}");
+            verdict.because.push(says);
+        }
+        verdict
     }
 }

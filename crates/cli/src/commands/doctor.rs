@@ -1,14 +1,15 @@
 //! `weir doctor`: asks the switch, examines the host, and reports faults.
 
 use std::io::Write;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt;
 use serde::Serialize;
 use weir_api::{Client, ClientError};
-use weir_config::{Config, Defaults};
-use weir_doctor::{CHECKS, Facts, Finding, examine, lines, look_at_host};
+use weir_config::{Config, Defaults, PLACEMENT};
+use weir_doctor::{BadFile, CHECKS, Facts, Finding, examine, lines, look_at_host};
 use weir_switch::explain::Explanation;
 use weir_switch::host;
 
@@ -16,8 +17,6 @@ use super::reload::path_of;
 use super::{CommandError, write_json};
 use crate::args::DoctorArgs;
 
-/// The name that stands for placement in an explanation.
-const PLACEMENT: &str = "placement";
 /// The time between two looks at the counters: a VM that was turned away tries again in the meantime.
 const LOOK: Duration = Duration::from_secs(2);
 
@@ -49,13 +48,15 @@ pub fn doctor(
             let mut client = connect()?;
             let mut facts = Facts { before: Some(before), ..of_switch(&mut client)? };
             // Who may not read the file learns nothing of ways out.
-            let file = path_of(None, &mut client).ok();
-            let config = file.and_then(|file| Config::load(&file, defaults).ok());
-            facts.host.lacks = config.map_or_else(Vec::new, |it| host::lacks(&it));
+            if let Ok(file) = path_of(None, &mut client) {
+                look_at_file(&mut facts, &file, defaults);
+            }
             facts
         }
         Err(ClientError::NotRunning { .. }) => {
-            Facts { host: look_at_host(&[], None), ..Facts::default() }
+            let mut facts = Facts { host: look_at_host(&[], None), ..Facts::default() };
+            look_at_file(&mut facts, Path::new(Config::DEFAULT_PATH), defaults);
+            facts
         }
         Err(error) => return Err(error.into()),
     };
@@ -73,6 +74,18 @@ pub fn doctor(
         }
     }
     if wrong > 0 { Err(CommandError::Unwell) } else { Ok(()) }
+}
+
+/// Looks at the file with which weir would start again, and at what the host lacks for it. A file that cannot be read
+/// tells nothing.
+fn look_at_file(facts: &mut Facts, path: &Path, defaults: &Defaults) {
+    match Config::load(path, &Defaults { control_named: true, ..defaults.clone() }) {
+        Ok(config) => facts.host.lacks = host::lacks(&config),
+        Err(error) if !error.problems().is_empty() => {
+            facts.host.bad_file = Some(BadFile { path: path.into(), mistakes: error.lines() });
+        }
+        Err(_) => {}
+    }
 }
 
 fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {

@@ -253,7 +253,23 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
         }
         assert_eq!(looking.join().unwrap(), [missing.clone(), lies(true)]);
     });
-    // The guest sends no more false addresses, so the finding is only a note.
+    // The guest sends no more, and no frame of it has ever passed.
+    assert_eq!(look(), [missing.clone(), lies(true)]);
+    let said = weir.does(&["explain", "a"]);
+    assert!(said.contains("no frame that it has sent since it was added has passed"), "{said}");
+    // Since then it sends from its own address, so the finding is only a note.
+    send(&mut a, &udp(A, Mac::BROADCAST, 1));
+    let passed = || !weir.does(&["explain", "a"]).contains("no frame that it has sent");
+    eventually("the frame passes", || passed().then_some(()));
+    assert_eq!(look(), [missing.clone(), lies(false)]);
+
+    // Somebody has changed the file, and nobody has reloaded it.
+    let file = weir.dir.path().join("weir.toml");
+    let good = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{good}rat = 1")).unwrap();
+    let bad = ("file-bad".to_owned(), "switch".to_owned(), true);
+    assert_eq!(look(), [bad, missing.clone(), lies(false)]);
+    fs::write(&file, good).unwrap();
     assert_eq!(look(), [missing, lies(false)]);
 
     let nowhere = weir.dir.path().join("nobody.sock");

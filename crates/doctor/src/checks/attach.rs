@@ -142,15 +142,37 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// True if a VM shares its memory with others, by its arguments.
+/// True if a VM shares its memory with others, by its arguments: the machine, or a node of it, names a backend that is
+/// shared.
 fn shares_memory(qemu: &Qemu) -> bool {
-    let has = |arg: &str, parts: &[&str]| parts.iter().any(|part| arg.contains(part));
-    qemu.args.iter().any(|arg| {
-        // These backends share memory unless configured otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
-        has(arg, &["memory-backend-memfd", "memory-backend-shm"])
-            && !has(arg, &["share=off", "share=no", "share=false", "\"share\":false"])
-            || has(arg, &["share=on", "share=yes", "share=true", "\"share\":true"])
-    })
+    // JSON becomes what the other form is: `{"id":"mem","share":true}` is id=mem, share=true.
+    let options: Vec<Vec<_>> = qemu
+        .args
+        .iter()
+        .map(|arg| {
+            let plain = arg.replace(['"', '{', '}'], "");
+            let plain = if arg.starts_with('{') { plain.replace(':', "=") } else { plain };
+            plain.split(',').map(|option| option.trim().replace("= ", "=")).collect()
+        })
+        .collect();
+    let value = |of: &[String], key: &str| {
+        of.iter().find_map(|it| it.strip_prefix(key)?.strip_prefix('=').map(str::to_owned))
+    };
+    let is_shared = |of: &[String]| {
+        let kind = of
+            .iter()
+            .find_map(|it| it.trim_start_matches("qom-type=").strip_prefix("memory-backend-"));
+        match value(of, "share").as_deref() {
+            Some(share) => kind.is_some() && ["on", "yes", "true"].contains(&share),
+            // These are shared unless configured otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
+            None => matches!(kind, Some("memfd" | "shm")),
+        }
+    };
+    let shared: Vec<_> =
+        options.iter().filter(|of| is_shared(of)).filter_map(|of| value(of, "id")).collect();
+    let mut named =
+        options.iter().flat_map(|of| [value(of, "memory-backend"), value(of, "memdev")]);
+    named.any(|named| named.is_some_and(|id| shared.contains(&id)))
 }
 
 /// Reports a VM whose memory weir cannot get: QEMU then continues without a network.
@@ -165,7 +187,10 @@ pub(super) fn memory_private(facts: &Facts, found: &mut Vec<Finding>) {
                 "memory-private",
                 name,
                 "the guest's memory is not shared: weir can neither read nor write its frames",
-                format!("QEMU (process {}) has no memory backend with share=on", qemu.pid),
+                format!(
+                    "QEMU (process {}) has no memory backend with share=on that its -machine names (memory-backend=)",
+                    qemu.pid
+                ),
                 format!("start the VM anew with $(weir qemu-args {name})"),
             ));
         }

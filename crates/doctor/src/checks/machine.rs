@@ -8,7 +8,7 @@ use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
 use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, Unclosed};
 
-use crate::facts::{Facts, Finding, Qemu, finding, note};
+use crate::facts::{BadFile, Facts, Finding, Qemu, finding, note};
 use crate::host::audited_s;
 
 /// The oldest kernel that weir is tested on.
@@ -44,6 +44,23 @@ pub(super) fn keeper_gone(facts: &Facts, found: &mut Vec<Finding>) {
             "systemctl start weir-keeper, or weir-keeper SOCKET, with the `keeper` of [switch]",
         ));
     }
+}
+
+/// Reports a file with which weir would not start again.
+pub(super) fn file_bad(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(BadFile { path, mistakes }) = &facts.host.bad_file else { return };
+    let Some((first, others)) = mistakes.split_first() else { return };
+    let more = match others.len() {
+        0 => String::new(),
+        number => format!(", and {number} more"),
+    };
+    found.push(finding(
+        "file-bad",
+        "switch",
+        "the configuration file has mistakes: weir neither starts nor reloads with it",
+        format!("{}: {first}{more}", path.display()),
+        format!("weir check {} shows each in its place", path.display()),
+    ));
 }
 
 pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {

@@ -18,6 +18,7 @@ pub struct Check {
 /// All checks, in the order of the guide's table.
 pub const CHECKS: &[Check] = &[
     Check { name: "not-running", find: attach::not_running },
+    Check { name: "file-bad", find: machine::file_bad },
     Check { name: "waiting-socket-mode", find: attach::socket_mode },
     Check { name: "waiting-socket-missing", find: attach::socket_missing },
     Check { name: "waiting-other-path", find: attach::other_path },
@@ -38,6 +39,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "vlan", find: traffic::vlan },
     Check { name: "vlan-alone", find: traffic::vlan_alone },
     Check { name: "filter-all", find: traffic::filter_all },
+    Check { name: "group-all", find: traffic::group_all },
     Check { name: "overlay-host", find: traffic::overlay_host },
     Check { name: "way-out", find: machine::way_out },
     Check { name: "receiver-not-ready", find: traffic::receiver_not_ready },

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use weir_config::Direction;
-use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all};
+use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all, stops_all};
 use weir_switch::stats::{PortState, PortStats};
 
 use crate::facts::{Facts, Finding, finding, note};
@@ -79,6 +79,18 @@ fn dropped(
     reasons: &[&str],
     tell: impl Fn(&PortStats, &str) -> (String, String),
 ) {
+    dropped_by(facts, found, check, reasons, tell, |many| many);
+}
+
+/// Does the same as [`dropped`], with `weigh` for the findings about ports at which other frames have passed.
+fn dropped_by(
+    facts: &Facts,
+    found: &mut Vec<Finding>,
+    check: &'static str,
+    reasons: &[&str],
+    tell: impl Fn(&PortStats, &str) -> (String, String),
+    weigh: impl Fn(Finding) -> Finding,
+) {
     for port in facts.ports() {
         for reason in reasons {
             let drops = |port: &PortStats| port.drops.get(*reason).copied().unwrap_or(0);
@@ -89,10 +101,20 @@ fn dropped(
                 let (what, mend) = tell(port, reason);
                 finding(check, &port.name, what, known_by, mend)
             };
+            let (rx, tx) = (port.rx.frames, port.tx.frames);
+            let stops = stops_all(reason, drops(port), rx, tx);
+            if let Some(direction) = stops.filter(|_| port.state == PortState::Running) {
+                let what = match direction {
+                    Direction::Tx => "that the port has sent",
+                    Direction::Rx => "that came for the port",
+                };
+                found.push(as_wrong(format!("{reason}: all {} frames {what}", drops(port))));
+                continue;
+            }
             let counted = Counted::of(facts, port, drops, moved);
             let judged =
                 counted.and_then(|it| it.judged(as_wrong, reason, "frames that were moved"));
-            found.extend(judged);
+            found.extend(judged.map(&weigh));
         }
     }
 }
@@ -164,11 +186,36 @@ pub(super) fn filter_all(facts: &Facts, found: &mut Vec<Finding>) {
             );
             let dropped = port.filter.iter().filter(|it| it.rule.direction == direction);
             let frames: u64 = dropped.map(|it| it.packets).sum();
-            let known_by =
-                format!("the {direction} rules have dropped {frames} frames, and let none through");
+            let known_by = format!(
+                "filtered_{direction}: the rules have dropped {frames} frames, and let none through"
+            );
             let mend = format!("weir filter list {0}; weir filter clear {0}", port.name);
             found.push(finding("filter-all", &port.name, what, known_by, mend));
         }
+    }
+}
+
+/// Groups that let a guest open no connection and get none. Groups that close one direction are usual.
+pub(super) fn group_all(facts: &Facts, found: &mut Vec<Finding>) {
+    let known = || facts.switch.iter().flat_map(|switch| &switch.groups);
+    for (name, explained) in &facts.explained {
+        let Explanation::Vif(vif) = explained else { continue };
+        let Some(groups) = &vif.groups else { continue };
+        let has_rule = known()
+            .filter(|known| groups.groups.iter().any(|it| it.as_str() == known.name))
+            .any(|known| !known.rules.is_empty());
+        let refused: u64 = groups.refused_in.values().chain(groups.refused_out.values()).sum();
+        if has_rule || groups.close_in.is_empty() || groups.close_out.is_empty() || refused == 0 {
+            continue;
+        }
+        let all: Vec<_> = groups.groups.iter().map(ToString::to_string).collect();
+        found.push(finding(
+            "group-all",
+            name,
+            "its security groups allow no connection: they close both directions and have no rule",
+            format!("groups {}: {refused} frames were refused", all.join(", ")),
+            format!("a rule in [group.{}], then weir reload; weir explain {name}", all[0]),
+        ));
     }
 }
 
@@ -216,9 +263,13 @@ pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
 
 /// True for drops of a mirror's frames, which are intended.
 fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
-    let mut mirrors = facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty());
-    finding.known_by.starts_with("vlan_")
-        && mirrors.any(|vif| finding.subject == vif.config.name.as_str())
+    let of_vifs = facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty());
+    let of_uplinks = facts.explained.iter().filter(|(_, it)| match it {
+        Explanation::Uplink(uplink) => uplink.traffic.is_mirror,
+        _ => false,
+    });
+    let mut mirrors = of_vifs.map(|vif| &vif.config.name).chain(of_uplinks.map(|(name, _)| name));
+    finding.known_by.starts_with("vlan_") && mirrors.any(|name| finding.subject == name.as_str())
 }
 
 pub(super) fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
@@ -296,6 +347,12 @@ pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+/// True if drops of the same port and reason are reported already.
+fn is_told(found: &[Finding], drops: &Finding) -> bool {
+    let reason = |it: &Finding| it.known_by.split(':').next().map(str::to_owned);
+    found.iter().any(|it| it.subject == drops.subject && reason(it) == reason(drops))
+}
+
 /// Drops that no other check has reported.
 pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
     let mut others = Vec::new();
@@ -313,19 +370,13 @@ pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
             format!("weir capture {} --drops; counters.md says what {reason} means", port.name);
         (what.into(), mend)
     });
-    let is_told = |other: &Finding| {
-        let reason = other.known_by.split(':').next();
-        found
-            .iter()
-            .any(|it| it.subject == other.subject && it.known_by.split(':').next() == reason)
-    };
-    others.retain(|other| !is_told(other) && !is_of_mirror(facts, other));
+    others.retain(|other| !is_told(found, other) && !is_of_mirror(facts, other));
     found.extend(others);
 }
 
 /// Limits that were configured: worth knowing if a VM is slow.
 pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
-    let mut dropped_by = Vec::new();
+    let mut limited = Vec::new();
     let reasons = [
         "policed_rx",
         "filtered_tx",
@@ -336,7 +387,7 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
         "storm_multicast",
         "storm_unknown",
     ];
-    dropped(facts, &mut dropped_by, "limits-of-port", &reasons, |port, reason| {
+    let tell = |port: &PortStats, reason: &str| {
         let name = &port.name;
         match reason {
             "policed_rx" => (
@@ -351,8 +402,10 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
             }
             _ => ("storm control drops frames".into(), format!("weir explain {name}")),
         }
-    });
-    found.extend(dropped_by.into_iter().map(note));
+    };
+    dropped_by(facts, &mut limited, "limits-of-port", &reasons, tell, note);
+    limited.retain(|it| !is_told(found, it));
+    found.extend(limited);
     for port in facts.guests() {
         let as_wrong = |known_by| {
             let mend = format!("weir vif set {} rate=... or packets_per_second=...", port.name);

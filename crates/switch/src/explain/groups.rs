@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::{RuleDirection, SecurityGroup};
 
+/// A person who has tried a connection asks for the reason within this time.
+const LATELY_MS: u64 = 60_000;
+
 /// An interface's security groups, and the frames that they refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupsExplanation {
@@ -28,6 +31,15 @@ pub struct GroupsExplanation {
     pub refused: Vec<RefusalExplanation>,
     /// Log messages about refusals that were suppressed by the rate limit.
     pub log_lines_unsaid: u64,
+}
+
+impl GroupsExplanation {
+    /// Frames among the latest refusals whose last one is not older than a minute.
+    #[must_use]
+    pub fn refused_lately(&self) -> u64 {
+        let lately = self.refused.iter().filter(|it| it.ago_ms <= LATELY_MS);
+        lately.map(|it| it.frames).sum()
+    }
 }
 
 /// Refused frames that are alike.

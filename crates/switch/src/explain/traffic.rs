@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use weir_config::Direction;
+use weir_engine::DropReason;
 
 use crate::stats::{BlockStats, PortState, RuleStats, Silence, SilentRing};
 
@@ -19,6 +20,10 @@ pub const USUAL_DROPS: [&str; 8] = [
     "tx_stopped",
     "unknown_unicast",
 ];
+
+/// The number of dropped frames from which on it counts that no frame has passed. A ping that gets no answer asks for
+/// the address three times.
+const TELLING: u64 = 3;
 
 /// Facts that show if traffic passes at a port. Frames and drops count since the port was added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -48,6 +53,9 @@ pub struct TrafficExplanation {
     pub tx_frames: u64,
     /// Dropped frames of this port, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// The reason for which no frame has passed since the port was added, if these counts are of a shorter time.
+    #[serde(skip)]
+    pub(crate) stopped: Option<(Direction, String, u64)>,
 }
 
 /// The verdict in one word.
@@ -73,6 +81,11 @@ pub struct Verdict {
 impl TrafficExplanation {
     /// Counts frames and drops from `before` on.
     pub(super) fn since(&mut self, before: &Self) {
+        let stops = |(reason, drops): (&String, &u64)| {
+            let direction = stops_all(reason, *drops, self.rx_frames, self.tx_frames)?;
+            Some((direction, reason.clone(), *drops))
+        };
+        self.stopped = self.drops.iter().find_map(stops);
         self.rx_frames = self.rx_frames.saturating_sub(before.rx_frames);
         self.tx_frames = self.tx_frames.saturating_sub(before.tx_frames);
         for (reason, frames) in &mut self.drops {
@@ -107,6 +120,9 @@ impl TrafficExplanation {
                 format!("a filter drops all that it {what}: weir filter list {name}")
             }));
             no.extend(self.drops_say(name));
+            if no.is_empty() {
+                no.extend(self.stopped_says(name));
+            }
         }
         if !no.is_empty() {
             return Verdict { passes: Passes::No, because: no };
@@ -178,6 +194,15 @@ impl TrafficExplanation {
         })
     }
 
+    /// The reason, if no frame of one direction has ever passed.
+    fn stopped_says(&self, name: &str) -> Option<String> {
+        let (direction, reason, drops) = self.stopped.as_ref()?;
+        let what = if *direction == Direction::Tx { "it has sent" } else { "has come for it" };
+        Some(format!(
+            "no frame that {what} since it was added has passed: {reason} {drops}; weir capture {name} --drops"
+        ))
+    }
+
     fn heard(&self, is_guest: bool) -> Option<String> {
         let who = if is_guest { "its guest" } else { "somebody behind it" };
         match (self.heard_s, self.addresses) {
@@ -195,6 +220,31 @@ fn ring_says(ring: &SilentRing) -> String {
         Silence::NoCallDescriptor => "its driver cannot be told of frames",
     };
     format!("ring {} serves nobody: {why}", ring.ring)
+}
+
+/// The direction in which no frame of a port has passed, because of the rule or the fault that `reason` names. The
+/// counts are those since the port was added. A frame that the port may not send counts as sent; one that it may not
+/// receive does not count as received.
+pub fn stops_all(reason: &str, drops: u64, rx_frames: u64, tx_frames: u64) -> Option<Direction> {
+    let reason = DropReason::all().find(|it| it.as_str() == reason)?;
+    if drops < TELLING || USUAL_DROPS.contains(&reason.as_str()) {
+        return None;
+    }
+    match reason {
+        DropReason::Fabric(_)
+        | DropReason::FilteredTx
+        | DropReason::GroupOut
+        | DropReason::OverMtuTx => (drops >= tx_frames).then_some(Direction::Tx),
+        DropReason::FilteredRx
+        | DropReason::GroupIn
+        | DropReason::OverMtuRx
+        | DropReason::PolicedRx
+        | DropReason::RxBufferTooSmall
+        | DropReason::OffloadUnsupported
+        | DropReason::DeviceError => (rx_frames == 0).then_some(Direction::Rx),
+        // Others come and go with buffers, or with single frames.
+        _ => None,
+    }
 }
 
 /// The directions in which rules drop all frames: the rule without an expression drops frames, and the rules before

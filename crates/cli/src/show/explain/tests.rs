@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use weir_config::{GuardMode, RuleDirection};
 use weir_switch::explain::{HostHeard, MoveExplanation, QueueExplanation, SteeringQueue};
-use weir_switch::stats::{QueuePairNumbers, RingSizes, Silence, SilentRing, Times};
+use weir_switch::stats::{PortState, QueuePairNumbers, RingSizes, Silence, SilentRing, Times};
 
 use super::super::text;
 use super::*;
@@ -109,6 +109,17 @@ fn groups_are_told_with_what_they_refused() {
     groups: web, ssh; in closed by web; logged by web; for other hosts 17; refused in: invalid 1, no_rule 2
       in tcp 10.0.0.2 to 10.0.0.1 port 22: no_rule, frames: 2, last 3 s ago
     ");
+
+    // Who asks right after a refusal is told of it, whatever came in this second.
+    let mut of = explanation("web0");
+    (of.traffic.state, of.traffic.reaches, of.groups) = (PortState::Running, 1, Some(it));
+    let verdict = of.verdict();
+    assert!(verdict.passes == Passes::No && verdict.because.len() == 1, "{verdict:?}");
+    assert!(verdict.because[0].contains("groups refused frames within the last minute: 2"));
+    of.traffic.rx_frames = 5;
+    assert_eq!((of.verdict().passes, of.verdict().because.len()), (Passes::Yes, 3));
+    of.groups.as_mut().unwrap().refused[0].ago_ms = 70_000;
+    assert!(of.verdict().because.iter().all(|it| !it.contains("groups")));
 }
 
 #[test]

@@ -93,3 +93,34 @@ fn rules_drop_all_where_one_drops_the_rest_and_none_has_let_a_frame_through() {
         assert_eq!(all(passes), [], "{passes:?}");
     }
 }
+
+#[test]
+fn what_never_passed_is_said_when_nothing_is_sent_any_more() {
+    let of_all = |reason: &str, drops, rx_frames, tx_frames| {
+        let drops = [(reason.to_owned(), drops)].into();
+        let then = TrafficExplanation { rx_frames, tx_frames, drops, ..running() };
+        let mut now = then.clone();
+        now.since(&then);
+        of(&now)
+    };
+    // Broadcasts of others still come.
+    for (reason, rx, tx, says) in [
+        ("src_mac_spoofed", 900, 5, "it has sent since it was added has passed: src_mac_spoofed 5"),
+        ("vlan_untagged_on_trunk", 900, 5, "it has sent"),
+        ("filtered_rx", 0, 7, "has come for it"),
+        ("group_in", 0, 0, "has come for it"),
+    ] {
+        let (passes, said) = of_all(reason, 5, rx, tx);
+        assert!(passes == Passes::No && said.contains(says), "{says}: {said}");
+    }
+    for (reason, drops, rx, tx) in [
+        ("src_mac_spoofed", 5, 0, 6),
+        ("src_mac_spoofed", 2, 0, 2),
+        ("filtered_rx", 5, 1, 0),
+        ("unknown_unicast", 5, 0, 5),
+        ("rx_not_ready", 5, 0, 0),
+        ("frame_too_short", 5, 0, 5),
+    ] {
+        assert_eq!(of_all(reason, drops, rx, tx).0, Passes::Idle, "{reason}");
+    }
+}
