@@ -155,6 +155,9 @@ pub fn check(
     for note in notes.chain(accounts).flatten() {
         writeln!(out, "note: {note}")?;
     }
+    for note in missing_interfaces(&config) {
+        writeln!(out, "note: {note}")?;
+    }
     let uplinks: Vec<_> =
         config.unbonded().map(|it| (&it.name, it.interface.to_string())).collect();
     let uplinks = uplinks.iter().map(|(name, interface)| (*name, interface.as_str()));
@@ -192,6 +195,18 @@ pub fn check(
         return Err(CommandError::Unwell);
     }
     Ok(())
+}
+
+/// Uplinks whose interface this host does not have, although weir cannot make it.
+fn missing_interfaces(config: &Config) -> impl Iterator<Item = String> {
+    let opened = config.uplinks.iter().filter(|uplink| uplink.kind.has_card());
+    opened.filter_map(|uplink| {
+        let (table, interface) = (uplink.table(), &uplink.interface);
+        let is_there = Path::new("/sys/class/net").join(interface.as_str()).exists();
+        (!is_there).then(|| {
+            format!("`{table}`: there is no interface {interface}, and `weir run` takes one")
+        })
+    })
 }
 
 /// Directories of sockets that weir would make, other than that of its own control socket.
@@ -513,6 +528,7 @@ pub fn stats(
     if let Some(on) = args.stages {
         Client::connect(defaults.control.as_path())?.set_stages(on)?;
     }
+    let width = if clear { terminal_width() } else { None };
     loop {
         // Each round uses a new connection, because weir would close an idle one.
         let mut stats = Client::connect(defaults.control.as_path())?.stats()?;
@@ -527,7 +543,7 @@ pub fn stats(
                 serde_json::to_writer(&mut out, &stats).map_err(io::Error::from)?;
                 writeln!(out)?;
             }
-            (false, _) => write!(out, "{}", show::stats(&stats))?,
+            (false, _) => write!(out, "{}", show::stats(&stats, width))?,
         }
         out.flush()?;
         match args.watch {
@@ -553,6 +569,12 @@ pub fn explain(
         explanation = client.explain(&args.name)?.since(&explanation);
     }
     write_as(out, args.json, &explanation, show::explanation(&explanation))
+}
+
+/// The number of characters in a line of the terminal that is standard output.
+fn terminal_width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// True if standard output is a terminal, so that a person reads it.

@@ -1,5 +1,6 @@
 //! Arguments of a VM monitor that connect its guest to an interface: `weir qemu-args`.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -92,6 +93,13 @@ pub enum VmArgsError {
         /// The monitor's name on the command line.
         monitor: String,
     },
+    /// An interface is one device of one virtual machine.
+    #[error("{name} is named twice, and a VM has an interface once")]
+    #[diagnostic(help("name each interface once; `weir vif add NAME` makes another one"))]
+    Twice {
+        /// The interface.
+        name: PortName,
+    },
     /// crosvm connects and never listens.
     #[error("crosvm cannot listen on a vhost-user socket, and {name} has mode = \"client\"")]
     #[diagnostic(help("set mode = \"server\" for {name}"))]
@@ -133,6 +141,10 @@ impl Monitor {
         if let Some((option, _)) = given.filter(|_| !self.takes_qemu_arguments()) {
             let monitor = self.to_possible_value().map(|it| it.get_name().to_owned());
             return Err(VmArgsError::NoQemu { option, monitor: monitor.unwrap_or_default() });
+        }
+        let mut named = BTreeSet::new();
+        if let Some(twice) = vifs.iter().find(|vif| !named.insert(&vif.name)) {
+            return Err(VmArgsError::Twice { name: twice.name.clone() });
         }
         match self {
             Self::Qemu => Ok(qemu(vifs, options)),

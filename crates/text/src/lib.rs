@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, TableStyle};
+use comfy_table::{CellAlignment, ColumnConstraint, TableStyle};
 
 pub mod plain;
 
@@ -35,6 +35,22 @@ impl Table {
     /// Adds a row, a cell for each header.
     pub fn row(&mut self, cells: Vec<String>) {
         self.0.add_row(cells);
+    }
+
+    /// Hides columns of `dispensable`, in its order, until the lines have at most `width` characters or no such column
+    /// is left. Returns the headers of the hidden columns.
+    pub fn fit(&mut self, width: usize, dispensable: &[usize]) -> Vec<String> {
+        let mut hidden = Vec::new();
+        for index in dispensable {
+            if self.to_string().lines().all(|line| line.chars().count() <= width) {
+                break;
+            }
+            let Some(column) = self.0.column_mut(*index) else { continue };
+            column.set_constraint(ColumnConstraint::Hidden);
+            let header = self.0.header().and_then(|row| row.cell_iter().nth(*index));
+            hidden.extend(header.map(comfy_table::Cell::content));
+        }
+        hidden
     }
 }
 

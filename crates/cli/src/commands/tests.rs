@@ -40,6 +40,27 @@ fn a_directory_of_sockets_that_is_not_there_is_noted() {
 }
 
 #[test]
+fn an_interface_that_weir_cannot_make_is_noted_where_it_is_missing() {
+    let control = "/run/weir/control.sock".parse().unwrap();
+    let defaults = Defaults { control, control_named: true, keeper: None };
+    let uplink = |port: &str, kind: &str, name: &str| {
+        format!("[uplink.{port}]\nkind = \"{kind}\"\nname = \"{name}\"\n")
+    };
+    let text = [
+        uplink("a", "af_packet", "nosuch0"),
+        uplink("b", "af_packet", "lo"),
+        uplink("c", "tap", "nosuch1"),
+        uplink("d", "af_xdp", "nosuch2"),
+        "[bond.e]\nuplinks = [\"a\", \"b\"]\n".into(),
+    ];
+    let config = Config::from_toml("weir.toml", &text.concat(), &defaults).unwrap();
+    let notes: Vec<_> = missing_interfaces(&config).collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    assert!(notes[0].starts_with("`uplink.a`: there is no interface nosuch0"), "{notes:?}");
+    assert!(notes[1].contains("nosuch2"), "{notes:?}");
+}
+
+#[test]
 fn no_qemu_is_told_of_a_xen_guests_interface() {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control.sock");

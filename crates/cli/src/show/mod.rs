@@ -25,9 +25,9 @@ pub use difference::{difference, saved};
 pub use stats::{of_ports, vlan};
 pub use status::{Status, status};
 
-/// The table of `weir stats`.
-pub fn stats(of: &SwitchStats) -> String {
-    text(|f| stats::stats(f, of))
+/// The table of `weir stats`, in lines of at most `width` characters if there is a width.
+pub fn stats(of: &SwitchStats, width: Option<usize>) -> String {
+    text(|f| stats::stats(f, of, width))
 }
 
 /// The output of `weir explain`, with the frames and calls of one second.

@@ -13,8 +13,11 @@ use weir_switch::stats::{
 };
 use weir_text::{Table, bytes, count, decimal, ratio, time, uptime};
 
-/// The table of `weir stats`.
-pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
+/// The columns that a narrow terminal can do without, the least important first.
+const DISPENSABLE: [usize; 9] = [4, 6, 8, 12, 9, 13, 11, 10, 2];
+
+/// The table of `weir stats`, in lines of at most `width` characters if there is a width.
+pub(super) fn stats(f: &mut String, it: &SwitchStats, width: Option<usize>) -> fmt::Result {
     let wakeups: u64 = it.workers.iter().map(|worker| worker.wakeups).sum();
     let cpu: u64 = it.workers.iter().map(|worker| worker.cpu_ns).sum();
     writeln!(
@@ -68,7 +71,11 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats) -> fmt::Result {
     for port in &it.ports {
         table.row(port_cells(port));
     }
+    let hidden = width.map_or_else(Vec::new, |width| table.fit(width, &DISPENSABLE));
     write!(f, "\n{table}")?;
+    if !hidden.is_empty() {
+        writeln!(f, "a wider terminal has: {}", hidden.join(", "))?;
+    }
     for port in &it.ports {
         notes(f, port)?;
     }

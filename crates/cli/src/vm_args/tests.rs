@@ -304,3 +304,13 @@ fn memory_is_whole_mebibytes() {
         assert!(show(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn an_interface_that_is_named_twice_is_refused() {
+    for monitor in [Monitor::Qemu, Monitor::Libvirt, Monitor::CloudHypervisor] {
+        let twice = [vif("web0"), vif("db0"), vif("web0")];
+        let refused = monitor.args(&twice, &options()).unwrap_err();
+        assert_eq!(refused, VmArgsError::Twice { name: "web0".parse().unwrap() });
+        assert!(monitor.args(&twice[..2], &options()).is_ok());
+    }
+}

@@ -8,7 +8,7 @@ use super::super::text;
 use super::*;
 
 fn shown(stats: &SwitchStats) -> String {
-    text(|f| super::stats(f, stats))
+    text(|f| super::stats(f, stats, None))
 }
 
 fn sample() -> SwitchStats {
@@ -220,4 +220,26 @@ fn rules_survive_json() {
         r#"{"direction":"tx","match":"tcp dst port 25","action":"drop","packets":12,"bytes":18000}"#
     ));
     assert_eq!(serde_json::from_str::<SwitchStats>(&json).unwrap(), with_rules());
+}
+
+#[test]
+fn the_table_has_the_columns_that_fit_the_terminal() {
+    let table = |width| {
+        let text = text(|f| super::stats(f, &sample(), width));
+        let lines = text.lines().skip_while(|line| !line.starts_with("PORT"));
+        lines.take_while(|line| !line.contains(": ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let whole = table(None);
+    assert!(whole[0].contains("BUDGET") && whole[0].len() > 100, "{whole:?}");
+    assert_eq!(table(Some(whole.iter().map(String::len).max().unwrap())), whole);
+    for width in [132, 100, 80] {
+        let lines = table(Some(width));
+        assert!(lines.iter().all(|line| line.len() <= width), "{width}: {lines:?}");
+        for always in ["PORT", "STATE", "RX FRAMES", "TX FRAMES", "DROPS"] {
+            assert!(lines[0].contains(always), "{width}: {lines:?}");
+        }
+    }
+    let narrow = text(|f| super::stats(f, &sample(), Some(80)));
+    assert!(narrow.contains("\na wider terminal has: RX BYTES, TX BYTES"), "{narrow}");
+    assert!(!shown(&sample()).contains("a wider terminal"));
 }
