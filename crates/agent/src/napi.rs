@@ -74,11 +74,14 @@ impl Napi {
             return Ok(());
         }
         let socket = Socket::open()?;
-        let set = all.iter().map(|napi| match socket.set(napi) {
-            Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => Ok(()),
-            set => set,
-        });
-        set.fold(Ok(()), |all, one| all.and(one))
+        let mut result = Ok(());
+        for napi in all {
+            match socket.set(napi) {
+                Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
+                set => result = result.and(set),
+            }
+        }
+        result
     }
 }
 

@@ -108,7 +108,9 @@ mod tests {
     fn request(options: impl IntoIterator<Item = DhcpOption>) -> Vec<u8> {
         let mut message = Message::new_with_id(MessageType::InformationRequest, [7, 8, 9]);
         message.opts_mut().insert(DhcpOption::ClientId(CLIENT_ID.into()));
-        options.into_iter().for_each(|option| _ = message.opts_mut().insert(option));
+        for option in options {
+            message.opts_mut().insert(option);
+        }
         message.to_vec().unwrap()
     }
 

@@ -219,7 +219,7 @@ impl Received {
 /// Sends to both guests in turn, and then pauses.
 fn send_some(pair: &mut QueuePair, number: &mut u64) {
     for _ in 0..24 {
-        let to = if *number % 2 == 0 { FAST } else { SLOW };
+        let to = if number.is_multiple_of(2) { FAST } else { SLOW };
         match pair.send(&frame(to, *number), &Offload::NONE) {
             Ok(()) => *number += 1,
             Err(SendError::Full) => {

@@ -421,14 +421,14 @@ fn a_weir_that_is_not_given_the_keeper_of_the_last_one_is_told_who_has_its_socke
             assert!(log.contains("another program serves"), "{log}");
             log.contains("its keeper holds the socket").then_some(())
         });
-        // After some attempts the socket's queue is full.
+        // Also behind a full queue: the attempts of the starts are in it.
         waiting.extend(std::iter::from_fn(|| {
             let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
             let socket = socket_with(family, kind, SocketFlags::NONBLOCK, None).unwrap();
             rustix::net::connect(&socket, &address).is_ok().then_some(socket)
         }));
     }
-    assert!(!waiting.is_empty());
+    drop(waiting);
     fs::write(weir.path("weir.toml"), text).unwrap();
     weir.process = run(weir.dir.path());
     weir.serves();
