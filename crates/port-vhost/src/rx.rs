@@ -12,6 +12,7 @@
 mod container;
 mod logged;
 pub(crate) mod room;
+pub(crate) mod unseen;
 
 use std::mem::take;
 use std::sync::Arc;
@@ -30,9 +31,8 @@ use weir_policy::steering::Mark;
 use weir_ring::{DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
-use self::container::Open;
-pub(crate) use self::container::Unseen;
 use self::room::Reserved;
+use self::unseen::{Open, Unseen};
 use crate::error::StopReason;
 use crate::queue::Queue;
 
