@@ -314,7 +314,7 @@ fuzz_target!(|input: &[u8]| {
         });
         let mut slot = Slot::new(port, Arc::clone(&counters));
         let chosen = |bits: u8| RULES.get(usize::from(bits & 7)).cloned().flatten();
-        slot.rules = PortRules { tx: chosen(rules), rx: chosen(rules >> 3) };
+        slot.set_rules(PortRules { tx: chosen(rules), rx: chosen(rules >> 3) });
         ports.resize(id.index() + 1, None);
         ports[id.index()] = Some(slot);
         made.push((id, config, counters));
