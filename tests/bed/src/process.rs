@@ -36,7 +36,7 @@ pub struct Placement {
     pub host: Option<u32>,
     /// The only CPU of the process. `None` is any CPU.
     pub cpu: Option<usize>,
-    /// The file of the time namespace ([`crate::clock`]). `None` is the caller's own.
+    /// The file of the time namespace. `None` is the caller's own.
     pub clock: Option<PathBuf>,
 }
 
