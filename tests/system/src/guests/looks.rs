@@ -69,7 +69,18 @@ pub(super) fn tshark_reads_a_capture_from_a_pipe_with_directions_and_reasons(
 fn monitor(host: &Host, name: &str, socket: &Path, more: &str, user: &[&str]) -> Result<Process> {
     let chardev = format!("socket,id={name},path={}{more}", socket.display());
     let memory = "memory-backend-memfd,id=memory,size=1M,share=on";
-    let bare = [QEMU, "-machine", "none", "-display", "none", "-S", "-object", memory];
+    let bare = [
+        QEMU,
+        "-machine",
+        "none,memory-backend=memory",
+        "-m",
+        "1M",
+        "-display",
+        "none",
+        "-S",
+        "-object",
+        memory,
+    ];
     let argv = [user, &bare, &["-chardev", &chardev]];
     let log = host.dir.join(format!("{name}.log"));
     Process::start_logged(&argv.concat(), &host.netns.placement(), &log)
