@@ -56,11 +56,13 @@ pub(super) fn page_shows_the_switch_in_a_browser(lab: &Lab) -> Result<()> {
     visit(lab, "page", 0, &mut found, |visit| {
         visit.look_around()?;
         visit.use_keys()?;
-        SCREENS.iter().try_for_each(|(name, screen)| visit.look_as(name, *screen))
+        SCREENS.iter().try_for_each(|(name, screen)| visit.look_as(name, *screen))?;
+        visit.fits_every_width()
     })?;
     visit(lab, "page-crowd", CROWD, &mut found, |visit| {
         visit.find_one_of_many()?;
-        CROWDED_SCREENS.iter().try_for_each(|(name, screen)| visit.look_as(name, *screen))
+        CROWDED_SCREENS.iter().try_for_each(|(name, screen)| visit.look_as(name, *screen))?;
+        visit.fits_every_width()
     })?;
     found.judge(lab)
 }
@@ -235,6 +237,18 @@ impl Visit<'_> {
     }
 
     fn look_as(&mut self, name: &str, screen: Screen) -> Result<()> {
+        self.fits(name, screen)?;
+        self.note(name)
+    }
+
+    /// Each width between those that people look at closely.
+    fn fits_every_width(&mut self) -> Result<()> {
+        (NARROW.width..=LIGHT.width)
+            .step_by(40)
+            .try_for_each(|width| self.fits(&format!("{width} pixels"), Screen { width, ..TABLET }))
+    }
+
+    fn fits(&mut self, name: &str, screen: Screen) -> Result<()> {
         self.browser.show_on(screen)?;
         self.browser.wait("the screen", &format!("innerWidth === {}", screen.width))?;
         let beyond = self.browser.value_of("document.documentElement.scrollWidth - innerWidth")?;
@@ -245,8 +259,7 @@ impl Visit<'_> {
         let cut = "[...document.querySelectorAll('.wide')].filter((it) => it.scrollWidth > it.clientWidth + 1)\
                    .map((it) => it.getAttribute('aria-label')).join()";
         let cut = self.browser.value_of(cut)?;
-        check(cut == json!(""), || format!("{name}: cut off: {cut}"))?;
-        self.note(name)
+        check(cut == json!(""), || format!("{name}: cut off: {cut}"))
     }
 
     /// Takes a screenshot for people, and records the findings of axe.
