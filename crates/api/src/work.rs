@@ -18,9 +18,6 @@ use crate::problem::Problem;
 /// Name of each thread.
 const NAME: &str = "weir-control-work";
 
-/// Niceness of the threads for readers: a worker that wakes up gets their CPU at once.
-const NICE: i32 = 10;
-
 type Job = Box<dyn FnOnce(&dyn ControlHandler) + Send>;
 
 /// The queues of the threads for readers, and of the others.
@@ -118,14 +115,9 @@ impl Workers {
         let ((reads, to_read), (others, to_do)) = (mpsc::channel(), mpsc::channel());
         let queues = [to_read, to_do].map(|queue| Arc::new(Mutex::new(queue)));
         let spawn = |number| {
-            let nice = if number < CONTROL_READERS { NICE } else { 0 };
             let queue = Arc::clone(&queues[usize::from(number >= CONTROL_READERS)]);
             let handler = Arc::clone(handler);
-            thread::Builder::new().name(NAME.into()).spawn(move || {
-                // Without this, readers only cost others more.
-                let _ = rustix::process::nice(nice);
-                work(&*handler, &queue);
-            })
+            thread::Builder::new().name(NAME.into()).spawn(move || work(&*handler, &queue))
         };
         let threads = (0..CONTROL_WORKERS).map(spawn).collect::<io::Result<_>>()?;
         let jobs = Some(Jobs { reads, others });

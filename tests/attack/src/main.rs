@@ -58,7 +58,7 @@ use crate::{
     measure::{
         attacker,
         report::{self, Result as Tried},
-        stand_in::{self, Turn, Work},
+        stand_in::{self, Work},
         switch::{CABLE, RESOLVER, UNDERLAY},
         trial::{self, Scene, Trial},
     },
@@ -112,8 +112,6 @@ enum Task {
         begun_per_s: f64,
         #[arg(long)]
         program: Option<PathBuf>,
-        #[arg(long, value_enum, default_value_t)]
-        turn: Turn,
     },
 }
 
@@ -137,8 +135,8 @@ fn main() -> ExitCode {
         Task::Strike { name, dir, weir, first } => {
             attacker::strike(&name, Field::new(dir, weir, first)).map(|()| true)
         }
-        Task::StandIn { cpus, threads, begun_per_s, program, turn } => {
-            let work = Work { cpus, threads, begun_per_s, program, turn };
+        Task::StandIn { cpus, threads, begun_per_s, program } => {
+            let work = Work { cpus, threads, begun_per_s, program };
             stand_in::work(work).map(|()| true).map_err(|error| error.to_string())
         }
     };

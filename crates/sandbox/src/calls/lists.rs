@@ -83,7 +83,7 @@ pub(super) const PROCESS: &[c_long] = &[
     SYS_getdents64, SYS_pread64, SYS_statfs,
     #[cfg(target_arch = "x86_64")] SYS_access,
     SYS_faccessat, SYS_faccessat2,
-    SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_getattr, SYS_getpriority, SYS_setpriority,
+    SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_getattr,
     SYS_prlimit64, SYS_wait4, SYS_waitid,
     #[cfg(target_arch = "x86_64")] SYS_open,
 ];

@@ -24,7 +24,7 @@ use rustix::{
     time::clock_gettime,
 };
 
-use super::stand_in::{Turn, Work};
+use super::stand_in::Work;
 use super::switch::readers;
 use crate::attack::{self, Attack, Field, User};
 
@@ -74,7 +74,7 @@ impl Outcome {
         let cpus = if self.never_waits { self.threads as f64 } else { self.cpus };
         let (threads, begun_per_s) = (self.threads, self.children_per_s);
         let program = (begun_per_s >= 1.0).then(|| weir.to_owned());
-        Work { cpus, threads, begun_per_s, program, turn: Turn::Message }
+        Work { cpus, threads, begun_per_s, program }
     }
 }
 
@@ -90,12 +90,11 @@ impl Attacker {
 
     /// Starts a stand-in: it does as much work, but does nothing to weir.
     pub fn stand_in(work: Work) -> Result<Self, String> {
-        let Work { cpus, threads, begun_per_s, program, turn } = work;
+        let Work { cpus, threads, begun_per_s, program } = work;
         let [cpus, threads, begun] = [cpus, threads as f64, begun_per_s].map(|it| it.to_string());
         let mut args = vec!["stand-in", &cpus, &threads, &begun];
         let program = program.map(|program| program.to_string_lossy().into_owned());
         args.extend(program.iter().flat_map(|program| ["--program", program]));
-        args.extend((turn == Turn::Burst).then_some("--turn=burst"));
         Self::spawn(&args, User::Own, PathBuf::new())
     }
 

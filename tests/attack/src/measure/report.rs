@@ -90,7 +90,7 @@ impl Result {
         let p99 = faults.iter_mut().find(|fault| fault.starts_with("p99 "));
         if let (Some(fault), Some(limit)) = (p99, row.p99_limit) {
             let Paired { worse, rounds } = row.against_limit;
-            let told = "with weir's work done by others";
+            let told = "with the attacker at another weir";
             *fault += &format!(", {limit:.2} {told}, which is less in {worse} of {rounds} rounds");
         }
         faults
@@ -348,7 +348,7 @@ mod tests {
         let doubts = results.iter().map(Result::is_in_doubt).collect::<Vec<_>>();
         assert_eq!(doubts, [false, true, false, true]);
         assert!(results[..3].iter().all(|result| result.faults().is_empty()));
-        let told = "p99 3.00 (bar <= 2), 2.50 with weir's work done by others, which is less in 12 of 15 rounds";
+        let told = "p99 3.00 (bar <= 2), 2.50 with the attacker at another weir, which is less in 12 of 15 rounds";
         assert_eq!(results[3].faults(), [told]);
         assert_eq!(figures(&results).get("attack_victim_p99_beyond_limit"), Some(&json!(1.0)));
     }

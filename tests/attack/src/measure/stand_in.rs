@@ -1,4 +1,4 @@
-//! Processes that work beside weir without an effect on it, in place of the attacker or of weir's own threads.
+//! A process that works beside weir in place of the attacker, without an effect on weir.
 
 use std::{
     io,
@@ -27,28 +27,10 @@ pub struct Work {
     pub begun_per_s: f64,
     /// Program of the processes that are started in place of threads. It is weir's, and finds no weir to connect to.
     pub program: Option<PathBuf>,
-    /// Duration of work and rest together if no threads are started.
-    pub turn: Turn,
 }
 
-/// The duration of work and rest together, for work that does not use all of a CPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum Turn {
-    /// As a thread that answers messages: 1 ms.
-    #[default]
-    Message,
-    /// As a worker that serves a ring between others: 100 us.
-    Burst,
-}
-
-impl Turn {
-    fn length(self) -> Duration {
-        match self {
-            Self::Message => Duration::from_millis(1),
-            Self::Burst => Duration::from_micros(100),
-        }
-    }
-}
+/// Work and rest together, for a thread that does not use all of a CPU.
+const TURN: Duration = Duration::from_millis(1);
 
 /// Works until the input of the process ends.
 pub fn work(work: Work) -> io::Result<()> {
@@ -57,7 +39,7 @@ pub fn work(work: Work) -> io::Result<()> {
     let share = (work.cpus / threads as f64).clamp(0.0, 1.0);
     for _ in 0..threads {
         let turn = if work.begun_per_s < 1.0 {
-            work.turn.length()
+            TURN
         } else {
             Duration::from_secs_f64(threads as f64 / work.begun_per_s)
         };

@@ -15,14 +15,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use procfs::{
-    CurrentSI, KernelStats,
-    process::{Process, Status},
-};
-use rustix::{
-    param::clock_ticks_per_second,
-    process::{Pid, Signal, kill_process},
-};
+use procfs::process::{Process, Status};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::attacker::SOMEBODY;
 use crate::attack::Setting;
@@ -401,23 +395,6 @@ impl Observed {
         self.status().and_then(|status| status.rssanon).unwrap_or(0)
     }
 
-    /// CPU time (ns) of the threads whose names begin with `these`, and of all others (in clock ticks).
-    pub fn cpu_ns(self, these: &str) -> [u64; 2] {
-        let Some(process) = self.process() else { return [0; 2] };
-        let ticks = process.stat().map_or(0, |stat| stat.utime + stat.stime);
-        let of_these = process
-            .tasks()
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter(|task| task.stat().is_ok_and(|stat| stat.comm.starts_with(these)))
-            .filter_map(|task| task.schedstat().ok())
-            .map(|it| it.sum_exec_runtime)
-            .sum();
-        let all = ticks * 1_000_000_000 / clock_ticks_per_second();
-        [of_these, all.saturating_sub(of_these)]
-    }
-
     fn process(self) -> Option<Process> {
         Process::new(self.0.cast_signed()).ok()
     }
@@ -425,11 +402,6 @@ impl Observed {
     fn status(self) -> Option<Status> {
         self.process()?.status().ok()
     }
-}
-
-/// Threads and processes that have been started on the machine since it booted.
-pub fn begun() -> u64 {
-    KernelStats::current().map_or(0, |stats| stats.processes)
 }
 
 /// The status and the body of the next answer; `None` at the end of the connection. A body without a length is not

@@ -8,8 +8,7 @@ use std::{
 
 use super::{
     attacker::{Attacker, Outcome},
-    stand_in::{Turn, Work},
-    switch::{Observed, RESOLVER, Switch, begun},
+    switch::{RESOLVER, Switch},
     victims::{Load, Newcomer, Victims, Visit, Window, visit},
 };
 use crate::attack::{Attack, Setting};
@@ -34,8 +33,6 @@ const SETTLE: Duration = Duration::from_millis(60);
 const RECOVERY: Duration = Duration::from_secs(20);
 /// Longest time for an answer after the attack.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Prefix of the names of the threads that carry frames. Their work is for the guests, too.
-const WORKER: &str = "weir-worker";
 /// Longest time until the attacker's first attempt: 20 sessions with all queues take 6 s, since weir limits each to a
 /// twentieth of a CPU.
 const FIRST_STRIKE: Duration = Duration::from_secs(20);
@@ -49,8 +46,7 @@ pub struct Row {
     pub pps: Option<f64>,
     /// Ratio of the two guests' p99 with the attacker to that without.
     pub p99: Option<f64>,
-    /// Ratio of the two guests' p99 if another process, which shares nothing with weir, does weir's work for the
-    /// attacker.
+    /// Ratio of the two guests' p99 if the attacker does the same to another weir on this machine.
     pub p99_limit: Option<f64>,
     /// The same, round by round.
     pub against_limit: Paired,
@@ -76,7 +72,7 @@ pub struct Row {
 
 type Windows = Vec<Window>;
 
-/// Windows with the attacker, each beside one of the same round in which others do weir's work.
+/// Windows with the attacker, each beside one of the same round with the attacker at another weir.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Paired {
     /// Rounds in which the guests' p99 was larger with the attacker.
@@ -109,6 +105,8 @@ impl Paired {
 #[derive(Debug)]
 pub struct Scene {
     switch: Switch,
+    /// Another weir, without guests.
+    other: Option<Switch>,
     victims: Victims,
     before: Held,
     setting: Setting,
@@ -139,7 +137,7 @@ fn resolver_sockets() -> usize {
 impl Scene {
     /// Starts weir and the guests.
     fn set(trial: &Trial, setting: Setting, load: Load) -> Result<Self, String> {
-        let switch = Switch::start(&trial.weir, &trial.dir, setting)?;
+        let switch = Switch::start(&trial.weir, &trial.dir.join("a"), setting)?;
         let victims = Victims::start(&switch, load)?;
         // Visits of the newcomer, so that weir has made all that it makes once, log lines included.
         for _ in 0..6 {
@@ -159,7 +157,7 @@ impl Scene {
                     // With a keeper, the memory for learned addresses may be made later.
                     before.fds += 1;
                 }
-                return Ok(Self { switch, victims, before, setting });
+                return Ok(Self { switch, other: None, victims, before, setting });
             }
         }
     }
@@ -194,26 +192,24 @@ impl Trial {
     pub fn run(&self, attack: &Attack, setting: Setting) -> Result<Row, String> {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
         let mut scene = Scene::set(self, setting, load)?;
-        let Scene { switch, .. } = &scene;
+        scene.other = Some(Switch::start(&self.weir, &self.dir.join("b"), setting)?);
+        let Scene { switch, other, .. } = &scene;
         let mut watch = Watch::new(switch);
         let newcomer = Newcomer::start(switch.socket("newcomer"));
         let (mut with, mut without) = (Windows::new(), Windows::new());
         let (mut well_behaved, mut limit) = (Windows::new(), Windows::new());
         let mut outcomes = Vec::new();
         for _ in 0..self.rounds {
-            let (window, outcome, of_weir) = self.attacked(attack, &scene, &mut watch)?;
+            let (window, outcome) = self.attacked(attack, &scene, &mut watch)?;
             with.push(window);
-            let stand_in = Attacker::stand_in(outcome.work(&self.weir))?;
-            let (window, for_guests) = self.beside(&scene, vec![stand_in]);
-            without.push(window);
-            let work = outcome.work(&self.weir);
-            let all = [Some(work), of_weir.workers(for_guests), Some(of_weir.others)];
-            let all = all.into_iter().flatten().map(Attacker::stand_in);
-            limit.push(self.beside(&scene, all.collect::<Result<_, _>>()?).0);
+            without.push(self.beside(&scene, || Attacker::stand_in(outcome.work(&self.weir)))?);
+            if let Some(other) = other {
+                limit.push(self.beside(&scene, || self.struck(attack, other))?);
+            }
             outcomes.push(outcome);
             if attack.own_share.is_some() {
-                let other = self.attacker(&crate::floods::WELL_BEHAVED, switch, 0)?;
-                well_behaved.push(self.beside(&scene, vec![other]).0);
+                let other = || self.attacker(&crate::floods::WELL_BEHAVED, switch, 0);
+                well_behaved.push(self.beside(&scene, other)?);
             }
         }
         let mut row = watch.row(&newcomer.end(), &outcomes);
@@ -280,89 +276,46 @@ impl Trial {
         Attacker::start(attack, switch.dir(), &self.weir, first)
     }
 
+    /// An attacker that has made its first attempt.
+    fn struck(&self, attack: &Attack, switch: &Switch) -> Result<Attacker, String> {
+        let mut attacker = self.attacker(attack, switch, 0)?;
+        attacker.struck(FIRST_STRIKE);
+        Ok(attacker)
+    }
+
     fn attacked(
         &self,
         attack: &Attack,
-        Scene { switch, victims, before: held, .. }: &Scene,
+        Scene { switch, victims, .. }: &Scene,
         watch: &mut Watch,
-    ) -> Result<(Window, Outcome, Taken), String> {
+    ) -> Result<(Window, Outcome), String> {
         let (began, lines) = (Instant::now(), switch.log_lines());
-        let mut attacker = self.attacker(attack, switch, 0)?;
-        attacker.struck(FIRST_STRIKE);
+        let attacker = self.struck(attack, switch)?;
         watch.sample(switch, SETTLE);
-        let (used, began_before) = (Used::of(switch.observed()), begun());
         // The requests run beside the window, so that a late answer does not make the window longer.
         let (window, asked) = std::thread::scope(|scope| {
             let asked = scope.spawn(|| Asked::of(switch));
             (victims.window(|| watch.sample(switch, self.window)), asked.join())
         });
         watch.asked.extend(asked.ok());
-        let ([workers, others], began_after) = (used.since(), begun());
         let ended = Instant::now();
-        let threads = switch.observed().threads().saturating_sub(held.threads);
         let outcome = attacker.end();
         watch.attacked(began, ended, switch.log_lines().saturating_sub(lines));
-        let seconds = (ended - used.at).as_secs_f64();
-        let begun_per_s = (began_after - began_before) as f64 / seconds - outcome.children_per_s;
-        let begun_per_s = begun_per_s.max(0.0);
-        let others =
-            Work { cpus: others, threads, begun_per_s, program: None, turn: Turn::Message };
-        Ok((window, outcome, Taken { workers, others }))
+        Ok((window, outcome))
     }
 
-    /// A window beside other processes, and the CPUs that weir's workers used in it.
+    /// A window beside a process that does nothing to this weir.
     fn beside(
         &self,
-        Scene { switch, victims, .. }: &Scene,
-        others: Vec<Attacker>,
-    ) -> (Window, f64) {
+        Scene { victims, .. }: &Scene,
+        start: impl FnOnce() -> Result<Attacker, String>,
+    ) -> Result<Window, String> {
+        let process = start()?;
         std::thread::sleep(SETTLE);
-        let used = Used::of(switch.observed());
         let window = victims.window(|| std::thread::sleep(self.window));
-        let [workers, _] = used.since();
-        others.into_iter().map(Attacker::end).for_each(drop);
+        process.end();
         std::thread::sleep(SETTLE / 2);
-        (window, workers)
-    }
-}
-
-/// CPU time of weir's workers and of its other threads at an instant.
-#[derive(Clone, Copy, Debug)]
-struct Used {
-    weir: Observed,
-    ns: [u64; 2],
-    at: Instant,
-}
-
-impl Used {
-    fn of(weir: Observed) -> Self {
-        Self { weir, ns: weir.cpu_ns(WORKER), at: Instant::now() }
-    }
-
-    /// CPUs that weir's workers, and its other threads, have used since then, on average.
-    fn since(self) -> [f64; 2] {
-        let now = Self::of(self.weir);
-        let ns = (now.at - self.at).as_nanos() as f64;
-        std::array::from_fn(|kind| now.ns[kind].saturating_sub(self.ns[kind]) as f64 / ns)
-    }
-}
-
-/// weir's work beside an attacker.
-#[derive(Clone, Debug)]
-struct Taken {
-    /// CPUs used by weir's workers, for guests and attacker.
-    workers: f64,
-    /// Work of weir's other threads, all of it for the attacker.
-    others: Work,
-}
-
-impl Taken {
-    /// The workers' work for the attacker, if they use `for_guests` CPUs without it.
-    fn workers(&self, for_guests: f64) -> Option<Work> {
-        let cpus = self.workers - for_guests;
-        let threads = cpus.ceil() as usize;
-        let work = Work { cpus, threads, turn: Turn::Burst, ..Work::default() };
-        (cpus > 0.0).then_some(work)
+        Ok(window)
     }
 }
 
