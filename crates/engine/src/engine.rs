@@ -26,6 +26,7 @@ use crate::switching::settings::PortSettings;
 use crate::switching::switch::{Ports, Slot, slot};
 use crate::threads::clock;
 use crate::threads::lock::lock;
+use crate::threads::slice;
 use crate::working::crew::{Crew, Execution, Options, Realization, Roster};
 use crate::working::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::working::handle::{WokenFor, WorkerHandle};
@@ -106,6 +107,9 @@ impl Engine {
             if real_time && let Err(error) = set_priority(Priority::RealTime) {
                 // A real-time priority was allowed when the engine started.
                 tracing::warn!(worker = index, %error, "no real-time priority: the worker runs as an ordinary thread");
+            }
+            if !real_time && let Err(error) = slice::set_own(slice::WORKER_NS) {
+                tracing::debug!(worker = index, %error, "the worker has the usual time slice");
             }
             weir_sandbox::narrow(weir_sandbox::Thread::Worker);
             Worker::new(shared, index, handle).run();

@@ -20,7 +20,7 @@
 //! | 1 | `threads/` | the tools of every thread |
 //!
 //! Nothing here knows whether a port is a virtqueue, a TAP or something else.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod calls;
 pub mod capture;

@@ -5,6 +5,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use weir_fabric::Capacity;
 
 use super::*;
+use crate::threads::slice;
 
 const RT_THREADS: Options = Options {
     execution: Execution::RtThreads,
@@ -57,4 +58,17 @@ fn real_time_threads_that_are_not_allowed_are_refused_at_the_start() {
     });
     let error = started.join().unwrap().unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{error}");
+}
+
+#[test]
+fn workers_have_a_short_time_slice_and_nobody_else() {
+    let engine = Engine::start(1).unwrap();
+    eventually("a worker", || engine.worker_threads()[0].is_some());
+    let worker = engine.worker_threads()[0].unwrap();
+    let usual = slice::of(0).unwrap();
+    // Before Linux 6.12 all threads have the same slice, and none is told.
+    let short = if usual == 0 { 0 } else { slice::WORKER_NS };
+    eventually("its slice", || slice::of(worker).unwrap() == short);
+    assert!(usual == 0 || usual > slice::WORKER_NS);
+    assert_eq!(slice::of(0).unwrap(), usual);
 }

@@ -10,6 +10,7 @@
 //! | `beat.rs` | a word of each watched thread: what it does, and for which port |
 //! | `supervise.rs` | panics of other threads |
 //! | `logs.rs` | limits on messages about one party |
+//! | `slice.rs` | how soon a thread that wakes up gets its CPU |
 //! | `stages.rs` | the cost of each datapath stage, in cycles |
 
 pub(crate) mod activity;
@@ -19,6 +20,8 @@ pub(crate) mod gate;
 pub(crate) mod lock;
 pub mod logs;
 pub(crate) mod ready;
+#[allow(unsafe_code)]
+pub(crate) mod slice;
 pub mod stages;
 pub(crate) mod supervise;
 pub(crate) mod sync;
