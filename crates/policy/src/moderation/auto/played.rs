@@ -89,8 +89,9 @@ pub(super) struct Outcome {
     pub(super) calls: u64,
     /// CPU time of guest and worker (ns).
     pub(super) cpu_ns: u64,
-    /// Time from sending to the reader for each frame of [`Source::Requests`] (ns).
+    /// Time from sending to the reader for each frame of [`Source::Requests`] (ns), and for each frame of any source.
     latencies_ns: Vec<u32>,
+    all_latencies_ns: Vec<u32>,
     /// The longest time from a frame's arrival to its call, less the timer's lateness (ns).
     pub(super) held_ns_max: u64,
 }
@@ -119,10 +120,19 @@ impl Outcome {
     }
 
     pub(super) fn latency_median_ns(&self) -> f64 {
-        let mut sorted = self.latencies_ns.clone();
-        sorted.sort_unstable();
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0).into()
+        median(&self.latencies_ns)
     }
+
+    /// Returns the median over the frames of all sources.
+    pub(super) fn latency_of_all_median_ns(&self) -> f64 {
+        median(&self.all_latencies_ns)
+    }
+}
+
+fn median(of: &[u32]) -> f64 {
+    let mut sorted = of.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0).into()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -361,6 +371,7 @@ impl World<'_> {
             self.spend(done_ns, FRAME_NS);
             if done_ns >= self.from_ns {
                 self.did.frames += 1;
+                self.did.all_latencies_ns.push((done_ns - frame.sent_ns) as u32);
                 if let Source::Requests { .. } = self.sources[frame.source] {
                     self.did.latencies_ns.push((done_ns - frame.sent_ns) as u32);
                 }

@@ -182,6 +182,36 @@ fn under_a_worker_that_polls_a_hold_saves_an_eighth_of_its_core() {
     }
 }
 
+/// Loads and budgets under which holds add more than 5 % to the median latency and save less than 10 % of the CPU time
+/// of guest and worker.
+fn held_without_saving(law: &'static Law) -> Vec<String> {
+    let rates = [1_000, 5_000, 10_000, 20_000, 50_000, 200_000];
+    let open = rates.into_iter().flat_map(|rate| [constant(rate), poisson(rate)]);
+    let others = [BURSTS, ON_OFF, requests(1, 20_000), requests(8, 20_000), window(64, 50_000)];
+    let mut found = Vec::new();
+    for source in open.chain(others) {
+        for budget_ns in [50_000, 250_000, MS] {
+            let load = Load { run_ns: 200 * MS, ..Load::new(&[source], SEEDS[0]) };
+            let settings = Settings { law, ..Settings::within(budget_ns) };
+            let auto = load.play(&mut Auto::new(settings), load.warm_ns);
+            let immediate = load.immediate();
+            let later =
+                auto.latency_of_all_median_ns() > 1.05 * immediate.latency_of_all_median_ns();
+            if later && auto.cpu_per_frame() > 0.9 * immediate.cpu_per_frame() {
+                found.push(format!("{source:?} under {budget_ns} ns"));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_frame_waits_for_a_hold_that_saves_less_than_a_tenth_of_the_cpu() {
+    static WITHOUT_PROMISE: Law = Law { batches: 0, in_a_row: 1 << 15, ..LAW };
+    assert_eq!(held_without_saving(&LAW), [""; 0]);
+    assert_ne!(held_without_saving(&WITHOUT_PROMISE), [""; 0], "without a promise some would");
+}
+
 #[test]
 fn requests_are_answered_as_soon_as_without_holds() {
     for seed in SEEDS {
