@@ -345,7 +345,6 @@ fuzz_target!(|input: &[u8]| {
             assert_eq!(parked.len(), burst.room.parked.len(), "a frame waits once");
             assert!(parked.iter().all(|frame| usize::from(*frame) < burst.frames().len()));
             assert!(forwarder.holds.is_empty());
-            burst.give_back();
         }
     });
 });

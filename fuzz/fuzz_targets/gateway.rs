@@ -375,7 +375,6 @@ impl Bench {
             let (ports, now_ns) = (&self.ports, clock::now_ns());
             let (port, counters) = (self.ids[number], &*self.counters[number]);
             forwarder.forward(Ingress { view: &view, ports, port, counters, now_ns }, &mut burst);
-            burst.give_back();
             self.ears.iter().for_each(|ear| drop(ear.take()));
 
             let made = self.gateway.turn(now_secs);

@@ -86,7 +86,6 @@ fuzz_target!(|input: &[u8]| {
                 device.complete(token, 0);
             }
         }
-        burst.give_back();
         device.publish();
         device.needs_call();
         if device.enable_kicks().is_err() {

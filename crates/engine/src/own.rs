@@ -103,7 +103,6 @@ impl Engine {
         let added = burst.add(chain, VnetHdr::LEN, clock::now_ns()).is_ok();
         let frames = if added { vec![Outgoing { frame: 0, tag }] } else { Vec::new() };
         let Offered { left, mut held_until } = deliver(slot, &burst, frames, || true);
-        burst.give_back();
         while let Some(until_ns) = held_until {
             pause(until_ns.saturating_sub(clock::now_ns()));
             held_until = slot.port.expired(0, Side::Rx, clock::now_ns().max(until_ns));

@@ -36,7 +36,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) struct FakePort {
     id: PortId,
     /// Frames that the port will send.
-    to_send: Mutex<VecDeque<Vec<u8>>>,
+    pub(crate) to_send: Mutex<VecDeque<Vec<u8>>>,
     /// The virtio-net header before each sent frame.
     vnet: Mutex<VnetHdr>,
     /// Waiting frames, each with its receiver.
@@ -75,7 +75,7 @@ pub(crate) struct FakePort {
     /// The number of requests for a kick.
     armed: AtomicUsize,
     /// The number of times that the port's worker had read the clock, at each burst.
-    looks: Mutex<Vec<u32>>,
+    pub(crate) looks: Mutex<Vec<u32>>,
     /// True if several workers may take frames from the port.
     shares: bool,
     uplink: bool,
@@ -214,7 +214,7 @@ impl Port for FakePort {
                 tried();
             }
         }
-        let taken = Taken {
+        Taken {
             frames: frames.len(),
             more: !self.to_send.lock().unwrap().is_empty(),
             peek: self.peeks,
@@ -223,9 +223,7 @@ impl Port for FakePort {
             // This is longer than any wait of a test.
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
-        };
-        burst.give_back();
-        taken
+        }
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {

@@ -95,7 +95,6 @@ impl Port for Sender {
             burst.add(chain, VNET_LEN, ask.now_ns).expect("a whole frame");
         }
         forward(&mut burst);
-        burst.give_back();
         let more = self.left.fetch_sub(frames, Ordering::Relaxed) > frames;
         Taken { frames, more, ..Taken::default() }
     }

@@ -1,8 +1,9 @@
 //! The decision for one frame, on the ports as they were at the start of a burst.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 
-use arc_swap::Guard;
+use arc_swap::{ArcSwap, Guard};
 use weir_wire::{Mac, TagProtocol, Tci};
 
 use crate::DropReason;
@@ -80,14 +81,23 @@ pub struct Thought {
 /// The switch for the length of a burst; see [`Fabric::view`](crate::Fabric::view).
 pub struct View<'a> {
     fdb: &'a Fdb,
-    ports: Guard<Arc<PortTable>>,
+    table: &'a ArcSwap<PortTable>,
+    /// The ports, as they were when a frame of the burst first needed them. A burst with noted
+    /// [routes](crate::Routes) never does.
+    ports: OnceCell<Guard<Arc<PortTable>>>,
     /// [`Fdb::changes`] before `ports` was loaded.
     changes: u64,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(fdb: &'a Fdb, ports: Guard<Arc<PortTable>>, changes: u64) -> Self {
-        Self { fdb, ports, changes }
+    #[inline]
+    pub(crate) fn new(fdb: &'a Fdb, table: &'a ArcSwap<PortTable>) -> Self {
+        // The number is read before the ports: a result found with these ports is then at least as new as the number.
+        Self { fdb, table, ports: OnceCell::new(), changes: fdb.changes() }
+    }
+
+    fn ports(&self) -> &PortTable {
+        self.ports.get_or_init(|| self.table.load())
     }
 
     /// The number of the state of ports and forwarding table that the view shows. It only grows.
@@ -144,7 +154,7 @@ impl<'a> View<'a> {
         frame: &FrameKey,
         now_secs: u32,
     ) -> Result<(Vid, bool), DropReason> {
-        let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
+        let port = self.ports().port(ingress).ok_or(DropReason::PortUnknown)?;
         if !port.active {
             return Err(port.refuse(frame));
         }
@@ -177,9 +187,9 @@ impl<'a> View<'a> {
         if port == ingress {
             return Err(DropReason::Hairpin);
         }
-        let Some(receiver) = self.ports.active_port(port) else { return Ok(None) };
+        let Some(receiver) = self.ports().active_port(port) else { return Ok(None) };
         let Some(tag) = receiver.config.vlan.egress(vid, frame.tag) else { return Ok(None) };
-        if receiver.config.isolated && self.ports.is_isolated(ingress) {
+        if receiver.config.isolated && self.ports().is_isolated(ingress) {
             return Err(DropReason::Isolated);
         }
         Ok(Some(Route { port, tag }))
@@ -214,7 +224,7 @@ impl<'a> View<'a> {
         now_secs: u32,
         thought: &mut Thought,
     ) -> Result<Forward, DropReason> {
-        let port = self.ports.port(ingress).ok_or(DropReason::PortUnknown)?;
+        let port = self.ports().port(ingress).ok_or(DropReason::PortUnknown)?;
         if !port.active {
             return Err(port.refusal());
         }
@@ -245,25 +255,25 @@ impl<'a> View<'a> {
     /// The kind of tags that are a port's own.
     #[inline]
     pub fn tags(&self, port: PortId) -> TagProtocol {
-        self.ports.port(port).map_or_else(TagProtocol::default, |port| port.config.tags)
+        self.ports().port(port).map_or_else(TagProtocol::default, |port| port.config.tags)
     }
 
     /// True if a frame may come in by `ingress` that begins with this tag, behind the tag already taken off. A station
     /// behind an access port knows of no tags, except a customer's if the port's own tags are a provider's.
     pub fn takes_still_tagged(&self, ingress: PortId, tag: TagProtocol) -> bool {
-        let Some(port) = self.ports.port(ingress) else { return false };
+        let Some(port) = self.ports().port(ingress) else { return false };
         !matches!(port.config.vlan, VlanMode::Access(_)) || !port.config.mistakes(tag)
     }
 
     /// True if a frame may leave by `egress` in this way that begins with this tag, behind the tag already taken off.
     pub fn gives_still_tagged(&self, egress: PortId, way: EgressTag, tag: TagProtocol) -> bool {
         way != EgressTag::Untagged
-            || self.ports.port(egress).is_some_and(|port| !port.config.mistakes(tag))
+            || self.ports().port(egress).is_some_and(|port| !port.config.mistakes(tag))
     }
 
     /// The number of the overlay network that a port is in, if it is in one.
     pub fn network_of(&self, port: PortId) -> Option<u16> {
-        match self.ports.port(port)?.config.vlan {
+        match self.ports().port(port)?.config.vlan {
             VlanMode::Access(vid) => vid.network(),
             _ => None,
         }
@@ -272,9 +282,9 @@ impl<'a> View<'a> {
     /// The ports that a flooded frame for `dst` goes to, in ascending order: active, in the VLAN, not `ingress`, and
     /// not isolated from it. A frame for one station does not go to a guest that is held to one, other address.
     pub fn flood_ports(&self, ingress: PortId, vid: Vid, dst: Mac) -> impl Iterator<Item = PortId> {
-        let ports = self.ports.heard_by(ingress).iter().copied();
+        let ports = self.ports().heard_by(ingress).iter().copied();
         ports.filter(move |&port| port != ingress).filter(move |&port| {
-            self.ports.port(port).is_some_and(|port| {
+            self.ports().port(port).is_some_and(|port| {
                 port.config.vlan.is_member(vid)
                     && (dst.is_multicast() || port.only_mac().is_none_or(|only| only == dst))
             })
@@ -284,26 +294,26 @@ impl<'a> View<'a> {
     /// The egress tag of a frame of `vid` that came in with `tag` and leaves by `port`; `None` if the port does not
     /// exist, is not active, or is not in the VLAN.
     pub fn egress(&self, port: PortId, vid: Vid, tag: Option<Tci>) -> Option<EgressTag> {
-        self.ports.active_port(port)?.config.egress(vid, tag)
+        self.ports().active_port(port)?.config.egress(vid, tag)
     }
 
     /// True if a multicast router is, or may be, behind the port.
     pub(crate) fn routes_multicast(&self, port: PortId) -> bool {
-        self.ports.port(port).is_some_and(|port| port.config.multicast_router)
+        self.ports().port(port).is_some_and(|port| port.config.multicast_router)
     }
 
     /// True if the port may have one address only.
     pub(crate) fn has_one_station(&self, port: PortId) -> bool {
-        self.ports.port(port).is_some_and(|port| port.only_mac().is_some())
+        self.ports().port(port).is_some_and(|port| port.only_mac().is_some())
     }
 
     /// True if the port is isolated from other isolated ports.
     pub fn is_isolated(&self, port: PortId) -> bool {
-        self.ports.is_isolated(port)
+        self.ports().is_isolated(port)
     }
 
     fn is_member(&self, port: PortId, vid: Vid) -> bool {
-        self.ports.active_port(port).is_some_and(|port| port.config.vlan.is_member(vid))
+        self.ports().active_port(port).is_some_and(|port| port.config.vlan.is_member(vid))
     }
 
     /// Learns the source address, and tells whether it was known behind the port.
@@ -334,7 +344,7 @@ impl<'a> View<'a> {
     /// Checks for a probe when the table has no room for this source address.
     #[cold]
     fn look_at_unlearned(&self, vid: Vid, src: Mac, port: PortId) {
-        if let Some(port) = self.ports.port(port) {
+        if let Some(port) = self.ports().port(port) {
             port.sought.look_at(vid, src);
         }
     }

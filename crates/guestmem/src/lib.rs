@@ -59,9 +59,9 @@ pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
-pub use slice::{CACHE_LINE_BYTES, Slice, append, recycle};
+pub use slice::{CACHE_LINE_BYTES, Loan, OfMemory, Reused, Slice, append, recycle};
 pub use unused::{Stack, leave_program, spawn};
-pub use window::{Element, Elements, Window, fence};
+pub use window::{Element, Elements, Field, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
 

@@ -292,6 +292,76 @@ pub fn recycle<A, B>(mut used: Vec<A>) -> Vec<B> {
     used.into_iter().map(|_| -> B { unreachable!("the vector was cleared") }).collect()
 }
 
+/// A type that is the same for each lifetime of the memory it borrows from, as [`Slice`].
+pub trait OfMemory {
+    /// The type for one lifetime.
+    type For<'m>: Copy;
+}
+
+impl OfMemory for Slice<'_> {
+    type For<'m> = Slice<'m>;
+}
+
+impl<T: OfMemory, const N: usize> OfMemory for [T; N] {
+    type For<'m> = [T::For<'m>; N];
+}
+
+/// The allocation of a vector that one burst after the other fills. Unlike [`recycle`], a loan moves nothing.
+pub struct Reused<T: OfMemory>(Vec<T::For<'static>>);
+
+impl<T: OfMemory> Default for Reused<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<T: OfMemory> std::fmt::Debug for Reused<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reused(room for {})", self.0.capacity())
+    }
+}
+
+impl<T: OfMemory> Reused<T> {
+    /// Lends the vector, empty.
+    #[inline(always)]
+    pub fn lend<'r, 'm>(&'r mut self) -> Loan<'r, T::For<'m>> {
+        // SAFETY: items of an earlier loan are forgotten; they need no drop.
+        unsafe { self.0.set_len(0) };
+        Loan { vec: NonNull::from(&mut self.0).cast(), lent: PhantomData }
+    }
+}
+
+/// The empty vector of a [`Reused`], for items of its own lifetime.
+pub struct Loan<'r, T> {
+    vec: NonNull<Vec<T>>,
+    lent: PhantomData<&'r mut ()>,
+}
+
+impl<T> std::ops::Deref for Loan<'_, T> {
+    type Target = Vec<T>;
+
+    #[inline(always)]
+    fn deref(&self) -> &Vec<T> {
+        // SAFETY: the vector is borrowed for as long as this lives. It is one of items of this type, but for their
+        // lifetime: all of them came by this loan, and nobody looks at them after it.
+        unsafe { self.vec.as_ref() }
+    }
+}
+
+impl<T> std::ops::DerefMut for Loan<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Vec<T> {
+        // SAFETY: as above, and nobody else has the loan.
+        unsafe { self.vec.as_mut() }
+    }
+}
+
+impl<T: std::fmt::Debug> std::fmt::Debug for Loan<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
 /// Appends what `make` makes of each of `items`, up to the first of which it makes nothing. Returns
 /// the number of appended items. The room is made once, so the loop has no check of it.
 #[inline(always)]

@@ -217,6 +217,22 @@ fn recycling_keeps_the_allocation() {
 }
 
 #[test]
+fn a_loan_is_empty_and_keeps_the_allocation() {
+    let mut room = Reused::<[Slice<'static>; 2]>::default();
+    let place = {
+        let buffer = HostBuffer::new(16);
+        let mut pieces = room.lend();
+        pieces.push([buffer.slice(0, 8).unwrap(), buffer.slice(8, 8).unwrap()]);
+        pieces.as_ptr() as usize
+    };
+    let other = HostBuffer::new(16);
+    let mut again = room.lend();
+    assert!(again.is_empty());
+    again.push([other.slice(0, 16).unwrap(); 2]);
+    assert_eq!(again.as_ptr() as usize, place);
+}
+
+#[test]
 fn what_is_appended_ends_at_the_first_item_of_which_nothing_is_made() {
     let mut halves = Vec::from([7]);
     assert_eq!(append(&mut halves, [4, 6, 3, 8].into_iter(), |n| (n % 2 == 0).then_some(n / 2)), 2);

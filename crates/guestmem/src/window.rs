@@ -193,6 +193,62 @@ impl Window {
     }
 }
 
+/// A little-endian 16-bit field of a [`Window`], whose place was checked once.
+pub struct Field {
+    at: NonNull<AtomicU16>,
+    /// Keeps the mapping.
+    _memory: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: as for `Slice`.
+unsafe impl Send for Field {}
+// SAFETY: as for `Slice`.
+unsafe impl Sync for Field {}
+
+impl Window {
+    /// Returns the field at `at`; `None` if it is not aligned, or not in the window.
+    pub fn field(&self, at: usize) -> Option<Field> {
+        let address = (self.start.as_ptr() as usize).checked_add(at)?;
+        let fits = self.holds(at, 2) && address.is_multiple_of(2);
+        // SAFETY: in bounds (just checked).
+        let at = fits.then(|| unsafe { self.start.add(at) })?;
+        Some(Field { at: at.cast(), _memory: Arc::clone(&self._memory) })
+    }
+}
+
+impl Field {
+    #[inline(always)]
+    fn atomic(&self) -> &AtomicU16 {
+        // SAFETY: in the window and aligned (`Window::field`), mapped while self lives. See `Window::atomic`.
+        unsafe { AtomicU16::from_ptr(self.at.as_ptr().cast()) }
+    }
+
+    /// See [`Window::load`].
+    #[inline(always)]
+    pub fn load(&self) -> u16 {
+        u16::from_le(self.atomic().load(Ordering::Relaxed))
+    }
+
+    /// See [`Window::load_acquire`].
+    #[inline(always)]
+    pub fn load_acquire(&self) -> u16 {
+        u16::from_le(self.atomic().load(Ordering::Acquire))
+    }
+
+    /// See [`Window::store_release`].
+    #[inline(always)]
+    pub fn store_release(&self, value: u16) {
+        about_to_write();
+        self.atomic().store(value.to_le(), Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Field")
+    }
+}
+
 /// Equal elements of `N` bytes in a [`Window`], as in rings. Their bounds are checked once, and an
 /// index by one comparison or none.
 pub struct Elements<const N: usize> {

@@ -166,6 +166,40 @@ impl Window {
     }
 }
 
+/// A field of a window.
+pub struct Field(Window, usize);
+
+impl Window {
+    /// Returns the field at `at`.
+    pub fn field(&self, at: usize) -> Option<Field> {
+        let window = Self { words: Arc::clone(&self.words), start: self.start };
+        (at + 2 <= window.len()).then_some(Field(window, at))
+    }
+}
+
+impl Field {
+    /// See [`Window::load`].
+    pub fn load(&self) -> u16 {
+        self.0.load(self.1)
+    }
+
+    /// See [`Window::load_acquire`].
+    pub fn load_acquire(&self) -> u16 {
+        self.0.load_acquire(self.1)
+    }
+
+    /// See [`Window::store_release`].
+    pub fn store_release(&self, value: u16) {
+        self.0.store_release(self.1, value);
+    }
+}
+
+impl std::fmt::Debug for Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Field")
+    }
+}
+
 /// Equal elements of a window.
 pub struct Elements<const N: usize> {
     window: Window,

@@ -399,26 +399,16 @@ impl Port for VhostPort {
         let source = Sending { port: self, index: queue };
         match pair.tx.take(&source, ask, scratch, &mut follow_and_forward) {
             Ok(taken) => taken,
-            Err(reason) => {
-                // Frames that were taken before the error do not count.
-                pair.tx.lock().queue.signal_error();
-                self.stop(&reason);
-                Taken::default()
-            }
+            Err(reason) => self.stop_taking(pair, &reason),
         }
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
-        let all = Delivered { frames: frames.len(), ..Delivered::default() };
-        let Some(pair) = self.guest.served(queue) else {
-            self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
-            return all;
-        };
-        self.fill(queue, pair, burst, frames).unwrap_or_else(|reason| {
-            lock(&pair.rx).queue.signal_error();
-            self.stop(&reason);
-            all
-        })
+        let Some(pair) = self.guest.served(queue) else { return self.drop_all(frames) };
+        match self.fill(queue, pair, burst, frames) {
+            Ok(delivered) => delivered,
+            Err(reason) => self.stop_filling(pair, &reason, frames),
+        }
     }
 
     fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
@@ -513,6 +503,35 @@ impl Port for VhostPort {
 }
 
 impl VhostPort {
+    /// Stops because of a transmit queue. Frames that were taken before the error do not count.
+    #[cold]
+    fn stop_taking(&self, pair: &QueuePair<Queue, Queue>, reason: &StopReason) -> Taken {
+        pair.tx.lock().queue.signal_error();
+        self.stop(reason);
+        Taken::default()
+    }
+
+    /// Stops because of a receive queue.
+    #[cold]
+    fn stop_filling(
+        &self,
+        pair: &QueuePair<Queue, Queue>,
+        reason: &StopReason,
+        frames: &[Outgoing],
+    ) -> Delivered {
+        lock(&pair.rx).queue.signal_error();
+        self.stop(reason);
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    }
+
+    /// Drops frames for a guest that cannot receive.
+    #[cold]
+    fn drop_all(&self, frames: &[Outgoing]) -> Delivered {
+        self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    }
+
+    #[inline(always)]
     fn fill(
         &self,
         queue: usize,
@@ -522,10 +541,7 @@ impl VhostPort {
     ) -> Result<Delivered, StopReason> {
         let mut rx = lock(&pair.rx);
         // The memory stays mapped while this worker copies without the lock.
-        let Some(memory) = rx::memory(&rx) else {
-            self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
-            return Ok(Delivered { frames: frames.len(), ..Delivered::default() });
-        };
+        let Some(memory) = rx::memory(&rx) else { return Ok(self.drop_all(frames)) };
         let Placed { mut delivered, rest } =
             rx::place(&mut rx, queue, &memory, burst, frames, self.counters())?;
         let Some(copies) = rest else { return Ok(delivered) };

@@ -170,10 +170,18 @@ impl Queue {
     /// Notifies the front end of new marks in its dirty log, if it asked for this (`SET_LOG_FD`).
     #[inline]
     pub(crate) fn signal_log(&mut self) {
-        let logging = self.ring.as_ref().and_then(|ring| ring.logging.as_ref());
-        if let Some(call) = logging.and_then(|logging| logging.to_tell()) {
+        if let Some(logging) = self.ring.as_ref().and_then(|ring| ring.logging.as_ref()) {
+            signal(logging, &mut self.price);
+        }
+    }
+
+    /// Calls the guest; `false` if nobody can be called.
+    #[inline(never)]
+    fn give_call(&mut self) -> bool {
+        if let Some(call) = &self.call {
             call.notify(&mut self.price);
         }
+        self.call.is_some()
     }
 
     /// Calls a guest that may wait for a call that an earlier weir never gave. Front ends set the descriptor before or
@@ -186,19 +194,24 @@ impl Queue {
     }
 }
 
+/// Notifies the front end of new marks.
+#[inline(never)]
+fn signal(logging: &Logging, price: &mut Price) {
+    if let Some(call) = logging.to_tell() {
+        call.notify(price);
+    }
+}
+
 impl GuestRing for Queue {
     #[inline]
     fn size(&mut self) -> u32 {
         self.ring.as_ref().map_or(0, |ring| ring.device.config().size.into())
     }
 
-    #[inline]
+    #[inline(always)]
     fn call_if_wanted(&mut self) -> Option<bool> {
         let wanted = self.ring.as_mut()?.device.needs_call_for_more()?;
-        if let (true, Some(call)) = (wanted, &self.call) {
-            call.notify(&mut self.price);
-        }
-        Some(wanted && self.call.is_some())
+        Some(wanted && self.give_call())
     }
 }
 
@@ -209,7 +222,7 @@ impl ReceiveRing for Queue {
         self.enabled && self.ring.as_ref().is_some_and(|ring| ring.started)
     }
 
-    #[inline]
+    #[inline(always)]
     fn show(&mut self, chains: u16) {
         if let Some(ring) = &mut self.ring {
             ring.device.publish_first(chains);

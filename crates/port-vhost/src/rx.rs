@@ -19,12 +19,12 @@ use std::sync::Arc;
 
 use weir_engine::burst::Burst;
 use weir_engine::egress::{Packet, Put};
-use weir_engine::gro::{EgressList, Plain};
+use weir_engine::gro::{EgressList, Plain, PlainRow};
 use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
-use weir_guestmem::{GuestMemory, Slice, WriteLog, recycle};
+use weir_guestmem::{GuestMemory, Loan, Slice, WriteLog};
 use weir_limits::RX_MERGE_MAX;
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
@@ -32,7 +32,7 @@ use weir_ring::{DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
 use self::room::Reserved;
-use self::unseen::{Open, Unseen};
+use self::unseen::Open;
 use crate::error::StopReason;
 use crate::queue::Queue;
 
@@ -109,20 +109,17 @@ pub(crate) fn place<'m>(
         return Ok(Placed { delivered: Delivered::default(), rest: None });
     };
     let caps = ring.caps;
-    let packs = ring.containers && withholds;
-    let unseen = if packs { ring.unseen.take() } else { None };
-    let container = unseen.filter(|_| settled).and_then(|it| it.open(&ring.device, memory));
     let mut writer = Writer {
         device: &mut ring.device,
         memory,
         vnet_len: ring.features.vnet_len(),
         mergeable: ring.features.mergeable(),
-        buffers: recycle(take(&mut room.buffers)),
-        chains: recycle(take(&mut room.chains)),
-        copies: recycle(take(&mut room.copies)),
+        buffers: room.buffers.lend(),
+        chains: room.chains.lend(),
+        copies: room.copies.lend(),
         next: 0,
-        packs,
-        container,
+        packs: ring.containers && withholds,
+        container: None,
         completed: 0,
         log: ring.logging.as_ref().and_then(|logging| logging.data.as_ref()),
         counters,
@@ -133,41 +130,72 @@ pub(crate) fn place<'m>(
     if !*armed {
         writer.device.suppress_kicks();
     }
-    writer.reserve(match packs {
-        true => usize::from(writer.container.is_none()),
-        false => frames.len(),
-    });
-    let list = EgressList::new(burst, frames, caps);
-    let plain = writer.place_all_plain(&list);
-    let all = Delivered { frames: frames.len(), ..Delivered::default() };
-    let (run, dealt_with, merged) = match plain.frames as usize == frames.len() {
-        true => (plain, all, 0),
-        false => writer.place_rest(list, plain),
-    };
-    let unseen = writer.finish();
-    let Writer { buffers, chains, copies: slices, completed, broken, bytes, .. } = writer;
-    (room.buffers, room.chains) = (recycle(buffers), recycle(chains));
-    if packs {
-        ring.unseen = unseen;
+    let mut row = None;
+    if writer.packs {
+        writer.go_on(ring.unseen.take().filter(|_| settled));
+    } else {
+        writer.reserve(frames.len());
+        row = PlainRow::of(burst, frames, caps);
     }
+    let placed = row.map_or(0, |row| writer.place_row(row));
+    let waited = burst.waited;
+    if let Some(row) = row.filter(|_| placed == frames.len()) {
+        let Run { frames, arrived_ns } = Run::of_row(row, placed);
+        writer.finish();
+        let batch = Batch { frames, bytes: writer.bytes, arrived_ns };
+        let dealt_with = Delivered { frames: placed, ..Delivered::default() };
+        let (chains, slices) = (writer.completed, writer.take_copies());
+        let written = Written { dealt_with, full: false, batch, chains, merged: 0, waited };
+        return settle(rx, index, written, slices, counters);
+    }
+    let (run, dealt_with, merged) =
+        writer.place_rest(EgressList::new(burst, frames, caps), row, placed);
+    if writer.packs {
+        ring.unseen = writer.end_container();
+    }
+    writer.finish();
+    let slices = writer.take_copies();
+    let Writer { completed: chains, broken, bytes, .. } = writer;
     if let Some(error) = broken {
         return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
     }
-    let written = Written {
-        dealt_with,
-        full: dealt_with.frames < frames.len(),
-        batch: Batch { frames: run.frames, bytes, arrived_ns: run.arrived_ns },
-        chains: completed,
-        merged,
-        waited: burst.waited,
-    };
-    let (mut delivered, place) = rx.place(index, written, counters)?;
-    if !slices.is_empty() {
+    let full = dealt_with.frames < frames.len();
+    let batch = Batch { frames: run.frames, bytes, arrived_ns: run.arrived_ns };
+    let written = Written { dealt_with, full, batch, chains, merged, waited };
+    settle_rest(rx, index, written, slices, counters)
+}
+
+/// Shows what was written, unless `slices` are still to be copied.
+#[inline(always)]
+fn settle<'m>(
+    rx: &mut RxQueue,
+    index: usize,
+    written: Written,
+    slices: Option<Vec<[Slice<'m>; 2]>>,
+    counters: &PortCounters,
+) -> Result<Placed<'m>, StopReason> {
+    let (mut delivered, filled) = rx.place(index, written, counters)?;
+    if let Some(slices) = slices {
+        let place = rx.begin(filled);
         return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
     }
-    rx.queue.room.copies = recycle(slices);
-    delivered.hold_until = show(rx, index, place, counters)?;
+    stages::lap(Stage::Copy);
+    delivered.hold_until = rx.show(index, filled, counters)?;
+    rx.queue.signal_log();
     Ok(Placed { delivered, rest: None })
+}
+
+/// Does the same for a list of any frames.
+// The usual list has a copy of `settle` in which most of `written` is constant.
+#[inline(never)]
+fn settle_rest<'m>(
+    rx: &mut RxQueue,
+    index: usize,
+    written: Written,
+    slices: Option<Vec<[Slice<'m>; 2]>>,
+    counters: &PortCounters,
+) -> Result<Placed<'m>, StopReason> {
+    settle(rx, index, written, slices, counters)
 }
 
 /// Finishes a batch whose copies are made: see [`ReceiveQueue::finish`].
@@ -177,23 +205,13 @@ pub(crate) fn finish(
     copies: Copies<'_>,
     counters: &PortCounters,
 ) -> Result<Option<u64>, StopReason> {
+    let Copies { slices, place } = copies;
     // The present log counts: it may have come after the copies began.
     let logging = rx.queue.ring.as_ref().and_then(|ring| ring.logging.as_ref());
     if let Some(log) = logging.and_then(|logging| logging.data.as_ref()) {
-        logged::mark_copies(log, &copies.slices);
+        logged::mark_copies(log, &slices);
     }
-    rx.queue.room.copies = recycle(copies.slices);
-    show(rx, index, copies.place, counters)
-}
-
-/// Ends a batch that is in the receiver's memory.
-#[inline(always)]
-fn show(
-    rx: &mut RxQueue,
-    index: usize,
-    place: weir_engine::queue::Place,
-    counters: &PortCounters,
-) -> Result<Option<u64>, StopReason> {
+    *rx.queue.room.copies.lend() = slices;
     stages::lap(Stage::Copy);
     let hold_until = rx.finish(index, place, counters)?;
     rx.queue.signal_log();
@@ -208,6 +226,12 @@ struct Run {
 }
 
 impl Run {
+    #[inline(always)]
+    fn of_row(row: PlainRow<'_>, placed: usize) -> Self {
+        let arrived_ns = if placed > 0 { row.since_ns(placed) } else { u64::MAX };
+        Self { frames: placed as u32, arrived_ns } // a burst
+    }
+
     fn add(&mut self, frames: u32, arrived_ns: u64) {
         self.frames += frames;
         self.arrived_ns = self.arrived_ns.min(arrived_ns);
@@ -220,15 +244,15 @@ struct Writer<'r, 'm> {
     memory: &'m GuestMemory,
     vnet_len: usize,
     mergeable: bool,
-    buffers: Vec<Slice<'m>>,
+    buffers: Loan<'r, Slice<'m>>,
     /// Chains taken ahead; those from `next` on are free.
-    chains: Vec<Reserved<'m>>,
+    chains: Loan<'r, Reserved<'m>>,
     next: usize,
     /// Frames are packed into containers.
     packs: bool,
     container: Option<Open<'m>>,
     /// Copies that are put off: from, to.
-    copies: Vec<[Slice<'m>; 2]>,
+    copies: Loan<'r, [Slice<'m>; 2]>,
     completed: u16,
     log: Option<&'r WriteLog>,
     counters: &'r PortCounters,
@@ -274,10 +298,19 @@ impl<'m> Writer<'_, 'm> {
         if self.packs { self.pack_plain(list.plain()) } else { self.place_plain(list) }
     }
 
-    /// Writes what is left of `list` behind the frames of `run`. Returns the run of all frames that were put in, the
-    /// result for the list, and the number of merged packets.
+    /// Writes what is left of `list` behind the first `placed` frames, those of `row`. Returns the run of all frames that
+    /// were put in, the result for the list, and the number of merged packets.
     #[inline(never)]
-    fn place_rest(&mut self, mut list: EgressList<'m>, mut run: Run) -> (Run, Delivered, u64) {
+    fn place_rest(
+        &mut self,
+        mut list: EgressList<'m>,
+        row: Option<PlainRow<'m>>,
+        placed: usize,
+    ) -> (Run, Delivered, u64) {
+        let mut run = match row {
+            Some(row) => Run::of_row(row, placed),
+            None => self.place_all_plain(&list),
+        };
         list.plain_done(run.frames as usize);
         while !list.is_done() && self.emit_next(&mut list, &mut run) {
             let plain = self.place_all_plain(&list);
@@ -323,14 +356,18 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: the next frames of `list` need no changes, and each fits into the first buffer of a next chain.
-    /// Ends at the first frame for which this is not so, and writes nothing of it.
+    /// The usual case: the frames of `row` need no changes, and each fits into the first buffer of a next chain. Ends at
+    /// the first frame for which this is not so, and writes nothing of it. Returns how many fit.
+    #[inline(always)]
+    fn place_row(&mut self, row: PlainRow<'m>) -> usize {
+        if self.vnet_len == VnetHdr::LEN { self.place_each(row.iter()) } else { 0 }
+    }
+
+    /// Does the same for the next frames of `list`.
     #[inline(always)]
     fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
-        if self.vnet_len != VnetHdr::LEN {
-            return Run { frames: 0, arrived_ns: u64::MAX };
-        }
         let placed = match list.plain_in_a_row() {
+            _ if self.vnet_len != VnetHdr::LEN => 0,
             Some(row) => self.place_each(row.iter()),
             None => self.place_each(list.plain()),
         };
@@ -338,7 +375,7 @@ impl<'m> Writer<'_, 'm> {
         Run { frames: placed as u32, arrived_ns } // a burst
     }
 
-    /// Places `frames` as [`place_plain`](Self::place_plain) does, and returns how many fit.
+    /// Places `frames` as [`place_row`](Self::place_row) does, and returns how many fit.
     // Kept out of line, so that its loop has all registers.
     #[inline(never)]
     fn place_each(&mut self, frames: impl Iterator<Item = Plain<'m>> + Clone) -> usize {
@@ -423,15 +460,19 @@ impl<'m> Writer<'_, 'm> {
         Ok(Put::Done)
     }
 
-    /// Gives back the chains that were taken ahead and not used. Returns the container to which later bursts may add.
-    fn finish(&mut self) -> Option<Unseen> {
-        let last = if self.packs { self.close_container() } else { None };
+    /// Takes the copies that were put off; `None` without any.
+    #[inline(always)]
+    fn take_copies(&mut self) -> Option<Vec<[Slice<'m>; 2]>> {
+        if self.copies.is_empty() { None } else { Some(take(&mut *self.copies)) }
+    }
+
+    /// Gives back the chains that were taken ahead and not used.
+    fn finish(&mut self) {
         if let Some(log) = self.log {
             self.mark_fronts(log);
         }
         let unused = &self.chains[self.next..];
         self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
-        last.and_then(|last| last.unseen(self.device, self.memory))
     }
 }
 

@@ -33,6 +33,7 @@ pub(crate) struct Lent {
 
 impl Sending<'_> {
     /// A fault of the ring, as the reason to stop.
+    #[cold]
     fn broken(&self, broken: Broken, lent: &Lent) -> StopReason {
         broken.at(2 * self.index + 1, &lent.memory)
     }

@@ -259,7 +259,8 @@ fn place<'m>(
         merged,
         waited: burst.waited,
     };
-    let (delivered, place) = rx.place(index, written, counters)?;
+    let (delivered, filled) = rx.place(index, written, counters)?;
+    let place = rx.begin(filled);
     Ok((delivered, Some(Copies { room, segments, known: true, haul, place })))
 }
 

@@ -562,7 +562,7 @@ impl DeviceRing {
     }
 
     /// Does the same as [`needs_call`](Self::needs_call); `None` if no chains were published since the last check.
-    #[inline]
+    #[inline(always)]
     pub fn needs_call_for_more(&mut self) -> Option<bool> {
         each!(&mut self.format, ring => (ring.unannounced() > 0).then(|| ring.needs_call()))
     }

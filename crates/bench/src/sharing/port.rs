@@ -135,7 +135,6 @@ impl Port for PlayedPort {
         if frames > 0 {
             forward(&mut burst);
         }
-        burst.give_back();
         let tx = &self.counters.tx[queue];
         tx.frames.add(frames);
         tx.bytes.add(frames * (slice.len() - VNET_LEN) as u64);

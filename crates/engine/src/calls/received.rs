@@ -64,9 +64,11 @@ impl ReceiveCalls {
         if progress || !full {
             self.full_since = None;
         }
-        if !full {
-            return true;
-        }
+        !full || self.is_worth_waiting()
+    }
+
+    #[cold]
+    fn is_worth_waiting(&mut self) -> bool {
         let now_ns = clock::now_ns();
         let since = *self.full_since.get_or_insert(now_ns);
         now_ns.saturating_sub(since) < PARKED_NS_MAX
@@ -85,12 +87,7 @@ impl ReceiveCalls {
         counters: &PortCounters,
     ) -> Option<u64> {
         if batch.frames == 0 {
-            if chains > 0 {
-                ring.show(take(&mut self.hold.withheld).saturating_add(chains));
-            }
-            if self.is_short(ring) {
-                self.flush(index, ring, counters);
-            }
+            self.complete_none(index, ring, chains, counters);
             return None;
         }
         if self.withholds {
@@ -106,6 +103,23 @@ impl ReceiveCalls {
         }
         let verdict = self.moderation.published(now_ns, batch);
         self.act(index, ring, verdict, now_ns, Some(now_ns), counters)
+    }
+
+    /// Shows chains that have no frames, and ends a wait of a guest without buffers.
+    #[cold]
+    fn complete_none(
+        &mut self,
+        index: usize,
+        ring: &mut impl ReceiveRing,
+        chains: u16,
+        counters: &PortCounters,
+    ) {
+        if chains > 0 {
+            ring.show(take(&mut self.hold.withheld).saturating_add(chains));
+        }
+        if self.is_short(ring) {
+            self.flush(index, ring, counters);
+        }
     }
 
     #[cold]
@@ -156,7 +170,7 @@ impl ReceiveCalls {
     ///
     /// `looked_ns` is the present time, if the caller has just read the clock: without a call, no time has passed
     /// since.
-    #[inline]
+    #[inline(always)]
     fn announce(
         &mut self,
         index: usize,

@@ -212,7 +212,6 @@ impl Deliveries {
             own::deliver(slot, &burst, outgoing.collect(), waits);
         slot.counters.dropped(DropReason::RxRingFull, left.len() as u64);
         *is_full = !left.is_empty();
-        burst.give_back();
         self.held_until = held.or(self.held_until);
     }
 

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use weir_fabric::PortId;
-use weir_guestmem::{Slice, recycle};
+use weir_guestmem::{Loan, OfMemory, Reused, Slice};
 use weir_limits::{BURST_MAX, FILTER_WINDOW_LEN, FRAME_LEN_MAX};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Head, Offload, OffloadError, TagProtocol, Tci};
@@ -127,9 +127,9 @@ pub struct Burst<'m> {
     /// The number of the burst's frames, which are the first in the room.
     count: usize,
     /// Chains that the port has taken. All are taken before the first is read: by then, the CPU has prefetched them.
-    pub chains: Vec<TakenChain<'m>>,
+    pub chains: Loan<'m, TakenChain<'m>>,
     /// Payload of all frames and, while frames are being added, whole chains of several pieces.
-    pub pieces: Vec<Slice<'m>>,
+    pub pieces: Loan<'m, Slice<'m>>,
     /// Most frames that the port may put in; fewer than [`BURST_MAX`] if its rate is limited.
     pub frames_max: usize,
     /// Further frames that may wait in the sending queue; 0 for a port whose frames cannot wait.
@@ -171,6 +171,9 @@ pub struct Scratch {
     pub(crate) frames_max: usize,
     room: Room,
     fronts: Fronts,
+    /// The memory of [`Burst::chains`] and [`Burst::pieces`].
+    chains: Reused<TakenChain<'static>>,
+    pieces: Reused<Slice<'static>>,
 }
 
 /// The part of the room that only one burst uses at a time.
@@ -180,9 +183,6 @@ pub struct Room {
     slots: Vec<Frame>,
     /// Frames, by index, that have an offload or a tag. Slots behind the burst's last frame have neither.
     special: u64,
-    /// The memory of [`Burst::chains`] and [`Burst::pieces`] between two bursts.
-    chains: Vec<TakenChain<'static>>,
-    pieces: Vec<Slice<'static>>,
     /// Receivers that older frames of this queue wait for: newer ones must not overtake them.
     pub blocked: Vec<PortId>,
     /// Frames that the switch could not deliver yet. Those for one receiver are in the sender's order.
@@ -191,7 +191,8 @@ pub struct Room {
 
 impl Default for Scratch {
     fn default() -> Self {
-        Self { frames_max: BURST_MAX, room: Room::default(), fronts: Fronts::default() }
+        let (room, fronts, chains, pieces) = Default::default();
+        Self { frames_max: BURST_MAX, room, fronts, chains, pieces }
     }
 }
 
@@ -199,7 +200,7 @@ impl Scratch {
     /// Lends the room to an empty burst.
     #[inline(always)]
     pub fn lend(&mut self) -> Burst<'_> {
-        let Self { room, fronts, frames_max } = self;
+        let Self { room, fronts, frames_max, chains, pieces } = self;
         if room.slots.is_empty() || room.special != 0 {
             room.prepare();
         }
@@ -207,8 +208,8 @@ impl Scratch {
         room.parked.clear();
         Burst {
             count: 0,
-            chains: recycle(std::mem::take(&mut room.chains)),
-            pieces: recycle(std::mem::take(&mut room.pieces)),
+            chains: chains.lend(),
+            pieces: pieces.lend(),
             frames_max: *frames_max,
             park_room: 0,
             from_device: false,
@@ -250,6 +251,10 @@ pub struct TakenChain<'m> {
     pub pieces: Pieces<'m>,
 }
 
+impl OfMemory for TakenChain<'_> {
+    type For<'m> = TakenChain<'m>;
+}
+
 /// The bytes of a chain.
 #[derive(Clone, Copy, Debug)]
 pub enum Pieces<'m> {
@@ -260,13 +265,6 @@ pub enum Pieces<'m> {
 }
 
 impl<'m> Burst<'m> {
-    /// Returns the burst's room. A burst that is dropped instead loses some of it.
-    #[inline(always)]
-    pub fn give_back(self) {
-        let Self { room, chains, pieces, .. } = self;
-        (room.chains, room.pieces) = (recycle(chains), recycle(pieces));
-    }
-
     /// True if there is no room for another frame.
     #[inline]
     pub fn is_full(&self) -> bool {

@@ -68,7 +68,7 @@ pub struct PlainFrames<'b> {
     merges: bool,
 }
 
-/// The result of [`EgressList::plain_in_a_row`].
+/// Plain frames that follow each other in their burst.
 #[derive(Clone, Copy, Debug)]
 pub struct PlainRow<'b> {
     row: &'b [Frame],
@@ -76,6 +76,34 @@ pub struct PlainRow<'b> {
 }
 
 impl<'b> PlainRow<'b> {
+    /// All of `frames`, for a receiver with `caps`, if [a list](EgressList::new) of them would be [one
+    /// row](EgressList::plain_in_a_row) and nothing of them is still with its sender. Most need no list.
+    #[inline(always)]
+    pub fn of(burst: &'b Burst<'b>, frames: &'b [Outgoing], caps: OffloadCaps) -> Option<Self> {
+        if burst.remote().is_some() || merges(burst.frames(), frames, caps) {
+            return None;
+        }
+        Self::of_plain(burst, frames)
+    }
+
+    /// All of `frames`, which do not merge.
+    #[inline(always)]
+    fn of_plain(burst: &'b Burst<'b>, frames: &'b [Outgoing]) -> Option<Self> {
+        if !burst.is_untagged || burst.special() != 0 {
+            return None;
+        }
+        let (first, last) = (frames.first()?.frame, frames.last()?.frame);
+        let row = burst.frames().get(usize::from(first)..=usize::from(last))?;
+        // A list names frames in their order, and each once.
+        (row.len() == frames.len()).then_some(Self { row, burst })
+    }
+
+    /// See [`EgressList::plain_since_ns`].
+    #[inline(always)]
+    pub fn since_ns(self, count: usize) -> u64 {
+        since_ns(self.burst, self.iter().take(count))
+    }
+
     /// The frames.
     #[inline(always)]
     pub fn iter(self) -> impl ExactSizeIterator<Item = Plain<'b>> + Clone {
@@ -139,17 +167,7 @@ impl<'b> EgressList<'b> {
     pub fn new(burst: &'b Burst<'b>, frames: &'b [Outgoing], caps: OffloadCaps) -> Self {
         let frames = &frames[..frames.len().min(BURST_MAX)];
         let slots = burst.frames();
-        let tso = caps.contains(OffloadCaps::TSO4) || caps.contains(OffloadCaps::TSO6);
-        let merges = match frames {
-            // Three frames stand for the whole list: a list without TCP is not checked frame by frame.
-            [first, .., last] if tso => {
-                [first, &frames[frames.len() / 2], last].iter().any(|outgoing| {
-                    let frame = &slots[usize::from(outgoing.frame)];
-                    TcpSegment::is_likely(&frame.head, frame.len)
-                })
-            }
-            _ => false,
-        };
+        let merges = merges(slots, frames, caps);
         let is_away = burst.remote().is_some();
         let ahead = if is_away { fetch(burst, frames, caps, merges) } else { 0 };
         Self { burst, slots, frames, caps, next: 0, ahead, merges, lone: 0, merged: 0 }
@@ -170,31 +188,17 @@ impl<'b> EgressList<'b> {
     /// most do: a loop over them needs no look at the list.
     #[inline(always)]
     pub fn plain_in_a_row(&self) -> Option<PlainRow<'b>> {
-        let Self { burst, slots, merges, .. } = *self;
-        if !burst.is_untagged || burst.special() != 0 || merges || self.ahead != 0 {
+        if self.merges || self.ahead != 0 {
             return None;
         }
-        let left = self.frames.get(self.next..)?;
-        let (first, last) = (left.first()?.frame, left.last()?.frame);
-        let row = slots.get(usize::from(first)..=usize::from(last))?;
-        // A list names frames in their order, and each once.
-        (row.len() == left.len()).then_some(PlainRow { row, burst })
+        PlainRow::of_plain(self.burst, self.frames.get(self.next..)?)
     }
 
     /// The time (ns) from which the first `count` frames of [`plain`](Self::plain) count. Frames that did not wait were
     /// taken together, and the first one of their burst first.
     #[inline(always)]
     pub fn plain_since_ns(&self, count: usize) -> u64 {
-        match self.slots.first() {
-            Some(first) if !self.burst.waited => first.arrived_ns,
-            _ => self.waited_since_ns(count),
-        }
-    }
-
-    #[cold]
-    fn waited_since_ns(&self, count: usize) -> u64 {
-        let times = self.plain().take(count).map(|plain| plain.frame.arrived_ns);
-        times.min().unwrap_or(u64::MAX)
+        since_ns(self.burst, self.plain().take(count))
     }
 
     /// Marks the first `count` frames of [`plain`](Self::plain) as done.
@@ -379,6 +383,36 @@ impl<'b> EgressList<'b> {
         }
         Some(())
     }
+}
+
+/// True if a receiver with `caps` probably gets segments among `frames` that merge.
+#[inline(always)]
+fn merges(slots: &[Frame], frames: &[Outgoing], caps: OffloadCaps) -> bool {
+    let tso = caps.contains(OffloadCaps::TSO4) || caps.contains(OffloadCaps::TSO6);
+    match frames {
+        // Three frames stand for the whole list: a list without TCP is not checked frame by frame.
+        [first, .., last] if tso => {
+            [first, &frames[frames.len() / 2], last].iter().any(|outgoing| {
+                let frame = &slots[usize::from(outgoing.frame)];
+                TcpSegment::is_likely(&frame.head, frame.len)
+            })
+        }
+        _ => false,
+    }
+}
+
+/// See [`EgressList::plain_since_ns`].
+#[inline(always)]
+fn since_ns<'b>(burst: &Burst<'_>, frames: impl Iterator<Item = Plain<'b>>) -> u64 {
+    match burst.frames().first() {
+        Some(first) if !burst.waited => first.arrived_ns,
+        _ => waited_since_ns(frames),
+    }
+}
+
+#[cold]
+fn waited_since_ns<'b>(frames: impl Iterator<Item = Plain<'b>>) -> u64 {
+    frames.map(|plain| plain.frame.arrived_ns).min().unwrap_or(u64::MAX)
 }
 
 /// Fetches the payload that has to be read for a receiver with `caps`: for a checksum, segments, or merging. Returns

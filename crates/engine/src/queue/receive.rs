@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! place()    under the queue's lock   chains for every frame; bytes at hand are written
+//! begin()    under the lock           a place in the order, if bytes are left to copy; otherwise show()
 //! copy       no lock                  the rest, so that several workers fill one queue at a time
-//! finish()   under the lock           one index write, in the order of place(); the call
+//! finish()   under the lock           one index write, in the order of begin(); the call
 //! ```
 //!
 //! The port writes and copies. This module orders, counts, and decides when the guest is notified.
@@ -35,7 +36,9 @@ pub struct ReceiveQueue<R> {
 
 /// Frames that one worker fills in at a time.
 #[derive(Debug, Clone, Copy)]
-struct Filled {
+#[must_use = "its chains are never shown"]
+pub struct Filled {
+    chains: u16,
     batch: Batch,
     /// True if at least one of the frames waited for buffers before.
     parked: bool,
@@ -87,8 +90,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         self.placed_before + self.queue.placed()
     }
 
-    /// Gives the frames that a worker has `written`, and is about to copy, their place in the order. Returns the result
-    /// for the worker's list.
+    /// Counts the frames that a worker has `written`. Returns the result for the worker's list, and the frames: they are
+    /// [shown](Self::show), or [begun](Self::begin) if some of their bytes are still to be copied.
     ///
     /// # Errors
     /// The guest broke a rule.
@@ -98,8 +101,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         index: usize,
         written: Written,
         counters: &PortCounters,
-    ) -> Result<(Delivered, Place), R::Error> {
-        let Written { dealt_with, full, batch, chains, merged, waited } = written;
+    ) -> Result<(Delivered, Filled), R::Error> {
+        let Written { dealt_with, full, batch, chains, merged, waited: parked } = written;
         let worth_waiting = self.calls.note_full(full, batch.frames > 0);
         // The request for a kick is made under the same lock as the check that found too few buffers. In between,
         // another worker could take the buffers that the kick announces.
@@ -107,8 +110,12 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         counters.rx[index].frames.add(batch.frames.into());
         counters.rx[index].bytes.add(batch.bytes);
         counters.merged(merged);
-        let place = self.order.begin(chains, Filled { batch, parked: waited });
-        Ok((Delivered { worth_waiting, again, ..dealt_with }, place))
+        Ok((Delivered { worth_waiting, again, ..dealt_with }, Filled { chains, batch, parked }))
+    }
+
+    /// Gives frames that are about to be copied their place in the order.
+    pub fn begin(&mut self, filled: Filled) -> Place {
+        self.order.begin(filled.chains, filled)
     }
 
     /// True if a place belongs to the ring that is in service.
@@ -121,28 +128,56 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
     ///
     /// # Errors
     /// The copied frames cannot be trusted.
-    #[inline(always)]
+    #[inline(never)]
     pub fn finish(
         &mut self,
         index: usize,
         place: Place,
         counters: &PortCounters,
     ) -> Result<Option<u64>, R::Error> {
-        let mut all = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
-        let mut parked = false;
-        let chains = self.order.finish(place, |filled| {
-            let Filled { batch, parked: one_waited } = filled;
-            all.frames += batch.frames;
-            all.bytes += batch.bytes;
-            all.arrived_ns = all.arrived_ns.min(batch.arrived_ns);
-            parked |= one_waited;
+        let batch = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
+        let mut all = Filled { chains: 0, batch, parked: false };
+        all.chains = self.order.finish(place, |Filled { batch, parked, .. }| {
+            all.batch.frames += batch.frames;
+            all.batch.bytes += batch.bytes;
+            all.batch.arrived_ns = all.batch.arrived_ns.min(batch.arrived_ns);
+            all.parked |= parked;
         });
+        self.publish(index, all, counters)
+    }
+
+    /// Does the same for frames of which nothing is left to copy.
+    ///
+    /// # Errors
+    /// As for [`finish`](Self::finish).
+    #[inline(always)]
+    pub fn show(
+        &mut self,
+        index: usize,
+        filled: Filled,
+        counters: &PortCounters,
+    ) -> Result<Option<u64>, R::Error> {
+        if self.order.is_idle() {
+            return self.publish(index, filled, counters);
+        }
+        let place = self.begin(filled);
+        self.finish(index, place, counters)
+    }
+
+    #[inline(always)]
+    fn publish(
+        &mut self,
+        index: usize,
+        filled: Filled,
+        counters: &PortCounters,
+    ) -> Result<Option<u64>, R::Error> {
+        let Filled { chains, batch, parked } = filled;
         let Self { calls, queue, .. } = self;
         queue.check()?;
-        if all.frames > 0 {
+        if batch.frames > 0 {
             calls.look_for_poll(index, queue, counters);
         }
-        Ok(calls.complete(index, queue, chains, all, parked, counters))
+        Ok(calls.complete(index, queue, chains, batch, parked, counters))
     }
 
     /// See [`Port::expired`](crate::Port::expired).

@@ -14,6 +14,8 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use weir_fabric::PortId;
+
 use super::parked::{Again, ParkedFrames};
 use super::under_way::UnderWay;
 use crate::calls::{Asked, CallPolicy, Completed, Received, TransmitCalls, TransmitRing};
@@ -192,18 +194,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         let consumed = match what {
             Take::New => source.fill(&mut state.queue, &lent, now_ns, &mut burst)?,
             Take::Parked(receiver) => {
-                let Transmit { queue, parked, .. } = &mut *state;
-                parked.try_again(receiver, now_ns, |token, again| match again {
-                    Again::Try(arrived_ns) => {
-                        source.fill_again(queue, &lent, token, arrived_ns, &mut burst)
-                    }
-                    Again::Drop => {
-                        const WHY: DropReason = DropReason::RxWaitedTooLong;
-                        source.counters().dropped(WHY, 1);
-                        source.release(queue, token, WHY);
-                        Ok(())
-                    }
-                })?
+                state.fill_parked(source, &lent, receiver, now_ns, &mut burst)?
             }
         };
         let mut state = if alone || consumed == 0 {
@@ -223,11 +214,10 @@ impl<R: TransmitRing> TransmitQueue<R> {
                 None => return Ok(nothing()),
             }
         };
-        if what == Take::New {
+        if what == Take::New && !burst.room.parked.is_empty() {
             source.counters().parked.add(burst.room.parked.len() as u64);
         }
         let (hold_until, parked_more) = state.settle(source, &lent, what, now_ns, &burst);
-        burst.give_back();
         source.take_back(&mut state.queue, lent);
         state.taken::<S>(source, consumed, parked_more, hold_until)
     }
@@ -305,6 +295,30 @@ impl<R: TransmitRing> Transmit<R> {
             || what != Take::New
             || !self.parked.is_empty()
             || source.is_for_one(&self.queue)
+    }
+
+    /// Adds frames that wait for `receiver`, or for any, to a burst, and drops those that have waited too long. Returns
+    /// the number of both.
+    #[cold]
+    #[inline(never)]
+    fn fill_parked<'m, S: Source<Ring = R>>(
+        &mut self,
+        source: &'m S,
+        lent: &'m S::Lent,
+        receiver: Option<PortId>,
+        now_ns: u64,
+        burst: &mut Burst<'m>,
+    ) -> Result<usize, S::Error> {
+        let Self { queue, parked, .. } = self;
+        parked.try_again(receiver, now_ns, |token, again| match again {
+            Again::Try(arrived_ns) => source.fill_again(queue, lent, token, arrived_ns, burst),
+            Again::Drop => {
+                const WHY: DropReason = DropReason::RxWaitedTooLong;
+                source.counters().dropped(WHY, 1);
+                source.release(queue, token, WHY);
+                Ok(())
+            }
+        })
     }
 
     /// Settles a burst whose frames were forwarded, or wait. Returns the time to ask about a held call, and true if

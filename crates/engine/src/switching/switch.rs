@@ -223,6 +223,37 @@ impl List {
         !self.frames.is_empty()
     }
 
+    /// Parks or drops the frames that `done` leaves over, and returns those that wait (by their index in the burst).
+    /// What the receiver's police charged for these frames is given back.
+    #[cold]
+    #[inline(never)]
+    fn keep_rest(
+        &self,
+        slot: &Slot,
+        burst: &mut Burst<'_>,
+        done: &Delivered,
+        charged: Option<(&Police, Charge)>,
+    ) -> u64 {
+        let (mut waiting, mut undelivered) = (0, 0);
+        let left = self.frames.get(done.frames..).unwrap_or_default();
+        for (i, outgoing) in (done.frames..).zip(left) {
+            if done.ahead & 1 << i != 0 {
+                continue;
+            }
+            undelivered |= 1 << outgoing.frame;
+            let may_wait = done.worth_waiting && self.unicast & 1 << i != 0;
+            if may_wait && burst.park(outgoing.frame, self.port) {
+                waiting |= 1 << outgoing.frame;
+            } else {
+                slot.counters.dropped_of(DropReason::RxRingFull, burst, 1 << outgoing.frame);
+            }
+        }
+        if let (Some((police, charge)), true) = (charged, undelivered != 0) {
+            police.give_back(&charge, burst, undelivered, clock::now_ns());
+        }
+        waiting
+    }
+
     /// Removes the frames in `refused` (by their index in the burst).
     fn leave_out(&mut self, refused: u64) {
         let (mut place, mut kept, mut unicast) = (0, 0, 0);
@@ -423,15 +454,13 @@ impl Forwarder {
             }
             Ok(Routed::Unicast { route: Route { port, tag }, .. }) => {
                 let outgoing = Outgoing { frame, tag };
-                if burst.still_tagged != 0 {
-                    if !is_still_tagged(ingress, burst, port, outgoing) {
-                        self.append(ingress, burst, port, outgoing, true);
-                    }
+                let like_others = burst.still_tagged == 0;
+                if !like_others && is_still_tagged(ingress, burst, port, outgoing) {
                     return None;
                 }
                 let Appended { list, of_all } =
                     self.append(ingress, burst, port, outgoing, true)?;
-                return of_all.then_some((list, tag));
+                return (of_all && like_others).then_some((list, tag));
             }
             Ok(Routed::Flood { vid }) => self.flood(ingress, burst, frame, vid),
         }
@@ -542,6 +571,7 @@ impl Forwarder {
     }
 
     /// The receive queue of `port` for a frame that begins with `head`.
+    #[inline(never)]
     fn steer(&mut self, slot: &Slot, port: PortId, head: &[u8]) -> usize {
         let Some(steering) = slot.port.steering() else { return 0 };
         let hash = match steering.is_given() {
@@ -606,14 +636,14 @@ impl Forwarder {
         }
         let list = &mut self.lists[index];
         let rules = if asked { slot.rules.rx.as_deref() } else { None };
-        let mut charge = Charge::default();
-        let police = slot.police.as_deref();
-        if let Some(police) = police {
-            charge = police.charge(&list.frames, burst, ingress.now_ns, &slot.counters);
+        let mut charged = None;
+        if let Some(police) = slot.police.as_deref() {
+            let charge = police.charge(&list.frames, burst, ingress.now_ns, &slot.counters);
             list.leave_out(charge.refused);
             if list.frames.is_empty() {
                 return;
             }
+            charged = Some((police, charge));
         }
         if burst.away.is_some() && !list.fetch(&*slot.port, burst) {
             return;
@@ -632,29 +662,18 @@ impl Forwarder {
             let (port, queue) = (list.port, list.queue);
             self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
         }
-        let (mut waiting, mut undelivered) = (0, 0);
-        let left = list.frames.get(done.frames..).unwrap_or_default();
-        for (i, outgoing) in (done.frames..).zip(left) {
-            if done.ahead & 1 << i != 0 {
-                continue;
-            }
-            undelivered |= 1 << outgoing.frame;
-            let may_wait = done.worth_waiting && list.unicast & 1 << i != 0;
-            if may_wait && burst.park(outgoing.frame, list.port) {
-                waiting |= 1 << outgoing.frame;
-            } else {
-                slot.counters.dropped_of(DropReason::RxRingFull, burst, 1 << outgoing.frame);
-            }
-        }
-        if let (Some(police), true) = (police, undelivered != 0) {
-            police.give_back(&charge, burst, undelivered, clock::now_ns());
-        }
+        let waiting = match done.frames < list.frames.len() {
+            true => list.keep_rest(slot, burst, &done, charged),
+            false => 0,
+        };
         if let Some(rules) = rules {
             rules.settle(burst, &self.received, waiting);
         }
-        let refilled = waiting != 0 && slot.waiters.wait(self.worker, refills);
-        if refilled || done.again {
-            self.refilled.push(list.port);
+        if waiting != 0 || done.again {
+            let refilled = waiting != 0 && slot.waiters.wait(self.worker, refills);
+            if refilled || done.again {
+                self.refilled.push(list.port);
+            }
         }
     }
 }
@@ -885,6 +904,7 @@ fn snoop(
 
 /// True if a frame would leave by `port` without its own tag but with another tag behind it, which would then take
 /// effect. Such a frame is dropped.
+#[inline(never)]
 fn is_still_tagged(
     ingress: &Ingress<'_>,
     burst: &Burst<'_>,

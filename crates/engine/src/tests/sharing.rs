@@ -40,7 +40,6 @@ impl Port for BusyPort {
             }
             forward(&mut burst);
         }
-        burst.give_back();
         self.left.fetch_sub(frames, Ordering::Relaxed);
         let kind = if frames > 0 { &self.bursts } else { &self.empty_takes };
         kind.fetch_add(1, Ordering::Relaxed);

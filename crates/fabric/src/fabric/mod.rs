@@ -135,7 +135,7 @@ impl PortTable {
 /// The switch: ports, their VLANs and checks, and the forwarding table.
 ///
 /// Workers call [`Self::view`] once per burst. All other calls are the control path: they exclude each other, copy
-/// the port table and flush. An earlier view keeps its ports until its burst ends.
+/// the port table and flush. A view that has looked at the ports keeps them until its burst ends.
 pub struct Fabric {
     table: ArcSwap<PortTable>,
     control: Mutex<Control>,
@@ -215,12 +215,10 @@ impl Fabric {
         self.snooping.get()
     }
 
-    /// The ports as they are now, for one burst. Cheap and lock-free.
+    /// The ports as they are when the view first needs them, for one burst. Cheap and lock-free.
     #[inline]
     pub fn view(&self) -> View<'_> {
-        // The number is read before the ports: a result found with these ports is then at least as new as the number.
-        let changes = self.fdb.changes();
-        View::new(&self.fdb, self.table.load(), changes)
+        View::new(&self.fdb, &self.table)
     }
 
     /// The forwarding table, for [`Fdb::age`] and statistics.

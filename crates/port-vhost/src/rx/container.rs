@@ -12,10 +12,25 @@ use weir_wire::{Offload, VnetHdr};
 
 use super::logged::mark_container;
 use super::room::Reserved;
-use super::unseen::Open;
+use super::unseen::{Open, Unseen};
 use super::{FETCHED_AHEAD, Run, Writer};
 
 impl<'m> Writer<'_, 'm> {
+    /// Goes on with the container of an earlier burst, or takes a chain for a new one.
+    #[inline(never)]
+    pub(super) fn go_on(&mut self, unseen: Option<Unseen>) {
+        self.container = unseen.and_then(|it| it.open(self.device, self.memory));
+        self.reserve(usize::from(self.container.is_none()));
+    }
+
+    /// Completes the open container, and returns it as one to which later bursts may add. `unused` chains are given back
+    /// before.
+    #[inline(never)]
+    pub(super) fn end_container(&mut self) -> Option<Unseen> {
+        let last = self.close_container();
+        last.and_then(|last| last.unseen(self.device, self.memory))
+    }
+
     /// Packs frames that need no changes. Ends at the first that has to go alone, and writes nothing of it.
     // The function is not inlined, so the path of all other frames keeps its values in registers.
     #[inline(never)]

@@ -1,14 +1,14 @@
 //! Chains that are taken and not written to yet, and their room.
 
-use weir_guestmem::Slice;
+use weir_guestmem::{OfMemory, Reused, Slice};
 use weir_ring::Chain;
 
 /// Room that is kept between bursts.
 #[derive(Debug, Default)]
 pub(crate) struct Room {
-    pub(super) buffers: Vec<Slice<'static>>,
-    pub(super) chains: Vec<Reserved<'static>>,
-    pub(super) copies: Vec<[Slice<'static>; 2]>,
+    pub(super) buffers: Reused<Slice<'static>>,
+    pub(super) chains: Reused<Reserved<'static>>,
+    pub(super) copies: Reused<[Slice<'static>; 2]>,
 }
 
 /// A chain that is taken and not written to yet.
@@ -20,6 +20,10 @@ pub(super) struct Reserved<'m> {
     pub(super) front: Slice<'m>,
     /// All pieces among the writer's buffers, unless `front` is the only one: the first, and the one after the last.
     pub(super) pieces: (u32, u32),
+}
+
+impl OfMemory for Reserved<'_> {
+    type For<'m> = Reserved<'m>;
 }
 
 impl<'m> Reserved<'m> {

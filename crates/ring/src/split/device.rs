@@ -11,7 +11,7 @@
 
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{CACHE_LINE_BYTES, Elements, GuestMemory, Slice, Window, append, fence};
+use weir_guestmem::{CACHE_LINE_BYTES, Elements, Field, GuestMemory, Slice, Window, append, fence};
 use weir_limits::BURST_MAX;
 
 use crate::buffers::{Descriptor, Direction, Taken, Token, plain_buffer};
@@ -26,6 +26,10 @@ pub(crate) struct SplitDevice {
     config: RingConfig,
     descriptors: Elements<DESC_BYTES>,
     avail: Window,
+    /// Fields that each burst reads or writes.
+    avail_idx: Field,
+    used_event: Field,
+    used_idx: Field,
     /// The entries of `avail`, and the elements of `used`.
     heads: Elements<AVAIL_ENTRY_BYTES>,
     used: Window,
@@ -62,6 +66,9 @@ impl SplitDevice {
         let mut ring = Self {
             config,
             descriptors: descriptors.elements(0, config.size).ok_or(bad)?,
+            avail_idx: avail.field(IDX).ok_or(bad)?,
+            used_event: avail.field(used_event(config.size)).ok_or(bad)?,
+            used_idx: used.field(IDX).ok_or(bad)?,
             heads: avail.elements(avail_entry(0), config.size).ok_or(bad)?,
             avail,
             elements: used.elements(used_entry(0), config.size).ok_or(bad)?,
@@ -117,7 +124,7 @@ impl SplitDevice {
     #[inline]
     pub(crate) fn refill(&mut self) -> Result<u16, RingError> {
         // Acquire: the entries and descriptors that idx covers are read after it (§2.7.13.3).
-        let to = self.avail.load_acquire(IDX);
+        let to = self.avail_idx.load_acquire();
         let ahead = distance(self.next_avail, to);
         if ahead > self.config.size {
             let (from, size) = (self.next_avail, self.config.size);
@@ -137,7 +144,7 @@ impl SplitDevice {
     /// [`refill`](Self::refill) returns the error.
     #[inline]
     pub(crate) fn peek(&self) -> bool {
-        self.avail.load(IDX) != self.next_avail
+        self.avail_idx.load() != self.next_avail
     }
 
     /// Takes up to `max` of the chains that [`available`](Self::available) counts, a burst at most, and appends what
@@ -285,13 +292,13 @@ impl SplitDevice {
             self.published = self.published.wrapping_add(count);
             self.published_total += u64::from(count);
             // Release: the elements are written before the index that covers them (§2.7.13).
-            self.used.store_release(IDX, self.published);
+            self.used_idx.store_release(self.published);
         }
         count
     }
 
     /// True if the guest wants a call for the chains published since the last check (§2.7.7, §2.7.10).
-    #[inline]
+    #[inline(always)]
     pub(crate) fn needs_call(&mut self) -> bool {
         let needs = self.wants_call();
         self.looked_at = self.published;
@@ -299,7 +306,7 @@ impl SplitDevice {
     }
 
     /// Does the same as [`needs_call`](Self::needs_call), but the next check covers the same elements again.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn wants_call(&self) -> bool {
         if self.looked_at == self.published {
             return false;
@@ -308,7 +315,7 @@ impl SplitDevice {
         // the event. Without a full fence on both sides each could miss the other.
         fence(Ordering::SeqCst);
         if self.config.event_idx {
-            passed(self.avail.load(used_event(self.config.size)), self.looked_at, self.published)
+            passed(self.used_event.load(), self.looked_at, self.published)
         } else {
             self.avail.load(FLAGS) & AVAIL_F_NO_INTERRUPT == 0
         }
@@ -333,14 +340,14 @@ impl SplitDevice {
     /// The present `used_event`: the used index up to which the driver had taken elements when it last asked for a call
     /// (§2.7.10). `None` without `VIRTIO_F_EVENT_IDX`.
     pub(crate) fn call_event(&self) -> Option<u16> {
-        self.config.event_idx.then(|| self.avail.load(used_event(self.config.size)))
+        self.config.event_idx.then(|| self.used_event.load())
     }
 
     /// The most completed chains that the driver may not have taken back. `event_is_fresh` means that
     /// [`call_event`](Self::call_event) was written since the last `size` chains were completed.
     pub(crate) fn untaken_max(&self, event_is_fresh: bool) -> u64 {
         // Chains that the driver offers, or weir holds, are not among those that it still has to take.
-        let with_weir = distance(self.published, self.avail.load_acquire(IDX));
+        let with_weir = distance(self.published, self.avail_idx.load_acquire());
         let untaken = self.config.size.saturating_sub(with_weir);
         let event = self.call_event().filter(|_| event_is_fresh);
         let untaken = event.map_or(untaken, |event| untaken.min(distance(event, self.published)));

@@ -52,7 +52,6 @@ impl Port for End {
             burst.add(chain, HEADER, ask.now_ns).unwrap();
         }
         forward(&mut burst);
-        burst.give_back();
         Taken { frames: frames.len(), more, ..Taken::default() }
     }
 

@@ -114,8 +114,7 @@ impl<'m> Burst<'m> {
 
     /// Adds the frames of the chains from `next` on, up to the first unusual one: nearly all have one piece, and
     /// neither an offload nor a tag. It does not add or judge the unusual one. Returns how many it has added.
-    // A separate function, so that the loop can use all registers.
-    #[inline(never)]
+    #[inline(always)]
     fn add_plain(&mut self, next: usize, vnet_len: usize, arrived_ns: u64) -> usize {
         if vnet_len != VnetHdr::LEN {
             return 0;

@@ -322,8 +322,11 @@ fn a_row_has_all_frames_of_its_list_and_no_other() {
     with_burst(&frames, VnetHdr::default(), 4096, |burst| {
         let row = |numbers: &[u16], caps| {
             let outgoing: Vec<_> = numbers.iter().map(|it| Outgoing::untagged(*it)).collect();
-            let row = EgressList::new(burst, &outgoing, caps).plain_in_a_row()?;
-            Some(row.iter().map(|plain| plain.frame.token).collect::<Vec<_>>())
+            let row = EgressList::new(burst, &outgoing, caps).plain_in_a_row();
+            let names = |row: PlainRow<'_>| row.iter().map(|it| it.frame.token).collect::<Vec<_>>();
+            let without_list = PlainRow::of(burst, &outgoing, caps);
+            assert_eq!(row.map(names), without_list.map(names));
+            Some(row?.iter().map(|plain| plain.frame.token).collect::<Vec<_>>())
         };
         assert_eq!(row(&[0, 1, 2, 3, 4, 5], OffloadCaps::NONE), Some(vec![0, 1, 2, 3, 4, 5]));
         assert_eq!(row(&[2, 3, 4], OffloadCaps::NONE), Some(vec![2, 3, 4]));

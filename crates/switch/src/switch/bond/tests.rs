@@ -42,7 +42,6 @@ impl Port for End {
             burst.add(chain, HEADER, ask.now_ns).unwrap();
         }
         forward(&mut burst);
-        burst.give_back();
         self.taken.fetch_add(count as u64, Ordering::Release);
         Taken { frames: count, more: !lock(&self.to_send).is_empty(), ..Taken::default() }
     }
