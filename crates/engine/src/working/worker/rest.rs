@@ -36,9 +36,11 @@ impl Worker {
         self.looked_ns = start_ns;
         self.fresh_ns = None;
         if self.is_dedicated() && !self.warm.is_empty() {
-            // A port that can only be polled by a system call waits until this poll ends.
-            self.look_on(start_ns, LAW.margin_ns);
-            self.poll();
+            // Nothing comes between a frame that was seen and its service. A port that can only be polled by a system
+            // call waits until the others have had no work for a while, or for some rounds of it.
+            if self.look_on(start_ns, LAW.margin_ns).is_none() {
+                self.poll();
+            }
             return;
         }
         let mut rest = self.how_to_rest(start_ns);
@@ -109,6 +111,7 @@ impl Worker {
             cpu_loss::look(now_ns);
             self.ready.refresh(&self.shared.shares, || now_ns);
             if !self.ready.is_empty() {
+                self.fresh_ns = Some(now_ns);
                 return Some(now_ns.saturating_sub(start_ns));
             }
             self.looked_ns = now_ns;

@@ -107,6 +107,33 @@ fn coming_back_later_than_foreseen_is_counted_whatever_ended_the_sleep() {
     assert_eq!(worker.handle.late_timers.get(), 2, "a sleep that ended in time");
 }
 
+#[test]
+fn a_worker_that_polls_serves_what_it_has_seen_before_it_asks_the_kernel() {
+    let options =
+        Options { realization: crate::working::crew::Realization::Dedicated, ..Options::default() };
+    let shared = Arc::new(Shared::new(options).unwrap());
+    let mut worker = Worker::new(shared, 0, Arc::new(WorkerHandle::new().unwrap()));
+    let port = Arc::new(crate::tests::FakePort::new(PortId::new(0).unwrap()));
+    let slot = Slot::new(Arc::clone(&port) as _, Arc::default());
+    slot.pairs[0].serve_by(0);
+    worker.shared.ports.store(Arc::new(vec![Some(slot)]));
+    // An event is in the epoll set.
+    worker.handle.poller.nudge(queue(0));
+    port.to_send.lock().unwrap().push_back(vec![0; 64]);
+    worker.warm.insert(queue(0), 1);
+    worker.rest();
+    assert!(worker.ready.contains(queue(0)));
+    assert_eq!(worker.handle.nudges.get(), 0, "the kernel was asked");
+    let looks = clock::LOOKS.get();
+    worker.begin_round();
+    worker.serve_next();
+    assert_eq!(*port.looks.lock().unwrap(), [looks], "the clock was read again");
+    // Without work the kernel is asked.
+    worker.warm.insert(queue(0), 1);
+    worker.rest();
+    assert_eq!(worker.handle.nudges.get(), 1);
+}
+
 /// A worker with `ports` ports, whose queues it serves if they are `its`.
 fn worker_of(ports: u16, its: bool) -> Worker {
     let worker = worker();
