@@ -27,7 +27,7 @@ use crate::logs::{Logs, Said};
 use crate::notify::Caller;
 use crate::queue::{Injected, Queue, Ring};
 use crate::records::Records;
-use crate::rx::Placed;
+use crate::rx::Copies;
 use crate::tx::Sending;
 use crate::{rx, tx};
 
@@ -404,11 +404,17 @@ impl Port for VhostPort {
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
-        let Some(pair) = self.guest.served(queue) else { return self.drop_all(frames) };
-        match self.fill(queue, pair, burst, frames) {
-            Ok(delivered) => delivered,
-            Err(reason) => self.stop_filling(pair, &reason, frames),
+        let mut delivered = Delivered { frames: frames.len(), ..Delivered::default() };
+        match self.guest.served(queue) {
+            None => self.drop_all(frames),
+            Some(pair) => {
+                if let Err(reason) = self.fill(queue, pair, burst, frames, &mut delivered) {
+                    self.stop_filling(pair, &reason);
+                    delivered = Delivered { frames: frames.len(), ..Delivered::default() };
+                }
+            }
         }
+        delivered
     }
 
     fn expired(&self, queue: usize, side: Side, by_ns: u64) -> Option<u64> {
@@ -513,24 +519,18 @@ impl VhostPort {
 
     /// Stops because of a receive queue.
     #[cold]
-    fn stop_filling(
-        &self,
-        pair: &QueuePair<Queue, Queue>,
-        reason: &StopReason,
-        frames: &[Outgoing],
-    ) -> Delivered {
+    fn stop_filling(&self, pair: &QueuePair<Queue, Queue>, reason: &StopReason) {
         lock(&pair.rx).queue.signal_error();
         self.stop(reason);
-        Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
     /// Drops frames for a guest that cannot receive.
     #[cold]
-    fn drop_all(&self, frames: &[Outgoing]) -> Delivered {
+    fn drop_all(&self, frames: &[Outgoing]) {
         self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
-        Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
+    /// Writes what became of the frames to `delivered`, which says that all are done.
     #[inline(always)]
     fn fill(
         &self,
@@ -538,21 +538,35 @@ impl VhostPort {
         pair: &QueuePair<Queue, Queue>,
         burst: &Burst<'_>,
         frames: &[Outgoing],
-    ) -> Result<Delivered, StopReason> {
+        delivered: &mut Delivered,
+    ) -> Result<(), StopReason> {
         let mut rx = lock(&pair.rx);
         // The memory stays mapped while this worker copies without the lock.
-        let Some(memory) = rx::memory(&rx) else { return Ok(self.drop_all(frames)) };
-        let Placed { mut delivered, rest } =
-            rx::place(&mut rx, queue, &memory, burst, frames, self.counters())?;
-        let Some(copies) = rest else { return Ok(delivered) };
+        let Some(memory) = rx::memory(&rx) else {
+            self.drop_all(frames);
+            return Ok(());
+        };
+        let counters = self.counters();
+        let copies = rx::place(&mut rx, queue, &memory, burst, frames, counters, delivered)?;
+        let Some(copies) = copies else { return Ok(()) };
         drop(rx);
         if delivered.frames == frames.len() {
             burst.placed();
         }
+        delivered.hold_until = self.copy(queue, pair, copies)?;
+        Ok(())
+    }
+
+    /// Makes copies without the queue's lock, and shows what they complete.
+    #[inline(never)]
+    fn copy(
+        &self,
+        queue: usize,
+        pair: &QueuePair<Queue, Queue>,
+        copies: Copies<'_>,
+    ) -> Result<Option<u64>, StopReason> {
         copies.copy();
-        let mut rx = lock(&pair.rx);
-        delivered.hold_until = rx::finish(&mut rx, queue, copies, self.counters())?;
-        Ok(delivered)
+        rx::finish(&mut lock(&pair.rx), queue, copies, self.counters())
     }
 }
 

@@ -103,7 +103,7 @@ impl Ring {
 
     /// Checks that the memory and its dirty log are whole. If the memory is not, the bytes that were read are not the
     /// guest's.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn check(&mut self) -> Result<(), StopReason> {
         let faults = fault_count();
         let faulted = faults != self.faults;
@@ -243,7 +243,7 @@ impl ReceiveRing for Queue {
         self.ring.as_ref().map_or(0, |ring| ring.device.completed_total())
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&mut self) -> Result<(), StopReason> {
         self.ring.as_mut().map_or(Ok(()), Ring::check)
     }

@@ -32,7 +32,7 @@ use weir_ring::{DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
 use self::room::Reserved;
-use self::unseen::Open;
+use self::unseen::{Open, Unseen};
 use crate::error::StopReason;
 use crate::queue::Queue;
 
@@ -42,18 +42,10 @@ pub(crate) type RxQueue = ReceiveQueue<Queue>;
 /// in turn. The constant covers a frame of 1500 bytes; the CPU prefetches the rest of larger ones itself.
 const FETCHED_AHEAD: usize = 2048;
 
-/// A batch that was placed in a ring.
-#[must_use]
-pub(crate) struct Placed<'m> {
-    pub(crate) delivered: Delivered,
-    /// The remaining copies; `None` if there are none, and the batch is finished.
-    pub(crate) rest: Option<Copies<'m>>,
-}
-
 /// Copies to be made without the queue's lock, and then to be [finished](finish).
 pub(crate) struct Copies<'m> {
     /// From, to.
-    slices: Vec<[Slice<'m>; 2]>,
+    slices: Slices<'m>,
     place: weir_engine::queue::Place,
 }
 
@@ -94,8 +86,9 @@ pub(crate) fn memory(rx: &RxQueue) -> Option<Arc<GuestMemory>> {
         .then(|| Some(Arc::clone(&rx.queue.ring.as_ref()?.memory)))?
 }
 
-/// Places frames in the ring, whose memory is `memory`: see [`weir_engine::Port::deliver`].
-/// `index` is the queue pair. Longer than a screen: half of it sets up the writer and takes its results.
+/// Places frames in the ring, whose memory is `memory`, and writes what became of them to `delivered`: see
+/// [`weir_engine::Port::deliver`]. `index` is the queue pair. Returns the remaining copies; `None` if there are none, and
+/// the batch is finished. Longer than a screen: half of it sets up the writer and takes its results.
 pub(crate) fn place<'m>(
     rx: &mut RxQueue,
     index: usize,
@@ -103,67 +96,95 @@ pub(crate) fn place<'m>(
     burst: &'m Burst<'m>,
     frames: &'m [Outgoing],
     counters: &PortCounters,
-) -> Result<Placed<'m>, StopReason> {
+    delivered: &mut Delivered,
+) -> Result<Option<Copies<'m>>, StopReason> {
     let (withholds, settled) = (rx.calls.withholds(), rx.is_settled());
     let Queue { ring: Some(ring), room, armed, .. } = &mut rx.queue else {
-        return Ok(Placed { delivered: Delivered::default(), rest: None });
+        *delivered = Delivered::default();
+        return Ok(None);
     };
-    let caps = ring.caps;
-    let mut writer = Writer {
+    let mut room = Filling {
         device: &mut ring.device,
         memory,
-        vnet_len: ring.features.vnet_len(),
-        mergeable: ring.features.mergeable(),
         buffers: room.buffers.lend(),
         chains: room.chains.lend(),
         copies: room.copies.lend(),
         next: 0,
-        packs: ring.containers && withholds,
-        container: None,
         completed: 0,
+        bytes: 0,
         log: ring.logging.as_ref().and_then(|logging| logging.data.as_ref()),
+    };
+    if !*armed {
+        room.device.suppress_kicks();
+    }
+    let (caps, vnet_len) = (ring.caps, ring.features.vnet_len());
+    let (packs, waited) = (ring.containers && withholds, burst.waited);
+    let (mut row, mut placed) = (None, 0);
+    if !packs {
+        row = PlainRow::of(burst, frames, caps).filter(|_| vnet_len == VnetHdr::LEN);
+        match row {
+            Some(row) => placed = room.place_row(row),
+            None => room.reserve(frames.len()),
+        }
+    }
+    if let Some(row) = row.filter(|_| placed == frames.len()) {
+        let Run { frames, arrived_ns } = Run::of_row(row, placed);
+        room.finish();
+        let batch = Batch { frames, bytes: room.bytes, arrived_ns };
+        let dealt_with = Delivered { frames: placed, ..Delivered::default() };
+        let (chains, slices) = (room.completed, room.take_copies());
+        let written = Written { dealt_with, full: false, batch, chains, merged: 0, waited };
+        return settle(rx, index, written, slices, counters, delivered);
+    }
+    let writer = Writer {
+        room,
+        vnet_len,
+        mergeable: ring.features.mergeable(),
+        packs,
+        container: None,
         counters,
         broken: None,
         packets: 0,
-        bytes: 0,
     };
-    if !*armed {
-        writer.device.suppress_kicks();
-    }
-    let mut row = None;
-    if writer.packs {
-        writer.go_on(ring.unseen.take().filter(|_| settled));
-    } else {
-        writer.reserve(frames.len());
-        row = PlainRow::of(burst, frames, caps);
-    }
-    let placed = row.map_or(0, |row| writer.place_row(row));
-    let waited = burst.waited;
-    if let Some(row) = row.filter(|_| placed == frames.len()) {
-        let Run { frames, arrived_ns } = Run::of_row(row, placed);
-        writer.finish();
-        let batch = Batch { frames, bytes: writer.bytes, arrived_ns };
-        let dealt_with = Delivered { frames: placed, ..Delivered::default() };
-        let (chains, slices) = (writer.completed, writer.take_copies());
-        let written = Written { dealt_with, full: false, batch, chains, merged: 0, waited };
-        return settle(rx, index, written, slices, counters);
-    }
-    let (run, dealt_with, merged) =
-        writer.place_rest(EgressList::new(burst, frames, caps), row, placed);
-    if writer.packs {
-        ring.unseen = writer.end_container();
-    }
-    writer.finish();
-    let slices = writer.take_copies();
-    let Writer { completed: chains, broken, bytes, .. } = writer;
-    if let Some(error) = broken {
-        return Err(StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory));
-    }
-    let full = dealt_with.frames < frames.len();
-    let batch = Batch { frames: run.frames, bytes, arrived_ns: run.arrived_ns };
-    let written = Written { dealt_with, full, batch, chains, merged, waited };
-    settle_rest(rx, index, written, slices, counters)
+    let list = EgressList::new(burst, frames, caps);
+    let last = (&mut ring.unseen, settled);
+    let placed = place_any(writer, last, list, frames.len(), (row, placed), waited);
+    let (written, slices) = placed
+        .map_err(|error| StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory))?;
+    settle_rest(rx, index, written, slices, counters, delivered)
 }
+
+/// Writes the `frames` frames of `list`, of which the first ones are placed if they are in a row. Goes on with the ring's
+/// last container, unless others fill the ring too.
+#[inline(never)]
+fn place_any<'m>(
+    mut writer: Writer<'_, 'm>,
+    (last, settled): (&mut Option<Unseen>, bool),
+    list: EgressList<'m>,
+    frames: usize,
+    (row, placed): (Option<PlainRow<'m>>, usize),
+    waited: bool,
+) -> Result<(Written, Option<Slices<'m>>), RingError> {
+    if writer.packs {
+        writer.go_on(last.take().filter(|_| settled));
+    }
+    let (run, dealt_with, merged) = writer.place_rest(list, row, placed);
+    if writer.packs {
+        *last = writer.end_container();
+    }
+    let Writer { mut room, broken, .. } = writer;
+    room.finish();
+    let (chains, slices) = (room.completed, room.take_copies());
+    if let Some(error) = broken {
+        return Err(error);
+    }
+    let batch = Batch { frames: run.frames, bytes: room.bytes, arrived_ns: run.arrived_ns };
+    let full = dealt_with.frames < frames;
+    Ok((Written { dealt_with, full, batch, chains, merged, waited }, slices))
+}
+
+/// Copies that were put off: from, to.
+type Slices<'m> = Vec<[Slice<'m>; 2]>;
 
 /// Shows what was written, unless `slices` are still to be copied.
 #[inline(always)]
@@ -171,18 +192,19 @@ fn settle<'m>(
     rx: &mut RxQueue,
     index: usize,
     written: Written,
-    slices: Option<Vec<[Slice<'m>; 2]>>,
+    slices: Option<Slices<'m>>,
     counters: &PortCounters,
-) -> Result<Placed<'m>, StopReason> {
-    let (mut delivered, filled) = rx.place(index, written, counters)?;
+    delivered: &mut Delivered,
+) -> Result<Option<Copies<'m>>, StopReason> {
+    let (placed, filled) = rx.place(index, written, counters)?;
+    *delivered = placed;
     if let Some(slices) = slices {
-        let place = rx.begin(filled);
-        return Ok(Placed { delivered, rest: Some(Copies { slices, place }) });
+        return Ok(Some(Copies { slices, place: rx.begin(filled) }));
     }
     stages::lap(Stage::Copy);
     delivered.hold_until = rx.show(index, filled, counters)?;
     rx.queue.signal_log();
-    Ok(Placed { delivered, rest: None })
+    Ok(None)
 }
 
 /// Does the same for a list of any frames.
@@ -192,10 +214,11 @@ fn settle_rest<'m>(
     rx: &mut RxQueue,
     index: usize,
     written: Written,
-    slices: Option<Vec<[Slice<'m>; 2]>>,
+    slices: Option<Slices<'m>>,
     counters: &PortCounters,
-) -> Result<Placed<'m>, StopReason> {
-    settle(rx, index, written, slices, counters)
+    delivered: &mut Delivered,
+) -> Result<Option<Copies<'m>>, StopReason> {
+    settle(rx, index, written, slices, counters, delivered)
 }
 
 /// Finishes a batch whose copies are made: see [`ReceiveQueue::finish`].
@@ -238,27 +261,32 @@ impl Run {
     }
 }
 
-/// Writes packets into a ring, one after the other.
-struct Writer<'r, 'm> {
+/// A ring that is being filled, with the room for it.
+struct Filling<'r, 'm> {
     device: &'r mut DeviceRing,
     memory: &'m GuestMemory,
-    vnet_len: usize,
-    mergeable: bool,
     buffers: Loan<'r, Slice<'m>>,
     /// Chains taken ahead; those from `next` on are free.
     chains: Loan<'r, Reserved<'m>>,
     next: usize,
-    /// Frames are packed into containers.
-    packs: bool,
-    container: Option<Open<'m>>,
     /// Copies that are put off: from, to.
     copies: Loan<'r, [Slice<'m>; 2]>,
     completed: u16,
+    bytes: u64,
     log: Option<&'r WriteLog>,
+}
+
+/// Writes packets of any kind into a ring, one after the other.
+struct Writer<'r, 'm> {
+    room: Filling<'r, 'm>,
+    vnet_len: usize,
+    mergeable: bool,
+    /// Frames are packed into containers.
+    packs: bool,
+    container: Option<Open<'m>>,
     counters: &'r PortCounters,
     broken: Option<RingError>,
     packets: u32,
-    bytes: u64,
 }
 
 /// Notes a chain that was taken ahead and prefetches its front for writing.
@@ -269,11 +297,23 @@ fn reserved<'m>(taken: Taken<'m>) -> Reserved<'m> {
     Reserved { chain, front, pieces }
 }
 
-impl<'m> Writer<'_, 'm> {
-    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written. The function
-    /// is separate, so its loop has all registers.
+impl<'m> Filling<'_, 'm> {
+    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written.
     #[inline(never)]
     fn reserve(&mut self, packets: usize) {
+        self.reserve_ahead(packets);
+    }
+
+    /// Takes chains ahead for the frames of `row`, and [places](Self::place_each) them. Returns how many fit.
+    // Kept out of line, so that its loops have all registers.
+    #[inline(never)]
+    fn place_row(&mut self, row: PlainRow<'m>) -> usize {
+        self.reserve_ahead(row.iter().len());
+        self.place_each(row.iter())
+    }
+
+    #[inline(always)]
+    fn reserve_ahead(&mut self, packets: usize) {
         if usize::from(self.device.available()) < packets && self.device.refill().is_err() {
             return;
         }
@@ -292,6 +332,65 @@ impl<'m> Writer<'_, 'm> {
         Ok(chains.len() > before)
     }
 
+    /// Places `frames`, which need no changes, each into the first buffer of a next chain. Ends at the first frame that
+    /// does not fit, and writes nothing of it. Returns how many fit.
+    #[inline(always)]
+    fn place_each(&mut self, frames: impl Iterator<Item = Plain<'m>> + Clone) -> usize {
+        let Self { chains, next, copies, device, .. } = self;
+        let free = chains.get_mut(*next..).unwrap_or_default();
+        let (mut placed, mut bytes, mut heads) = (0, 0, 0);
+        for (Reserved { chain, front, .. }, Plain { frame, .. }) in
+            free.iter_mut().zip(frames.clone())
+        {
+            let front = *front;
+            let need = VnetHdr::LEN + frame.len as usize;
+            let head = frame.head.as_slice();
+            if front.len() < need || !front.write_at(VnetHdr::LEN, head) {
+                break;
+            }
+            front.write_array(PLAIN_VNET);
+            chain.len = need as u32; // a frame is shorter than 2^17
+            bytes += u64::from(frame.len);
+            heads += head.len();
+            placed += 1;
+        }
+        let used = free.get(..placed).unwrap_or_default();
+        if bytes > heads as u64 {
+            for (Reserved { front, .. }, plain) in used.iter().zip(frames) {
+                let mut to = front.skip(VnetHdr::LEN + plain.frame.head.len());
+                for from in plain.body() {
+                    copies.push([*from, to.first(from.len())]);
+                    to = to.skip(from.len());
+                }
+            }
+        }
+        device.complete_all(used.iter().map(|reserved| (reserved.chain.token, reserved.chain.len)));
+        self.next += placed;
+        self.completed += placed as u16; // a burst
+        self.bytes += bytes;
+        placed
+    }
+
+    /// Takes the copies that were put off; `None` without any.
+    #[inline(always)]
+    fn take_copies(&mut self) -> Option<Slices<'m>> {
+        if self.copies.is_empty() { None } else { Some(take(&mut *self.copies)) }
+    }
+
+    /// Gives back the chains that were taken ahead and not used.
+    #[inline(always)]
+    fn finish(&mut self) {
+        if let Some(log) = self.log {
+            self.mark_fronts(log);
+        }
+        if self.next < self.chains.len() {
+            let unused = &self.chains[self.next..];
+            self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
+        }
+    }
+}
+
+impl<'m> Writer<'_, 'm> {
     /// Writes the next frames of `list` that need no changes.
     #[inline(always)]
     fn place_all_plain(&mut self, list: &EgressList<'m>) -> Run {
@@ -339,7 +438,7 @@ impl<'m> Writer<'_, 'm> {
         match if packed { Ok(Put::Done) } else { self.place(packet) } {
             Ok(Put::Done) => {
                 self.packets += 1;
-                self.bytes += packet.frames_len() as u64;
+                self.room.bytes += packet.frames_len() as u64;
                 Put::Done
             }
             // Frames that are too large together may fit one by one.
@@ -356,62 +455,16 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: the frames of `row` need no changes, and each fits into the first buffer of a next chain. Ends at
-    /// the first frame for which this is not so, and writes nothing of it. Returns how many fit.
-    #[inline(always)]
-    fn place_row(&mut self, row: PlainRow<'m>) -> usize {
-        if self.vnet_len == VnetHdr::LEN { self.place_each(row.iter()) } else { 0 }
-    }
-
-    /// Does the same for the next frames of `list`.
-    #[inline(always)]
+    /// The usual case: the next frames of `list` need no changes.
+    #[inline(never)]
     fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
         let placed = match list.plain_in_a_row() {
             _ if self.vnet_len != VnetHdr::LEN => 0,
-            Some(row) => self.place_each(row.iter()),
-            None => self.place_each(list.plain()),
+            Some(row) => self.room.place_each(row.iter()),
+            None => self.room.place_each(list.plain()),
         };
         let arrived_ns = if placed > 0 { list.plain_since_ns(placed) } else { u64::MAX };
         Run { frames: placed as u32, arrived_ns } // a burst
-    }
-
-    /// Places `frames` as [`place_row`](Self::place_row) does, and returns how many fit.
-    // Kept out of line, so that its loop has all registers.
-    #[inline(never)]
-    fn place_each(&mut self, frames: impl Iterator<Item = Plain<'m>> + Clone) -> usize {
-        let Self { chains, next, copies, device, .. } = self;
-        let free = chains.get_mut(*next..).unwrap_or_default();
-        let (mut placed, mut bytes, mut heads) = (0, 0, 0);
-        for (Reserved { chain, front, .. }, Plain { frame, .. }) in
-            free.iter_mut().zip(frames.clone())
-        {
-            let front = *front;
-            let need = VnetHdr::LEN + frame.len as usize;
-            let head = frame.head.as_slice();
-            if front.len() < need || !front.write_at(VnetHdr::LEN, head) {
-                break;
-            }
-            front.write_array(PLAIN_VNET);
-            chain.len = need as u32; // a frame is shorter than 2^17
-            bytes += u64::from(frame.len);
-            heads += head.len();
-            placed += 1;
-        }
-        let used = free.get(..placed).unwrap_or_default();
-        if bytes > heads as u64 {
-            for (Reserved { front, .. }, plain) in used.iter().zip(frames) {
-                let mut to = front.skip(VnetHdr::LEN + plain.frame.head.len());
-                for from in plain.body() {
-                    copies.push([*from, to.first(from.len())]);
-                    to = to.skip(from.len());
-                }
-            }
-        }
-        device.complete_all(used.iter().map(|reserved| (reserved.chain.token, reserved.chain.len)));
-        self.next += placed;
-        self.completed += placed as u16; // a burst
-        self.bytes += bytes;
-        placed
     }
 
     /// Writes the packet into as many chains as it needs and completes them. Nothing is written, and
@@ -419,60 +472,45 @@ impl<'m> Writer<'_, 'm> {
     #[inline(never)]
     fn place(&mut self, packet: &Packet<'_, 'm>) -> Result<Put, RingError> {
         let need = self.vnet_len + packet.len();
-        let ring_size = usize::from(self.device.config().size);
+        let ring_size = usize::from(self.room.device.config().size);
         let chains_max = if self.mergeable { RX_MERGE_MAX.min(ring_size) } else { 1 };
-        let first = self.next;
+        let first = self.room.next;
         let mut end = first;
         let mut room = 0u64;
         while room < need as u64 {
             if end - first == chains_max {
                 return Ok(Put::Refused);
             }
-            if end == self.chains.len() {
-                let found = self.reserve_one()?;
-                if !found && (self.device.refill()? == 0 || !self.reserve_one()?) {
+            if end == self.room.chains.len() {
+                let found = self.room.reserve_one()?;
+                if !found && (self.room.device.refill()? == 0 || !self.room.reserve_one()?) {
                     return Ok(Put::Full);
                 }
             }
-            room += u64::from(self.chains[end].chain.len);
+            room += u64::from(self.room.chains[end].chain.len);
             end += 1;
         }
-        self.next = end;
+        self.room.next = end;
 
-        let chains = &self.chains[first..end];
-        let mut cursor = Cursor::new(chains.iter().flat_map(|it| it.pieces(&self.buffers)));
+        let chains = &self.room.chains[first..end];
+        let mut cursor = Cursor::new(chains.iter().flat_map(|it| it.pieces(&self.room.buffers)));
         // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
         cursor.write(&packet.offload.to_vnet(chains.len() as u16).to_bytes()[..self.vnet_len]);
         cursor.write(packet.head.as_slice());
         for slice in packet.body() {
-            cursor.put_off(slice, &mut self.copies);
+            cursor.put_off(slice, &mut self.room.copies);
         }
         let mut left = need as u32; // a packet is shorter than 2^17
         for Reserved { chain, .. } in chains {
             let written = chain.len.min(left);
-            self.device.complete(chain.token, written);
-            self.completed += 1;
+            self.room.device.complete(chain.token, written);
+            self.room.completed += 1;
             left -= written;
         }
         if chains.len() > 1 {
-            self.device.join();
+            self.room.device.join();
         }
         Ok(Put::Done)
-    }
-
-    /// Takes the copies that were put off; `None` without any.
-    #[inline(always)]
-    fn take_copies(&mut self) -> Option<Vec<[Slice<'m>; 2]>> {
-        if self.copies.is_empty() { None } else { Some(take(&mut *self.copies)) }
-    }
-
-    /// Gives back the chains that were taken ahead and not used.
-    fn finish(&mut self) {
-        if let Some(log) = self.log {
-            self.mark_fronts(log);
-        }
-        let unused = &self.chains[self.next..];
-        self.device.give_back(unused.iter().map(|reserved| reserved.chain.token));
     }
 }
 

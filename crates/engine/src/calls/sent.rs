@@ -54,18 +54,19 @@ impl TransmitCalls {
         }
     }
 
-    /// Notes that chains of `burst` are complete. Returns the time to ask about the call, if it is held and a timer
-    /// must be set.
+    /// Notes that chains of `burst` are complete. `done` tells about them, if a policy wants to know. Returns the time to
+    /// ask about the call, if it is held and a timer must be set.
     #[inline(always)]
-    pub fn complete(
+    pub fn complete<R: TransmitRing>(
         &mut self,
         index: usize,
-        ring: &mut impl TransmitRing,
-        done: Completed,
+        ring: &mut R,
+        done: impl FnOnce(&mut R) -> Completed,
         burst: &Burst<'_>,
         counters: &PortCounters,
     ) -> Option<u64> {
         if self.completions.is_some() {
+            let done = done(ring);
             return self.hold(index, ring, done, burst, counters);
         }
         self.call(index, ring, counters);
@@ -101,7 +102,7 @@ impl TransmitCalls {
     }
 
     /// Notifies the guest of all completed frames, unless it has suppressed calls.
-    #[inline]
+    #[inline(always)]
     pub fn call(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
         let called = ring.call_if_wanted();
         match called {

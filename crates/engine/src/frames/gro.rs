@@ -98,10 +98,13 @@ impl<'b> PlainRow<'b> {
         (row.len() == frames.len()).then_some(Self { row, burst })
     }
 
-    /// See [`EgressList::plain_since_ns`].
+    /// The time (ns) from which the first `count` frames count. Those that did not wait are in the order of their times.
     #[inline(always)]
     pub fn since_ns(self, count: usize) -> u64 {
-        since_ns(self.burst, self.iter().take(count))
+        match self.row.first() {
+            Some(first) if !self.burst.waited => first.arrived_ns,
+            _ => waited_since_ns(self.iter().take(count)),
+        }
     }
 
     /// The frames.
@@ -198,7 +201,10 @@ impl<'b> EgressList<'b> {
     /// taken together, and the first one of their burst first.
     #[inline(always)]
     pub fn plain_since_ns(&self, count: usize) -> u64 {
-        since_ns(self.burst, self.plain().take(count))
+        match self.slots.first() {
+            Some(first) if !self.burst.waited => first.arrived_ns,
+            _ => waited_since_ns(self.plain().take(count)),
+        }
     }
 
     /// Marks the first `count` frames of [`plain`](Self::plain) as done.
@@ -398,15 +404,6 @@ fn merges(slots: &[Frame], frames: &[Outgoing], caps: OffloadCaps) -> bool {
             })
         }
         _ => false,
-    }
-}
-
-/// See [`EgressList::plain_since_ns`].
-#[inline(always)]
-fn since_ns<'b>(burst: &Burst<'_>, frames: impl Iterator<Item = Plain<'b>>) -> u64 {
-    match burst.frames().first() {
-        Some(first) if !burst.waited => first.arrived_ns,
-        _ => waited_since_ns(frames),
     }
 }
 

@@ -337,8 +337,9 @@ impl<R: TransmitRing> Transmit<R> {
         let parked_more = parked.settle(what, S::IN_ORDER, burst);
         let chains = source.settle(queue, lent, burst);
         stages::lap(Stage::Publish);
-        let in_ring = source.in_ring(queue, parked.len());
-        let done = Completed { chains, in_ring, now_ns };
+        let parked = parked.len();
+        let done =
+            |queue: &mut R| Completed { chains, in_ring: source.in_ring(queue, parked), now_ns };
         let hold_until = calls.complete(source.index(), queue, done, burst, source.counters());
         (hold_until, parked_more)
     }

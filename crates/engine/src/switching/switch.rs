@@ -601,17 +601,19 @@ impl Forwarder {
     #[inline(always)]
     fn list_for(&mut self, port: PortId, queue: usize) -> usize {
         let entry = &mut self.list_of[place(port, queue)];
-        if *entry == NO_LIST {
-            *entry = self.used as u16;
-            if self.used == self.lists.len() {
-                List::add_to(&mut self.lists, port, queue);
-            }
-            let list = &mut self.lists[self.used];
-            (list.port, list.queue, list.unicast, list.tagged) = (port, queue, 0, false);
-            list.frames.clear();
-            self.used += 1;
+        if *entry != NO_LIST {
+            return usize::from(*entry);
         }
-        usize::from(*entry)
+        let index = self.used;
+        *entry = index as u16;
+        if index == self.lists.len() {
+            List::add_to(&mut self.lists, port, queue);
+        }
+        let list = &mut self.lists[index];
+        (list.port, list.queue, list.unicast, list.tagged) = (port, queue, 0, false);
+        list.frames.clear();
+        self.used = index + 1;
+        index
     }
 
     /// Delivers a list to its receiver: first the checks that refuse frames, in their order, then the delivery, then

@@ -19,8 +19,8 @@ impl<'m> Writer<'_, 'm> {
     /// Goes on with the container of an earlier burst, or takes a chain for a new one.
     #[inline(never)]
     pub(super) fn go_on(&mut self, unseen: Option<Unseen>) {
-        self.container = unseen.and_then(|it| it.open(self.device, self.memory));
-        self.reserve(usize::from(self.container.is_none()));
+        self.container = unseen.and_then(|it| it.open(self.room.device, self.room.memory));
+        self.room.reserve(usize::from(self.container.is_none()));
     }
 
     /// Completes the open container, and returns it as one to which later bursts may add. `unused` chains are given back
@@ -28,7 +28,7 @@ impl<'m> Writer<'_, 'm> {
     #[inline(never)]
     pub(super) fn end_container(&mut self) -> Option<Unseen> {
         let last = self.close_container();
-        last.and_then(|last| last.unseen(self.device, self.memory))
+        last.and_then(|last| last.unseen(self.room.device, self.room.memory))
     }
 
     /// Packs frames that need no changes. Ends at the first that has to go alone, and writes nothing of it.
@@ -43,7 +43,7 @@ impl<'m> Writer<'_, 'm> {
             if !self.pack(head, &Offload::NONE, body_len, plain.body().iter().copied()) {
                 break;
             }
-            self.bytes += u64::from(frame.len);
+            self.room.bytes += u64::from(frame.len);
             run.frames += 1;
             run.arrived_ns = run.arrived_ns.min(frame.arrived_ns);
         }
@@ -81,7 +81,7 @@ impl<'m> Writer<'_, 'm> {
         for from in body {
             match now {
                 true => _ = from.copy_to(&to),
-                false => self.copies.push([from, to.first(from.len())]),
+                false => self.room.copies.push([from, to.first(from.len())]),
             }
             to = to.skip(from.len());
         }
@@ -108,14 +108,14 @@ impl<'m> Writer<'_, 'm> {
     /// alone, or if the chain is not one buffer.
     #[cold]
     fn open_container(&mut self) -> Option<Open<'m>> {
-        if self.next == self.chains.len() {
-            let found = self.reserve_one().ok()?;
-            if !found && (self.device.refill().ok()? == 0 || !self.reserve_one().ok()?) {
+        if self.room.next == self.room.chains.len() {
+            let found = self.room.reserve_one().ok()?;
+            if !found && (self.room.device.refill().ok()? == 0 || !self.room.reserve_one().ok()?) {
                 return None;
             }
         }
-        let reserved @ Reserved { chain, .. } = *self.chains.get(self.next)?;
-        let &[buffer] = reserved.pieces(&self.buffers) else { return None };
+        let reserved @ Reserved { chain, .. } = *self.room.chains.get(self.room.next)?;
+        let &[buffer] = reserved.pieces(&self.room.buffers) else { return None };
         // The container has no header but its own: a guest that knows containers has `num_buffers` in it.
         (self.vnet_len == VnetHdr::LEN).then(|| {
             buffer.prefetch_write(FETCHED_AHEAD);
@@ -129,16 +129,16 @@ impl<'m> Writer<'_, 'm> {
         let open = self.container.take()?;
         let Open { token, buffer, builder, again } = &open;
         buffer.write_array(builder.vnet().to_bytes());
-        if let Some(log) = self.log {
+        if let Some(log) = self.room.log {
             mark_container(log, &buffer.first(builder.len()));
         }
         let written = builder.len() as u32; // at most CONTAINER_LEN_MAX
         if *again {
-            self.device.amend_last(*token, written);
+            self.room.device.amend_last(*token, written);
         } else {
-            self.device.complete(*token, written);
-            self.completed += 1;
-            self.next += 1;
+            self.room.device.complete(*token, written);
+            self.room.completed += 1;
+            self.room.next += 1;
         }
         Some(open)
     }

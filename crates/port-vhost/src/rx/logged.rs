@@ -4,12 +4,12 @@ use weir_guestmem::{Slice, WriteLog};
 use weir_wire::VnetHdr;
 use weir_wire::head::HEAD_CAPACITY;
 
-use super::Writer;
+use super::Filling;
 
 /// The most bytes of a packet that are written before the copy: its header and its front.
 const FRONT_MAX: usize = VnetHdr::LEN + HEAD_CAPACITY;
 
-impl Writer<'_, '_> {
+impl Filling<'_, '_> {
     /// Marks headers and fronts of all packets that were written.
     #[inline(never)]
     pub(super) fn mark_fronts(&self, log: &WriteLog) {

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::rx;
-use weir_engine::Outgoing;
 use weir_engine::burst::{Pieces, Scratch, TakenChain};
 use weir_engine::guest::GuestPort;
+use weir_engine::{Delivered, Outgoing};
 use weir_guestmem::HostBuffer;
 
 /// Frames that a sender has under way; each needs five of the receiver's buffers.
@@ -25,17 +25,19 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
     for format in formats() {
         let switch = Switch::new();
         let (sender, mut receiver) = (switch.guest(1, format), switch.guest(2, format));
-        let frames = [1, 2].map(|number| frame(&sender, Some(&receiver), LEN, number));
+        // The last one is wholly in its front: nothing of it is copied later.
+        let frames = [(LEN, 1), (LEN, 2), (60, 3)]
+            .map(|(len, number)| frame(&sender, Some(&receiver), len, number));
         let memory = rx::memory(&receiver.port.first_rx()).unwrap();
         let buffers = frames.each_ref().map(|frame| {
-            let buffer = HostBuffer::new(VnetHdr::LEN + LEN);
-            buffer.slice(VnetHdr::LEN, LEN).unwrap().write(frame);
+            let buffer = HostBuffer::new(VnetHdr::LEN + frame.len());
+            buffer.slice(VnetHdr::LEN, frame.len()).unwrap().write(frame);
             buffer
         });
-        let mut scratches = [Scratch::default(), Scratch::default()];
+        let mut scratches = [(); 3].map(|()| Scratch::default());
         let mut bursts = scratches.each_mut().map(Scratch::lend);
         for (burst, buffer) in bursts.iter_mut().zip(&buffers) {
-            let whole = buffer.slice(0, VnetHdr::LEN + LEN).unwrap();
+            let whole = buffer.slice(0, buffer.len()).unwrap();
             let pieces = Pieces::Only(whole);
             let chain = TakenChain { token: 0, len: whole.len() as u32, pieces };
             burst.add(chain, VnetHdr::LEN, 0).unwrap();
@@ -43,11 +45,12 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
         let out = [Outgoing::untagged(0)];
         let counters = receiver.port.counters();
         let place = |burst| {
-            let placed =
-                rx::place(&mut receiver.port.first_rx(), 0, &memory, burst, &out, counters);
-            placed.unwrap().rest.expect("something to copy")
+            let (mut queue, mut delivered) = (receiver.port.first_rx(), Delivered::default());
+            rx::place(&mut queue, 0, &memory, burst, &out, counters, &mut delivered).unwrap()
         };
-        let (first, second) = (place(&bursts[0]), place(&bursts[1]));
+        let [first, second, third] = bursts.each_ref().map(place);
+        let [first, second] = [first, second].map(|copies| copies.expect("something to copy"));
+        assert!(third.is_none(), "nothing to copy");
         second.copy();
         rx::finish(&mut receiver.port.first_rx(), 0, second, counters).unwrap();
         let nothing = receiver.rx.take();

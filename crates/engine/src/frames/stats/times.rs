@@ -51,7 +51,7 @@ impl Default for Times {
 
 impl Times {
     /// Records one time. The caller is the only one who does.
-    #[inline]
+    #[inline(always)]
     pub fn record(&self, ns: u64) {
         let add = |to: &AtomicU64, more: u64| {
             // The sum overflows after 584 years.
