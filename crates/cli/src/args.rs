@@ -3,13 +3,17 @@
 mod look;
 mod sandbox;
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
-use clap::{ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
 use weir_config::{
-    Config, FilterRule, PortName, SecurityGroup, Setting, SocketPath, TemplateName, ValueError,
+    Config, FilterRule, Key, PortName, SecurityGroup, Setting, SocketPath, TemplateName,
+    ValueError, VifChanges, VifConfig,
 };
 use weir_libvirt::args::LibvirtCommand;
 use weir_workbench::args::LabCommand;
@@ -277,13 +281,13 @@ TCP from other guests is then lost. Behind QEMU's `-device virtio-net-pci,...` w
 #[derive(Debug, Subcommand)]
 pub enum VifCommand {
     /// Add an interface
-    #[command(after_help = VIF_ADD_EXAMPLES)]
+    #[command(after_help = VIF_ADD_EXAMPLES, after_long_help = with_keys(VIF_ADD_EXAMPLES, &KEYS))]
     Add {
         /// Its name
         #[arg(value_parser = explained::<PortName>)]
         name: PortName,
         /// Settings, as in the [vif.NAME] table of the configuration
-        #[arg(value_name = "KEY=VALUE")]
+        #[arg(value_name = "KEY=VALUE", value_parser = SettingOf(&KEYS), hide_possible_values = true)]
         settings: Vec<Setting>,
         /// Begin with the keys of [template.NAME]; `none` takes one of them back to its default
         #[arg(long, value_name = "NAME", value_parser = explained::<TemplateName>)]
@@ -296,13 +300,14 @@ pub enum VifCommand {
         save: bool,
     },
     /// Change an interface while it is in use
-    #[command(after_help = VIF_SET_EXAMPLES)]
+    #[command(after_help = VIF_SET_EXAMPLES, after_long_help = with_keys(VIF_SET_EXAMPLES, &CHANGEABLE))]
     Set {
         /// Its name
         #[arg(value_parser = explained::<PortName>)]
         name: PortName,
         /// Settings to change; `none` takes one back to its default
         #[arg(value_name = "KEY=VALUE", required = true)]
+        #[arg(value_parser = SettingOf(&CHANGEABLE), hide_possible_values = true)]
         settings: Vec<Setting>,
         /// Write what runs into the configuration file then, as `weir save --yes`
         #[arg(long)]
@@ -356,13 +361,49 @@ Examples:
   weir vif set web0 vlan=none mac=52:54:00:12:34:56
   weir vif set web0 rate=1Gbit weight=4
   weir vif set web0 rx_rate=500Mbit rx_packets_per_second=100000
-  weir vif set web0 queues=4               takes effect when the VM connects again
+  weir vif set web0 queues=4               takes effect when the VM connects again";
 
-These can change: queues, rx_ring, tx_ring, latency_budget, moderation, rx_usecs, rx_frames, \
-container_bytes, mac, mac_check, isolated, groups, multicast_router, rss_rebalance, vlan, trunk, native, network, \
-mirror, tag_protocol, mtu, access_platform, memory_max, broadcasts_per_second, multicasts_per_second, unknown_per_second, \
-source_guard, addresses, router, weight, window, period, rate, burst, packets_per_second, \
-packet_burst, rx_rate, rx_burst, rx_packets_per_second, rx_packet_burst.";
+/// Keys of an interface, each as a setting begins (`mtu=`) and with its sentence.
+type SettingKeys = LazyLock<Vec<(String, &'static str)>>;
+
+/// The keys of `weir vif add`.
+static KEYS: SettingKeys = LazyLock::new(|| VifConfig::keys().map(setting_key).collect());
+
+/// The keys of `weir vif set`.
+static CHANGEABLE: SettingKeys = LazyLock::new(|| VifChanges::keys().map(setting_key).collect());
+
+fn setting_key(key: Key) -> (String, &'static str) {
+    (format!("{}=", key.name), key.says.trim_end_matches('.'))
+}
+
+/// A help, with the keys behind it.
+fn with_keys(help: &str, keys: &SettingKeys) -> String {
+    let line = |(key, says): &(String, _)| format!("\n  {:<22} {says}", key.trim_end_matches('='));
+    format!("{help}\n\nKeys:{}", keys.iter().map(line).collect::<String>())
+}
+
+/// Parses `KEY=VALUE`, and tells shells which keys there are. The switch judges key and value.
+#[derive(Clone)]
+struct SettingOf(&'static SettingKeys);
+
+impl TypedValueParser for SettingOf {
+    type Value = Setting;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<Setting, clap::Error> {
+        Setting::from_str.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(
+            self.0.iter().map(|(key, says)| PossibleValue::new(key.as_str()).help(*says)),
+        ))
+    }
+}
 
 /// `weir addresses`
 #[derive(Debug, Args)]
@@ -630,7 +671,9 @@ mod tests {
     #[test]
     fn no_line_of_a_help_is_wrapped_a_second_time() {
         fn look(command: &clap::Command) {
-            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let texts = [command.get_after_help(), command.get_after_long_help()];
+            let text =
+                texts.map(|text| text.map(ToString::to_string).unwrap_or_default()).join("\n\n");
             // A paragraph that is one line is wrapped once.
             let wrapped = text.split("\n\n").filter(|paragraph| paragraph.contains('\n'));
             let lines = wrapped.flat_map(str::lines);
@@ -643,21 +686,15 @@ mod tests {
 
     #[test]
     fn each_key_that_can_change_is_in_the_help_of_vif_set() {
-        let text = VIF_SET_EXAMPLES.split_once("These can change: ").unwrap().1;
-        let listed: Vec<_> = text.trim_end_matches('.').split(',').map(str::trim).collect();
-        let networks = weir_config::Networks::default();
-        let vif = weir_config::VifConfig::new("a".parse().unwrap(), "/a.sock".parse().unwrap());
-        let budget = weir_config::LatencyBudget::DEFAULT;
-        let shown = weir_config::reload::shown_vif(
-            &vif,
-            None,
-            &weir_config::Templates::default(),
-            &networks,
-            budget,
-        );
-        for key in shown.iter().map(|it| it.key.as_str()).filter(|key| *key != "filter") {
+        let command = Cli::command();
+        let vif = command.find_subcommand("vif").unwrap();
+        let set = vif.find_subcommand("set").unwrap().get_after_long_help().unwrap().to_string();
+        let listed = set.split_once("\n\nKeys:\n").unwrap().1.lines();
+        let listed: Vec<_> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+        let name: PortName = "a".parse().unwrap();
+        for key in VifConfig::keys().map(|key| key.name).filter(|key| *key != "filter") {
             let setting = format!("{key}=none").parse().unwrap();
-            let error = weir_config::VifChanges::from_settings(&vif.name, &[setting]).err();
+            let error = VifChanges::from_settings(&name, &[setting]).err();
             let error = error.map(|error| format!("{:?}", miette::Report::new(error)));
             let can = !error.as_ref().is_some_and(|error| error.contains("cannot change while"));
             assert_eq!(listed.contains(&key), can, "{key}: {error:?}");

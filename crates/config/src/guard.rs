@@ -25,9 +25,9 @@ keys! {
     pub struct Guarding {
         /// The mode of the guard: off, or the source of the guest's addresses.
         mode: GuardMode => Option<GuardMode> = GuardMode::Off, [named("source_guard"), of_each_xen(EACH_ITS_OWN)];
-        /// The configured addresses.
+        /// The addresses and prefixes that the guest may send from.
         addresses: Addresses => Change<Addresses> = Addresses::default(), [of_each_xen(EACH_ITS_OWN)];
-        /// True if the guest can send router advertisements and DHCP answers.
+        /// Whether the guest may send router advertisements and DHCP answers.
         router: bool => Option<bool> = false, [of_each_xen(EACH_ITS_OWN)];
     }
 

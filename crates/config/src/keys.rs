@@ -36,6 +36,8 @@ pub struct Key {
     pub of_copies: bool,
     /// The reason why a template cannot have it.
     pub template: Option<&'static str>,
+    /// Keys that give the same setting another kind of value, each with its sentence.
+    others: &'static [(&'static str, &'static str)],
 }
 
 /// A key with its value as text, as the file would say it; without a value where the file need not name the key.
@@ -57,6 +59,7 @@ impl Key {
             of_one_xen: true,
             of_copies: true,
             template: None,
+            others: &[],
         }
     }
 
@@ -88,6 +91,17 @@ impl Key {
     /// Each interface has it for itself.
     pub(crate) const fn not_of_templates(self, why: &'static str) -> Self {
         Self { template: Some(why), ..self }
+    }
+
+    /// Other keys are for the same setting.
+    pub(crate) const fn beside(self, others: &'static [(&'static str, &'static str)]) -> Self {
+        Self { others, ..self }
+    }
+
+    /// The key, and the others for the same setting.
+    pub(crate) fn with_others(self) -> impl Iterator<Item = Self> {
+        let other = move |&(name, says)| Self { name, says, ..self };
+        std::iter::once(self).chain(self.others.iter().map(other))
     }
 
     /// A mirror cannot have it.
@@ -190,6 +204,11 @@ pub(crate) trait Alters<T>: Sized {
 
     /// Changes it.
     fn apply(self, to: &mut T);
+
+    /// The keys that it reads. A table has its own.
+    fn keys(key: Key) -> Vec<Key> {
+        vec![key]
+    }
 }
 
 impl<T: FromToml> Alters<T> for Option<T> {
@@ -420,6 +439,15 @@ macro_rules! keys {
             fn apply(mut self, to: &mut $table) {
                 self.settle(to);
                 $($(<$change as $crate::keys::Alters<$type>>::apply(self.$field, &mut to.$field);)?)+
+            }
+
+            fn keys(_: $crate::keys::Key) -> Vec<$crate::keys::Key> {
+                let mut keys = Vec::new();
+                $($(
+                    let key = $crate::keys::keys!(@key $field $says $columns);
+                    keys.extend(<$change as $crate::keys::Alters<$type>>::keys(key));
+                )?)+
+                keys
             }
         }
     };

@@ -17,14 +17,14 @@ keys! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct Receiving {
-        /// The rate in bits/s.
+        /// The rate at which the guest may receive, in bits/s.
         rate: Option<BitRate> => Change<BitRate> = None, [named("rx_rate"), not_of_copies()];
-        /// The burst beyond the rate, in bytes.
+        /// The bytes that may come at once, beyond `rx_rate`.
         burst: Option<BurstSize> => Change<BurstSize> = None, [named("rx_burst"), not_of_copies()];
-        /// The rate in frames/s.
+        /// The rate at which the guest may receive, in frames/s.
         packets_per_second: Option<PacketRate> => Change<PacketRate> = None,
             [named("rx_packets_per_second"), not_of_copies()];
-        /// The burst beyond the rate, in frames.
+        /// The frames that may come at once, beyond `rx_packets_per_second`.
         packet_burst: Option<PacketBurst> => Change<PacketBurst> = None,
             [named("rx_packet_burst"), not_of_copies()];
     }
@@ -39,7 +39,7 @@ keys! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct Sharing {
-        /// Its part of a worker's time, in proportion to others'; 1 by default.
+        /// Its part of a worker's time, in proportion to others'.
         weight: Option<Weight> => Change<Weight> = None, [];
         /// The turns that may be late.
         window: Option<LateTurns> => Change<LateTurns> = None, [];
@@ -47,11 +47,11 @@ keys! {
         period: Option<Period> => Change<Period> = None, [];
         /// The rate at which the guest may send, in bits/s.
         rate: Option<BitRate> => Change<BitRate> = None, [];
-        /// The burst beyond the rate, in bytes.
+        /// The bytes that may be sent at once, beyond `rate`.
         burst: Option<BurstSize> => Change<BurstSize> = None, [];
         /// The rate at which the guest may send, in frames/s.
         packets_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
-        /// The burst beyond the rate, in frames.
+        /// The frames that may be sent at once, beyond `packets_per_second`.
         packet_burst: Option<PacketBurst> => Change<PacketBurst> = None, [];
         /// The rates at which the guest may receive.
         receive: Receiving => ReceivingChanges = Receiving::default(), [];

@@ -13,11 +13,11 @@ keys! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
     #[serde(default, deny_unknown_fields)]
     pub struct StormControl {
-        /// Broadcasts.
+        /// The broadcasts that are flooded in a second.
         broadcasts_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
-        /// Multicasts.
+        /// The multicasts that are flooded in a second.
         multicasts_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
-        /// Unicast frames to unknown stations.
+        /// The frames to unknown stations that are flooded in a second.
         unknown_per_second: Option<PacketRate> => Change<PacketRate> = None, [];
     }
 

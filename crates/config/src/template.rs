@@ -172,11 +172,8 @@ pub(super) fn under(base: &VifConfig, section: &mut Section<'_>) -> VifConfig {
     let mut vif = base.clone();
     let plain = VifConfig::template();
     for (key, _) in plain.rows() {
-        let words: &[&'static str] = match key.name {
-            "vlan" => &["vlan", "trunk", "network", "mirror"],
-            _ => &[key.name],
-        };
-        for word in words {
+        // Without its `native` a trunk is one still.
+        for word in key.with_others().map(|it| it.name).filter(|name| *name != "native") {
             if section.is_word(word, NONE) {
                 section.hide(word);
                 vif.change(&Key::TABLE, &|it| it.name == key.name, None, &plain);

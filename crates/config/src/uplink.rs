@@ -11,6 +11,7 @@ use super::values::{
     BondMode, BondUplinks, InterfaceName, LacpRate, Mtu, PortName, QueuePairs, SocketPath,
     TagProtocol, UplinkKind, VlanMode, Weight,
 };
+use super::vlan::IN_PLACE_OF_VLAN;
 
 /// Why keys of the device are fixed.
 const DEVICE_IS_OPEN: &str = "the device is open; needs a restart";
@@ -42,8 +43,8 @@ keys! {
         host_access: Option<bool> = None, [fixed(DEVICE_IS_OPEN)];
         /// Its queues.
         queues: QueuePairs = QueuePairs::default(), [fixed(DEVICE_IS_OPEN)];
-        /// VLANs of the port.
-        vlan: VlanMode = VlanMode::Unset, [];
+        /// The VLAN of an access port; another kind of port has a key in its place.
+        vlan: VlanMode = VlanMode::Unset, [beside(IN_PLACE_OF_VLAN)];
         /// What kind of tags are the port's own.
         #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
         tag_protocol: TagProtocol = TagProtocol::default(), [];

@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 use super::filter::FilterRule;
 use super::group::VifGroups;
 use super::guard::{GuardChanges, Guarding};
-use super::keys::{Change, keys};
+use super::keys::{Alters, Change, Key, keys};
 use super::moderation::Moderation;
 use super::sharing::{Sharing, SharingChanges};
 use super::storm::{StormChanges, StormControl};
@@ -15,6 +15,7 @@ use super::values::{
     RingSize, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName,
     VlanMode,
 };
+use super::vlan::IN_PLACE_OF_VLAN;
 
 /// Why keys of the socket are fixed.
 const SOCKET_EXISTS: &str =
@@ -47,65 +48,65 @@ keys! {
         ];
         /// Which side of the socket listens.
         mode: SocketRole = SocketRole::default(), [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
-        /// Permissions of the socket's file where weir makes it; without them only weir's own user may connect.
+        /// The permissions of the socket's file; by default for weir's own user only.
         socket_mode: Option<SocketMode> = None, [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
-        /// Most queue pairs the guest may use.
+        /// The most queue pairs that the guest may use.
         queues: QueuePairs => Option<QueuePairs> = QueuePairs::default(),
             [later("when its front end connects again")];
-        /// Entries of each ring on which the guest receives; without it as many as QEMU gives.
+        /// The entries of each ring on which the guest receives.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         rx_ring: Option<RingSize> => Change<RingSize> = None,
             [later(WITH_ARGUMENTS), not_of_xen(ONE_PAGE)];
-        /// Entries of each ring from which the guest sends; without it as many as QEMU gives.
+        /// The entries of each ring from which the guest sends.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tx_ring: Option<RingSize> => Change<RingSize> = None,
             [later(WITH_ARGUMENTS), not_of_xen(ONE_PAGE)];
-        /// The interface's own latency budget; without it the switch's holds.
+        /// The longest time that weir may hold a frame; by default the switch's.
         latency_budget: Option<LatencyBudget> => Change<LatencyBudget> = None, [];
-        /// When the guest is called.
+        /// The policy that decides when the guest is interrupted.
         moderation: Moderation => Option<Moderation> = Moderation::default(), [];
-        /// How long a call is held, by the policies with a fixed hold; without it as long as may be.
+        /// The time for which an interrupt is held, by policies with a fixed hold.
         rx_usecs: Option<RxUsecs> => Change<RxUsecs> = None, [];
-        /// With how many frames a call is held no longer.
+        /// The number of frames that ends a hold.
         rx_frames: Option<RxFrames> => Change<RxFrames> = None, [];
-        /// With how many bytes of frames a container is full, by the policies that aggregate.
+        /// The bytes of frames that fill a container, by policies that aggregate.
         #[serde(default)]
         container_bytes: Option<ContainerBytes> => Change<ContainerBytes> = None, [];
-        /// The socket on which weir meets the agent in the guest; interfaces of one virtual machine have the same.
+        /// The socket for the guest's agent; interfaces of one VM name the same.
         #[serde(default)]
         agent: Option<SocketPath> = None, [
             fixed(SOCKET_EXISTS),
             not_of_templates("each virtual machine has its own"),
             not_of_xen("name the channel of the guest's configuration: agent_channel = \"weir.agent\"")
         ];
-        /// The guest's MAC address, the only source address it may then send from.
+        /// The guest's MAC address, and then its only source address.
         mac: Option<MacAddress> => Change<MacAddress> = None, [
             not_of_templates(EACH_ITS_OWN),
             not_of_xen("the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']")
         ];
-        /// Who keeps it, where neither the file nor a person does (`libvirt:UUID`).
+        /// The program that keeps it, such as `libvirt:UUID`.
         #[serde(default)]
         by: Option<Owner> = None, [
             fixed("it belongs to whom it was added by"),
             not_of_templates("an owner adds each of its interfaces: `weir vif add NAME by=...`"),
             not_of_xen("the toolstack keeps a Xen guest's interfaces")
         ];
-        /// Whether source addresses are checked.
+        /// Whether the guest is held to one source MAC address.
         mac_check: bool => Option<bool> = true, [];
-        /// Whether it reaches no other isolated interface; without it, as its network says.
+        /// Whether it reaches no other isolated interface; by default its network's.
         #[serde(default)]
         isolated: Option<bool> => Change<bool> = None, [not_of_copies()];
-        /// Whether a multicast router may be in the guest, where its network has multicast snooping.
+        /// Whether a multicast router may be in the guest.
         #[serde(default)]
         multicast_router: bool => Option<bool> = false, [];
-        /// Whether entries of the indirection table move between receive queues by load.
+        /// Whether flows move from busy receive queues to idle ones.
         rss_rebalance: bool => Option<bool> = true, [];
-        /// VLANs of the port.
-        vlan: VlanMode => Option<VlanMode> = VlanMode::Unset, [];
-        /// What kind of tags are the port's own.
+        /// The VLAN of an access port; another kind of port has a key in its place.
+        vlan: VlanMode => Option<VlanMode> = VlanMode::Unset, [beside(IN_PLACE_OF_VLAN)];
+        /// The kind of tags that are the port's own.
         #[serde(default, skip_serializing_if = "TagProtocol::is_default")]
         tag_protocol: TagProtocol => Option<TagProtocol> = TagProtocol::default(), [];
-        /// The configured MTU, which the guest is then told (`VIRTIO_NET_F_MTU`); [`VifConfig::mtu`] is the one in use.
+        /// The MTU, which the guest is told; longer frames are dropped.
         mtu: Option<Mtu> => Change<Mtu> = None, [
             later("the guest is told when its VM starts with new arguments"),
             not_of_copies(),
@@ -115,20 +116,20 @@ keys! {
         #[serde(default)]
         access_platform: bool => Option<bool> = false,
             [later("when its VM starts anew"), not_of_xen("it is a feature of virtio")];
-        /// Bytes of memory that its front end may share.
+        /// The memory that its front end may share.
         #[serde(default = "memory_max_default")]
         memory_max: MemoryMax => Option<MemoryMax> = MemoryMax::DEFAULT, [
             later("when its front end shares memory again"),
             not_of_xen("a Xen guest grants its pages one by one")
         ];
-        /// Which frames it may send and receive.
+        /// The filters of the frames that it sends and receives.
         #[serde(
             default,
             skip_serializing_if = "Vec::is_empty",
             deserialize_with = "super::filter::rules_of_a_port"
         )]
         filter: Vec<FilterRule> = Vec::new(), [not_of_copies()];
-        /// Which connections it may have, by the rules of these groups.
+        /// The security groups, whose rules say which connections it may have.
         #[serde(default, skip_serializing_if = "VifGroups::is_empty")]
         groups: VifGroups => Change<VifGroups> = VifGroups::default(), [not_of_copies()];
         /// How much of what it sends may be flooded.
@@ -152,6 +153,11 @@ fn memory_max_default() -> MemoryMax {
 }
 
 impl VifConfig {
+    /// Each key of an interface.
+    pub fn keys() -> impl Iterator<Item = Key> {
+        Self::template().rows().into_iter().flat_map(|(key, _)| key.with_others())
+    }
+
     /// An interface that is to get a name and a socket yet.
     pub(super) fn template() -> Self {
         Self::defaults("new".parse().expect("a constant that is a valid name"))
@@ -188,6 +194,11 @@ impl VifConfig {
 }
 
 impl VifChanges {
+    /// Each key that `weir vif set` changes.
+    pub fn keys() -> impl Iterator<Item = Key> {
+        <Self as Alters<VifConfig>>::keys(Key::TABLE).into_iter().flat_map(Key::with_others)
+    }
+
     /// Settings of a replaced policy that the new one ignores go back to their defaults.
     fn settle(&mut self, vif: &mut VifConfig) {
         if let Some(moderation) = self.moderation {

@@ -6,6 +6,19 @@ use super::section::Section;
 use super::values::{MirroredPorts, NetworkName, TrunkVids, Vid, VlanMode};
 use super::vif::VifConfig;
 
+/// The keys that a port has in place of `vlan`, each with its sentence.
+pub(super) const IN_PLACE_OF_VLAN: &[(&str, &str)] = &[
+    ("trunk", "The VLANs of a trunk, or `all`."),
+    ("native", "The VLAN of a trunk's untagged frames."),
+    ("network", "The network that it is in, in place of a VLAN."),
+    ("mirror", "The ports whose frames it gets copies of, and nothing else."),
+];
+
+/// The names of all keys that say the mode.
+pub(super) fn vlan_keys() -> impl Iterator<Item = &'static str> {
+    std::iter::once("vlan").chain(IN_PLACE_OF_VLAN.iter().map(|(name, _)| *name))
+}
+
 impl Value for VlanMode {
     fn read(&mut self, _: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) {
         let said = vlan(section, problems);

@@ -61,9 +61,15 @@ fn write_all(directory: &Path) -> io::Result<()> {
             let path = generate_to(shell, &mut command.clone(), &name, subdirectory(own)?)?;
             let text = without_hidden(&command, fs::read_to_string(&path)?);
             fs::remove_file(&path)?;
-            // bash-completion looks for a file with the name of the command.
-            let named = if shell == Shell::Bash { path.with_file_name(&name) } else { path };
-            fs::write(named, text)?;
+            let (path, text) = match shell {
+                // bash-completion looks for a file with the name of the command.
+                Shell::Bash => {
+                    (path.with_file_name(&name), text.replace(BASH_WORDS, BASH_SETTINGS))
+                }
+                Shell::Zsh => (path, zsh_settings(&text)),
+                _ => (path, text + &fish_words(&command)),
+            };
+            fs::write(path, text)?;
         }
         // The shells complete `weir help`; a page for each of its commands would say nothing.
         let mut command = command.disable_help_subcommand(true);
@@ -92,6 +98,61 @@ fn without_hidden(command: &Command, mut text: String) -> String {
     command.get_subcommands().fold(text, |text, sub| without_hidden(sub, text))
 }
 
+/// The last line of each command in bash's file: words become what is offered.
+const BASH_WORDS: &str =
+    "            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )\n            return 0\n";
+
+/// The same line, with no space behind `KEY=`, where the value comes. No word is offered as a value.
+const BASH_SETTINGS: &str = "            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )
+            if [[ ${COMP_WORDS[COMP_CWORD]} == '=' || ${prev} == '=' ]]; then
+                COMPREPLY=()
+            elif [[ ${COMPREPLY[0]} == *= ]]; then
+                compopt -o nospace
+            fi
+            return 0\n";
+
+/// Zsh's file, with no space behind `KEY=`.
+fn zsh_settings(text: &str) -> String {
+    let mut is_setting = false;
+    let line = |line: &str| {
+        let begins = line.starts_with('\'') && line.contains("=\\:\"");
+        is_setting |= begins;
+        let line = match begins {
+            true => line.replacen(":((", ":{local -a keys; keys=(", 1),
+            false => line.into(),
+        };
+        let ends = is_setting && line.contains("))' \\");
+        is_setting &= !ends;
+        let end = ");_describe -t settings setting keys -S \"\"}' \\";
+        let line = if ends { line.replacen("))' \\", end, 1) } else { line };
+        line + "\n"
+    };
+    text.lines().map(line).collect()
+}
+
+/// Lines of fish's file for the words that arguments without a name may be; clap_complete leaves them out.
+fn fish_words(command: &Command) -> String {
+    let name = command.get_name();
+    let function = name.replace('-', "_");
+    let mut lines = String::new();
+    for sub in command.get_subcommands() {
+        let using = format!("__fish_{function}_using_subcommand {}", sub.get_name());
+        let subs = sub.get_subcommands();
+        let of_subs = subs
+            .map(|it| (it, format!("{using}; and __fish_seen_subcommand_from {}", it.get_name())));
+        for (command, using) in of_subs.chain([(sub, using.clone())]) {
+            let words = command.get_positionals().flat_map(|it| it.get_possible_values());
+            for word in words.filter(|it| !it.is_hide_set()) {
+                let says = word.get_help().map(ToString::to_string).unwrap_or_default();
+                let says = says.replace('\\', "\\\\").replace('\'', "\\'");
+                let offer = format!("-f -a \"{}\" -d '{says}'", word.get_name());
+                lines.push_str(&format!("complete -c {name} -n \"{using}\" {offer}\n"));
+            }
+        }
+    }
+    lines
+}
+
 /// The page of `command` and those of its commands, each with the program's name before it: `weir-vif-add.1`.
 fn write_pages(command: Command, section: &str, directory: &Path) -> io::Result<()> {
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
@@ -102,6 +163,10 @@ fn write_pages(command: Command, section: &str, directory: &Path) -> io::Result<
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use weir_config::{Key, VifChanges, VifConfig};
+
     use super::*;
 
     /// Each command with its page's name, and its options that a reader may know.
@@ -152,6 +217,80 @@ mod tests {
             }
         }
         assert!(options_seen > 100, "{options_seen}");
+    }
+
+    /// The words, each at the beginning of a line of `text`.
+    fn first_words(text: &str) -> BTreeSet<String> {
+        text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+    }
+
+    /// Words before `=` and `end` in `text`.
+    fn settings(text: &str, end: &str) -> BTreeSet<String> {
+        let before = text.split(&format!("={end}")).collect::<Vec<_>>();
+        let word = |text: &str| {
+            let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            text.rsplit(|c| !is_of_word(c)).next().unwrap_or_default().to_owned()
+        };
+        before[..before.len() - 1].iter().map(|text| word(text)).collect()
+    }
+
+    #[test]
+    fn the_keys_of_the_table_are_those_of_the_help_each_completion_the_pages_and_the_guide() {
+        let directory = tempfile::tempdir().unwrap();
+        write_all(directory.path()).unwrap();
+        let read = |file: &str| fs::read_to_string(directory.path().join(file)).unwrap();
+        let (zsh, fish) = (read("zsh/_weir"), read("fish/weir.fish"));
+        let names = |keys: &mut dyn Iterator<Item = Key>| -> BTreeSet<String> {
+            keys.map(|key| key.name.to_owned()).collect()
+        };
+        let of_add = names(&mut VifConfig::keys());
+        let of_set = names(&mut VifChanges::keys());
+        assert!(of_add.is_superset(&of_set) && of_set.contains("native"), "{of_set:?}");
+        let mut zsh_lists = zsh.split("setting keys -S").filter(|list| list.contains("keys=("));
+        for (name, keys) in [("add", of_add.clone()), ("set", of_set)] {
+            let mut command = Cli::command();
+            let vif = command.find_subcommand_mut("vif").unwrap();
+            let help = vif.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            let (_, listed) = help.split_once("\nKeys:\n").unwrap();
+            assert_eq!(first_words(listed), keys, "help of {name}");
+
+            let page = read(&format!("man/weir-vif-{name}.1"));
+            let (_, listed) = page.split_once("\nKeys:\n").unwrap();
+            let listed = listed.split("\n.SH").next().unwrap();
+            let words = first_words(&listed.replace("\n.br", ""));
+            assert_eq!(words, keys, "page of {name}");
+
+            let offered = |words: &str, prev: &str| {
+                let complete = format!(
+                    "source \"$1\"; COMP_WORDS=(weir vif {name} web0 {words}); \
+                     COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _weir weir '' {prev}; \
+                     printf '%s\\n' \"${{COMPREPLY[@]}}\""
+                );
+                let mut shell = std::process::Command::new("bash");
+                shell.args(["-c", &complete, "bash"]).arg(directory.path().join("bash/weir"));
+                String::from_utf8(shell.output().unwrap().stdout).unwrap()
+            };
+            assert_eq!(settings(&offered("''", "web0"), "\n"), keys, "bash for {name}");
+            assert_eq!([offered("mtu =", "mtu"), offered("mtu = ''", "=")], ["\n"; 2]);
+
+            let list = zsh_lists.next().unwrap();
+            let (_, list) = list.split_once("keys=(").unwrap();
+            assert_eq!(settings(list, "\\:\""), keys, "zsh for {name}");
+
+            let of_command = format!("vif; and __fish_seen_subcommand_from {name}\" -f -a");
+            let lines = fish.lines().filter(|line| line.contains(&of_command));
+            let lines: String = lines.map(|line| format!("{line}\n")).collect();
+            assert_eq!(settings(&lines, "\" -d"), keys, "fish for {name}");
+            assert!(lines.contains("-a \"mtu=\" -d 'The MTU, which the guest is told"), "{lines}");
+        }
+        let guide = include_str!("../../../docs/guide/configuration.md");
+        let (_, section) = guide.split_once("\n## `[vif.NAME]`\n").unwrap();
+        let rows = section.split("\n## ").next().unwrap().lines();
+        let rows = rows.filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+        let of_guide: BTreeSet<_> =
+            rows.flat_map(|names| names.split(',')).map(|it| it.replace(['`', ' '], "")).collect();
+        // A program says whose an interface is, and no reader.
+        assert_eq!(of_guide, &of_add - &BTreeSet::from(["by".to_owned()]));
     }
 
     #[test]

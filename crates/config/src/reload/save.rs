@@ -10,6 +10,7 @@ use super::Running;
 use crate::Setting;
 use crate::keys::{Key, NONE, Rows};
 use crate::settings::from_text;
+use crate::vlan::vlan_keys;
 
 impl VifConfig {
     /// The interface with `settings` in place of its own. Other keys stay as they are, except for those that belong to
@@ -30,8 +31,8 @@ impl VifConfig {
         let mut document = DocumentMut::new();
         let table = table(&mut document, "vif", Some(self.name.as_str()));
         Port::vif(&vif).save(table, &nothing, &nothing);
-        if settings.iter().any(|it| VLANS.contains(&it.key())) {
-            VLANS.iter().for_each(|key| drop(table.remove(key)));
+        if settings.iter().any(|it| vlan_keys().any(|key| key == it.key())) {
+            vlan_keys().for_each(|key| drop(table.remove(key)));
         }
         for setting in settings {
             // Here each key of the template is one of the interface.
@@ -49,9 +50,6 @@ impl VifConfig {
         from_text(&document.to_string(), &self.socket)
     }
 }
-
-/// The keys for a port's VLAN mode.
-const VLANS: [&str; 5] = ["vlan", "trunk", "native", "network", "mirror"];
 
 /// A port, as a table of the file.
 struct Port<'a> {
@@ -75,7 +73,7 @@ impl<'a> Port<'a> {
             !matches!(key.name, "vlan" | "filter")
         });
         if self.vlan != before.vlan {
-            VLANS.iter().for_each(|key| drop(table.remove(key)));
+            vlan_keys().for_each(|key| drop(table.remove(key)));
             for (key, value) in vlans(self.vlan).into_iter().filter(|_| self.vlan != base.vlan) {
                 table.insert(key, Item::Value(value));
             }
