@@ -205,14 +205,16 @@ impl Engine {
         let Some(now) = settings.get_mut(&id) else { return };
         let before = now.clone();
         change(now);
-        self.shared.change_all(|ports| {
-            if let Some(Some(slot)) = ports.get_mut(id.index()) {
-                now.apply(&before, slot);
-            }
-            if now.has_left_a_group(&before) {
-                regroup(ports);
-            }
-        });
+        if !now.leaves_the_table(&before) {
+            self.shared.change_all(|ports| {
+                if let Some(Some(slot)) = ports.get_mut(id.index()) {
+                    now.apply(&before, slot);
+                }
+                if now.has_left_a_group(&before) {
+                    regroup(ports);
+                }
+            });
+        }
         if (now.share, now.send_limit) != (before.share, before.send_limit) {
             self.shared.shares.set(id, now.share, now.send_limit);
             // A worker that sleeps until a port may send again can now be due earlier.
@@ -243,9 +245,9 @@ impl Engine {
             .change(id, |slot| slot.in_bond.get_or_insert_default().inbox.clone_from(&inbox));
     }
 
-    /// A port's share of each worker.
+    /// A port's share of each worker, as its settings say.
     pub fn share(&self, id: PortId) -> Share {
-        self.shared.shares.of(id)
+        lock(&self.shared.settings).get(&id).map_or_else(Share::default, |settings| settings.share)
     }
 
     /// The rule by which workers give turns.

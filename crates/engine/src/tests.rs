@@ -356,8 +356,12 @@ fn a_port_begins_with_its_settings_and_wakes_no_worker() {
     let make = |id, _| Arc::new(FakePort::new(id));
     let (set, port) = engine.add_port_with(config(), settings, make).unwrap();
     let (plain, _) = engine.add_port(config(), make).unwrap();
-    assert_eq!([set, plain].map(|id| engine.share(id)), [share, Share::default()]);
-    assert_eq!(engine.shared.shares.version(), 1, "the default is no change");
+    let mut shares = Vec::new();
+    assert_eq!(engine.shared.shares.copy_to(&mut shares), 1, "the default is no change");
+    assert_eq!(
+        [set, plain].map(|id| shares.get(id.index()).map(|it| it.share)),
+        [Some(share), None]
+    );
     let ports = engine.ports();
     let slots = [set, plain].map(|id| ports[id.index()].as_ref().unwrap());
     assert_eq!(slots.map(|slot| slot.police.is_some()), [true, false]);
@@ -367,6 +371,20 @@ fn a_port_begins_with_its_settings_and_wakes_no_worker() {
     [set, plain].iter().for_each(|id| engine.fabric().set_active(*id, true).unwrap());
     send(&engine, &port, [frame(1, 2, 0)]);
     eventually("it is dropped", || slots[0].counters.drops().count() == 1);
+}
+
+#[test]
+fn a_change_of_share_or_rate_leaves_the_table_of_ports_and_any_other_replaces_it() {
+    let engine = Engine::start(1).unwrap();
+    let port = add(&engine, |_| ());
+    let before = engine.ports();
+    engine.change_settings(port.id, |settings| {
+        settings.share.weight = 7;
+        settings.send_limit.packets = Some(Rate { per_s: 10, burst: 10 });
+    });
+    assert!(Arc::ptr_eq(&before, &engine.ports()));
+    engine.change_settings(port.id, |settings| settings.mtu = Some(100));
+    assert!(!Arc::ptr_eq(&before, &engine.ports()));
 }
 
 fn frame(from: u8, to: u8, number: u8) -> Vec<u8> {

@@ -64,11 +64,39 @@ impl PortSettings {
         slot.settle();
     }
 
+    /// True if the table of ports stays as it was with `before`. Workers have the share and the limit on what the port
+    /// sends from elsewhere.
+    pub(crate) fn leaves_the_table(&self, before: &Self) -> bool {
+        let Self {
+            rules,
+            groups,
+            share: _,
+            send_limit: _,
+            receive_limit,
+            storm_limit,
+            mtu,
+            guard,
+            gives_leases,
+        } = before;
+        is_same(&self.rules.tx, &rules.tx)
+            && is_same(&self.rules.rx, &rules.rx)
+            && is_same(&self.guard, guard)
+            && self.groups == *groups
+            && self.receive_limit == *receive_limit
+            && self.storm_limit == *storm_limit
+            && (self.mtu, self.gives_leases) == (*mtu, *gives_leases)
+    }
+
     /// True if the port has left a group since `before`. A rule of another port may allow a connection for this group.
     pub(crate) fn has_left_a_group(&self, before: &Self) -> bool {
         let now = names(self.groups.as_ref());
         names(before.groups.as_ref()).iter().any(|name| !now.contains(name))
     }
+}
+
+/// True for one and the same value, or none on both sides.
+fn is_same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
+    a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
 }
 
 fn names(policy: Option<&Policy>) -> &[GroupId] {

@@ -166,11 +166,6 @@ impl Shares {
         self.version.fetch_add(1, Ordering::Release);
     }
 
-    /// A port's share.
-    pub(crate) fn of(&self, port: PortId) -> Share {
-        self.lock().get(port.index()).map_or_else(Share::default, |entitled| entitled.share)
-    }
-
     fn lock(&self) -> MutexGuard<'_, Vec<Entitled>> {
         self.ports.lock().unwrap_or_else(|e| e.into_inner())
     }
