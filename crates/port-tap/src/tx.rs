@@ -100,12 +100,8 @@ impl DeviceFrames for DeviceQueue<'_> {
 
     const PARKED_MAX: usize = TAP_PARKED_MAX;
 
-    fn service(&self) -> &Service {
-        self.service
-    }
-
-    fn index(&self) -> usize {
-        self.index
+    fn queue(&self) -> (&Service, usize) {
+        (self.service, self.index)
     }
 
     /// Reads at most [`TAP_BURST_MAX`] frames.

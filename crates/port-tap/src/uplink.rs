@@ -106,11 +106,8 @@ pub trait DeviceFrames {
     /// Most frames that wait for receivers.
     const PARKED_MAX: usize;
 
-    /// The port's state.
-    fn service(&self) -> &Service;
-
-    /// The number of the queue.
-    fn index(&self) -> usize;
+    /// The port's state, and the number of the queue.
+    fn queue(&self) -> (&Service, usize);
 
     /// Takes new frames, and adds each to the burst or counts why not. Returns their number.
     fn read<'m>(&'m self, places: &mut Self::Places, now_ns: u64, burst: &mut Burst<'m>) -> usize;
@@ -144,15 +141,15 @@ impl<Q: DeviceFrames> Source for FromDevice<Q> {
     const FROM_DEVICE: bool = Q::FROM_DEVICE;
 
     fn index(&self) -> usize {
-        self.0.index()
+        self.0.queue().1
     }
 
     fn counters(&self) -> &PortCounters {
-        self.0.service().counters()
+        self.0.queue().0.counters()
     }
 
     fn has_failed(&self) -> bool {
-        self.0.service().has_failed()
+        self.0.queue().0.has_failed()
     }
 
     fn parked_max(&self, _: &Self::Ring) -> usize {

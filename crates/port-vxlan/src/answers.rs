@@ -80,12 +80,8 @@ impl DeviceFrames for AnswerQueue<'_> {
     const FROM_DEVICE: bool = false;
     const PARKED_MAX: usize = 0;
 
-    fn service(&self) -> &Service {
-        self.service
-    }
-
-    fn index(&self) -> usize {
-        self.index
+    fn queue(&self) -> (&Service, usize) {
+        (self.service, self.index)
     }
 
     fn read<'m>(&'m self, (): &mut (), now_ns: u64, burst: &mut Burst<'m>) -> usize {

@@ -315,12 +315,8 @@ impl DeviceFrames for SocketQueue<'_> {
 
     const PARKED_MAX: usize = OVERLAY_PARKED_MAX;
 
-    fn service(&self) -> &Service {
-        self.service
-    }
-
-    fn index(&self) -> usize {
-        self.index
+    fn queue(&self) -> (&Service, usize) {
+        (self.service, self.index)
     }
 
     fn read<'m>(&'m self, slots: &mut Slots, now_ns: u64, burst: &mut Burst<'m>) -> usize {

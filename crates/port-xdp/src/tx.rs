@@ -160,12 +160,8 @@ impl DeviceFrames for SocketQueue<'_> {
     const PEEK: bool = true;
     const PARKED_MAX: usize = XDP_PARKED_MAX;
 
-    fn service(&self) -> &Service {
-        self.service
-    }
-
-    fn index(&self) -> usize {
-        self.index
+    fn queue(&self) -> (&Service, usize) {
+        (self.service, self.index)
     }
 
     fn read<'m>(&'m self, chunks: &mut Chunks, now_ns: u64, burst: &mut Burst<'m>) -> usize {
