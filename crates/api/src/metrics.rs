@@ -389,6 +389,39 @@ mod tests {
         assert!(known.len() > 20, "{known:?}");
     }
 
+    /// Sets each whole number of `value` to 7.
+    fn sevens(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(number) if number.is_u64() => *value = 7.into(),
+            serde_json::Value::Array(list) => list.iter_mut().for_each(sevens),
+            serde_json::Value::Object(map) => map.values_mut().for_each(sevens),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_is_a_counter_here_is_zero_in_a_difference_of_equal_readings() {
+        let mut value = serde_json::to_value(switch()).unwrap();
+        sevens(&mut value);
+        let stats: SwitchStats = serde_json::from_value(value).unwrap();
+        let [all, none] = [stats.clone(), stats.clone().since(&stats).unwrap()].map(|it| {
+            let text = metrics(&it);
+            let mut counts = Vec::new();
+            for line in text.lines().filter(|line| !line.starts_with("# HELP")) {
+                if let Some(typed) = line.strip_prefix("# TYPE ") {
+                    let is_counter = !typed.ends_with(" gauge");
+                    counts.push((is_counter && !typed.contains("panics"), Vec::new()));
+                } else if let Some((true, lines)) = counts.last_mut() {
+                    lines.push(line.to_owned());
+                }
+            }
+            counts.into_iter().flat_map(|(_, lines)| lines).collect::<Vec<_>>()
+        });
+        let counted = |lines: &[String]| lines.iter().filter(|it| !it.ends_with(" 0")).count();
+        assert!(counted(&all) > 40, "{all:?}");
+        assert_eq!(counted(&none), 0, "{none:?}");
+    }
+
     /// The text of a file of the repository.
     fn document(path: &str) -> String {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

@@ -506,6 +506,7 @@ pub struct StatusArgs {
 
 /// `weir stats`
 #[derive(Debug, Args)]
+#[command(after_help = STATS_NOTES)]
 pub struct StatsArgs {
     /// Interfaces and uplinks; without one all of them, and the workers
     #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
@@ -517,6 +518,12 @@ pub struct StatsArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     #[arg(action = ArgAction::Set, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub watch: Option<u32>,
+    /// Count from zero, from now on
+    #[arg(long, requires = "watch")]
+    pub reset: bool,
+    /// Show what has been counted since `weir stats --json` wrote this file; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "reset")]
+    pub since: Option<PathBuf>,
     /// Turn the measurement of each datapath stage on or off, then show the counters
     ///
     /// While it is on, each burst of packets reads the CPU's cycle counter several times.
@@ -524,6 +531,15 @@ pub struct StatsArgs {
     #[arg(value_parser = clap::builder::BoolishValueParser::new())]
     pub stages: Option<bool>,
 }
+
+const STATS_NOTES: &str = "\
+Examples:
+  weir stats --watch --reset               from zero, until Ctrl-C
+  weir stats --json > before.json
+  weir stats --since before.json web0      what web0 has counted since then
+
+--reset and --since subtract an earlier reading. weir's counters only grow: metrics and other \
+readers go on as before.";
 
 /// `weir explain`
 #[derive(Debug, Args)]

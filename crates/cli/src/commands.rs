@@ -1,7 +1,8 @@
 //! The commands that need no switch in this process.
 
 use std::collections::BTreeSet;
-use std::io::{self, IsTerminal, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
@@ -17,10 +18,11 @@ use weir_config::{
     mirror_note,
 };
 use weir_libvirt::LibvirtError;
+use weir_limits::CONTROL_RESPONSE_BYTES_MAX;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
 use weir_switch::descriptors::Carried;
 use weir_switch::host::Lack;
-use weir_switch::stats::{MemberStats, MulticastStats};
+use weir_switch::stats::{MemberStats, MulticastStats, SwitchStats};
 use weir_switch::{memory, sandbox};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
@@ -529,9 +531,16 @@ pub fn stats(
         Client::connect(defaults.control.as_path())?.set_stages(on)?;
     }
     let width = if clear { terminal_width() } else { None };
+    let mut earlier = args.since.as_deref().map(stats_of).transpose()?;
     loop {
         // Each round uses a new connection, because weir would close an idle one.
         let mut stats = Client::connect(defaults.control.as_path())?.stats()?;
+        if args.reset && earlier.is_none() {
+            earlier = Some(stats.clone());
+        }
+        if let Some(earlier) = &earlier {
+            stats = stats.since(earlier)?;
+        }
         status::only(&mut stats, &args.names)?;
         if clear && !args.json && args.watch.is_some() {
             write!(out, "{CLEAR_SCREEN}")?;
@@ -551,6 +560,19 @@ pub fn stats(
             None => return Ok(()),
         }
     }
+}
+
+/// The counters that `weir stats --json` wrote; of `-`, standard input.
+fn stats_of(path: &Path) -> Result<SwitchStats, CommandError> {
+    let file = || match path.to_str() {
+        Some("-") => Ok(Box::new(io::stdin()) as Box<dyn Read>),
+        _ => File::open(path).map(|file| Box::new(file) as Box<dyn Read>),
+    };
+    let mut text = Vec::new();
+    let read =
+        file().and_then(|it| it.take(CONTROL_RESPONSE_BYTES_MAX as u64).read_to_end(&mut text));
+    let stats = read.and_then(|_| serde_json::from_slice(&text).map_err(io::Error::from));
+    stats.map_err(|error| CommandError::NotStats { path: path.into(), why: error.to_string() })
 }
 
 /// The time for which `weir explain` counts.

@@ -44,8 +44,14 @@ pub struct SwitchStats {
     /// The host's name.
     #[serde(default)]
     pub host: String,
+    /// The time at which the switch started, in milliseconds of Unix time; counters of another start are others.
+    #[serde(default)]
+    pub started_unix_ms: u64,
     /// Seconds since the switch started.
     pub uptime_s: f64,
+    /// Seconds for which the counters have been counted, of a [difference](Self::since).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_s: Option<f64>,
     /// The state of the keeper, which holds sockets and sessions across a restart of weir.
     #[serde(default)]
     pub keeper: KeeperState,
@@ -470,7 +476,99 @@ impl From<TimesSummary> for Times {
     }
 }
 
+impl Times {
+    /// The distribution since `before`. A percentile or maximum is then the bound that it is within.
+    fn since(&mut self, before: &Self) {
+        if self.count < before.count {
+            return;
+        }
+        self.count -= before.count;
+        less(&mut self.sum, before.sum);
+        for (now, before) in self.at_most.iter_mut().zip(before.at_most) {
+            less(now, before);
+        }
+        let Self { count, max, at_most, .. } = *self;
+        let bound = |percent: u128| {
+            let is_enough = |it: &u64| u128::from(*it) * 100 >= u128::from(count) * percent;
+            let within = at_most.iter().position(is_enough).filter(|_| count > 0);
+            let none = if count > 0 { max } else { 0 };
+            within.map_or(none, |place| TIME_BOUNDS_NS[place].min(max))
+        };
+        (self.p50, self.p99) = (bound(50), bound(99));
+        self.max = if max > before.max { max } else { bound(100) };
+    }
+}
+
+impl QueueStats {
+    fn since(&mut self, before: &Self) {
+        let Self { frames, bytes, calls, calls_suppressed, kicks } = self;
+        less(frames, before.frames);
+        less(bytes, before.bytes);
+        less(calls, before.calls);
+        less(calls_suppressed, before.calls_suppressed);
+        less(kicks, before.kicks);
+    }
+}
+
+/// Subtracts what was counted before. A counter that has become less began anew.
+fn less(now: &mut u64, before: u64) {
+    *now = now.checked_sub(before).unwrap_or(*now);
+}
+
+fn less_of_each(now: &mut BTreeMap<String, u64>, before: &BTreeMap<String, u64>) {
+    for (name, count) in now {
+        less(count, before.get(name).copied().unwrap_or(0));
+    }
+}
+
+/// The earlier counters are those of another start of weir.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the earlier counters are of a weir that has ended")]
+pub struct OtherStart;
+
 impl SwitchStats {
+    /// What has been counted since `earlier`. States and levels stay those of now, and so do threads that panicked.
+    ///
+    /// # Errors
+    /// [`OtherStart`]
+    pub fn since(mut self, earlier: &Self) -> Result<Self, OtherStart> {
+        let over_s = self.uptime_s - earlier.uptime_s;
+        if earlier.started_unix_ms != self.started_unix_ms || over_s < 0.0 {
+            return Err(OtherStart);
+        }
+        self.over_s = Some(over_s);
+        less(&mut self.queues_moved, earlier.queues_moved);
+        let (PlacementStats { moves, vcpu_moves, refused }, before) =
+            (&mut self.placement, &earlier.placement);
+        less(moves, before.moves);
+        less(vcpu_moves, before.vcpu_moves);
+        less(refused, before.refused);
+        less(&mut self.loops.suspected, earlier.loops.suspected);
+        less(&mut self.loops.found, earlier.loops.found);
+        for now in &mut self.workers {
+            let Some(before) = earlier.workers.iter().find(|it| it.id == now.id) else { continue };
+            less(&mut now.wakeups, before.wakeups);
+            less_of_each(&mut now.wakeups_for, &before.wakeups_for);
+            less(&mut now.bursts, before.bursts);
+            less(&mut now.cpu_ns, before.cpu_ns);
+            less(&mut now.late_timers, before.late_timers);
+        }
+        for now in &mut self.stages {
+            let before = earlier.stages.iter().find(|it| it.worker == now.worker);
+            let Some(before) = before else { continue };
+            less(&mut now.bursts, before.bursts);
+            less(&mut now.frames, before.frames);
+            less_of_each(&mut now.cost, &before.cost);
+        }
+        let before: BTreeMap<_, _> = earlier.ports.iter().map(|it| (&it.name, it)).collect();
+        for now in &mut self.ports {
+            if let Some(before) = before.get(&now.name).filter(|it| it.kind == now.kind) {
+                now.since(before);
+            }
+        }
+        Ok(self)
+    }
+
     /// The ports that use most of a limit of the whole switch, the greatest first. A tenant can have several.
     pub fn greatest(&self, limit: &str) -> Vec<(&PortName, u64)> {
         let used = |port: &PortStats| port.limits.get(limit).map_or(0, |limit| limit.used);
@@ -527,6 +625,49 @@ impl PortStats {
             guard: None,
             bond: None,
             limits: Limits::new(),
+        }
+    }
+
+    fn since(&mut self, before: &Self) {
+        for (now, before) in self.queues.iter_mut().zip(&before.queues) {
+            now.rx.since(&before.rx);
+            now.tx.since(&before.tx);
+        }
+        self.rx.since(&before.rx);
+        self.tx.since(&before.tx);
+        for (now, before) in [
+            (&mut self.parked, before.parked),
+            (&mut self.gro, before.gro),
+            (&mut self.rss_moved, before.rss_moved),
+            (&mut self.worker_ns, before.worker_ns),
+            (&mut self.dear_calls, before.dear_calls),
+            (&mut self.dear_call_ns, before.dear_call_ns),
+            (&mut self.rate_waits, before.rate_waits),
+            (&mut self.kick_pauses, before.kick_pauses),
+            (&mut self.window_violations, before.window_violations),
+            (&mut self.sessions.opened, before.sessions.opened),
+            (&mut self.sessions.closed, before.sessions.closed),
+            (&mut self.sessions.failed, before.sessions.failed),
+            (&mut self.sessions.turned_away, before.sessions.turned_away),
+            (&mut self.sessions.throttled, before.sessions.throttled),
+            (&mut self.sessions.log_lines_unsaid, before.sessions.log_lines_unsaid),
+        ] {
+            less(now, before);
+        }
+        less_of_each(&mut self.drops, &before.drops);
+        less_of_each(&mut self.answers, &before.answers);
+        less_of_each(&mut self.budget_breaches, &before.budget_breaches);
+        self.hold_ns.since(&before.hold_ns);
+        self.latency_ns.since(&before.latency_ns);
+        for (now, before) in self.filter.iter_mut().zip(&before.filter) {
+            // Rules that were set in between count from zero.
+            if now.rule == before.rule {
+                less(&mut now.packets, before.packets);
+                less(&mut now.bytes, before.bytes);
+            }
+        }
+        if let (Some(now), Some(before)) = (&mut self.bond, &before.bond) {
+            less(&mut now.changes, before.changes);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use miette::Diagnostic;
 use weir_config::{
@@ -235,6 +235,7 @@ pub struct Switch {
     source: Mutex<Option<Source>>,
     control: SocketPath,
     started: Instant,
+    started_unix_ms: u64,
     xen: Mutex<Option<weir_port_xen::Manager>>,
     hands: Hands,
     keeper: Keeping,
@@ -298,6 +299,8 @@ impl Switch {
         let manager = manager::Manager::start(Arc::clone(&engine), Arc::clone(&loops));
         let manager = manager.map_err(SwitchError::Start)?;
         let started = Instant::now();
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let started_unix_ms = u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX);
         let ports = Mutex::default();
         Ok(Arc::new(Self {
             mirrors: Mutex::default(),
@@ -317,6 +320,7 @@ impl Switch {
             source: Mutex::default(),
             control,
             started,
+            started_unix_ms,
             xen: Mutex::default(),
             hands,
             keeper,

@@ -6,6 +6,7 @@ use miette::Diagnostic;
 use thiserror::Error;
 use weir_api::ClientError;
 use weir_config::{ConfigError, PortName, ValueError};
+use weir_switch::stats::OtherStart;
 
 use crate::vm_args::VmArgsError;
 
@@ -24,6 +25,21 @@ pub enum CommandError {
     #[error("the running weir was not started with a file")]
     #[diagnostic(help("name the file: `weir reload FILE`"))]
     NoFile,
+    /// The file has no counters of `weir stats`.
+    #[error("{} has no counters: {why}", path.display())]
+    #[diagnostic(help("`weir stats --json > FILE` writes them"))]
+    NotStats {
+        /// The file.
+        path: std::path::PathBuf,
+        /// The reason.
+        why: String,
+    },
+    /// The file has counters of another start of weir.
+    #[error(transparent)]
+    #[diagnostic(help(
+        "weir counts from zero when it starts: begin with a new `weir stats --json`"
+    ))]
+    OtherStart(#[from] OtherStart),
     /// No group has that name.
     #[error("there is no group {name}")]
     #[diagnostic(help("`weir group list` shows those there are"))]

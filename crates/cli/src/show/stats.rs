@@ -29,6 +29,9 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats, width: Option<usize>) -> f
         decimal(wakeups),
         time(cpu),
     )?;
+    if let Some(seconds) = it.over_s {
+        writeln!(f, "counted for {}; percentiles are upper bounds", uptime(seconds))?;
+    }
     placement_line(f, &it.placement)?;
     if let Some(near) = nearly_reached(&it.limits, |limit| it.greatest_as_words(limit)) {
         writeln!(f, "nearly at their limits: {near}")?;

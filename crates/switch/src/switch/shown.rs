@@ -246,7 +246,9 @@ impl Switch {
         SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            started_unix_ms: self.started_unix_ms,
             uptime_s: self.started.elapsed().as_secs_f64(),
+            over_s: None,
             keeper: match (self.keeper.is_configured(), self.keeper.is_there()) {
                 (false, _) => KeeperState::None,
                 (true, true) => KeeperState::There,

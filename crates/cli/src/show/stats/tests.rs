@@ -1,7 +1,7 @@
 use weir_config::VlanMode;
 use weir_engine::stages::StageCosts;
 use weir_switch::stats::{
-    LoopStats, PortState, QueuePairStats, QueueStats, Times, WorkerStats, limits,
+    LoopStats, OtherStart, PortState, QueuePairStats, QueueStats, Times, WorkerStats, limits,
 };
 
 use super::super::text;
@@ -47,7 +47,9 @@ fn sample() -> SwitchStats {
     SwitchStats {
         version: "0.1.0".into(),
         host: String::new(),
+        started_unix_ms: 0,
         uptime_s: 3_725.0,
+        over_s: None,
         keeper: Default::default(),
         file: None,
         unsaved: Vec::new(),
@@ -103,6 +105,32 @@ fn table_for_people() {
     lan: blocked for 12 s, a loop with web0 in VLAN 7: tried 1 times, and again in 8 s
     lan: received merged (GRO): 12 packets
     "#);
+}
+
+#[test]
+fn a_difference_has_what_was_counted_in_between_and_says_so() {
+    let before = sample();
+    assert!(!shown(&before).contains("counted for"));
+    let mut now = before.clone();
+    now.uptime_s += 90.0;
+    let web0 = &mut now.ports[0];
+    web0.rx.frames += 5;
+    web0.drops.insert("new".into(), 2);
+    let at_most = [0, 0, 0, 98, 98, 99, 100, 100, 100, 100];
+    web0.hold_ns = Times { count: 100, sum: 9_000, p50: 1, p99: 2, max: 240_300, at_most };
+    now.ports[1].budget_breaches.insert("asked_late".into(), 400);
+    let since = now.clone().since(&before).unwrap();
+    let text = shown(&since);
+    assert!(text.contains("counted for 1m30s") && text.contains("dropped: new 2"), "{text}");
+    let web0 = &since.ports[0];
+    assert_eq!((web0.rx.frames, web0.tx.frames, web0.rate_waits), (5, 0, 0));
+    // Nothing says more of the times in between than the bounds of their histogram.
+    assert_eq!([web0.hold_ns.p50, web0.hold_ns.p99, web0.hold_ns.max], [50_000, 240_300, 240_300]);
+    assert_eq!(since.ports[1].budget_breaches["asked_late"], 400, "it began anew");
+    assert_eq!((since.ports[2].gro, &since.ports[2].state), (0, &PortState::Running));
+    assert_eq!(before.clone().since(&now), Err(OtherStart), "that is later");
+    now.started_unix_ms += 1;
+    assert_eq!(now.since(&before), Err(OtherStart));
 }
 
 #[test]
