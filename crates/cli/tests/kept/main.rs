@@ -1,9 +1,9 @@
 //! A weir with a keeper that is killed repeatedly while guests exchange frames: no front end reconnects, each chain
-//! comes back once, and frames continue (`docs/design/0033-keeper.md`). `WEIR_KILLS=300` kills it more often.
+//! comes back once, and frames continue (`docs/design/0033-keeper.md`). Without a keeper front ends reconnect, and the
+//! number of frames that are delivered again stays within its limit. `WEIR_KILLS=300` kills weir more often.
 
 mod settings;
 mod uplink;
-mod without_keeper;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -83,17 +83,22 @@ fn pid(process: u32) -> Pid {
 
 impl Weir {
     fn start(dir: &Path) -> Self {
+        Self::configure(dir, &format!("keeper = {:?}\n", dir.join("keeper.sock")));
+        let keeper = Self::keeper(dir);
+        Self { keeper, process: Self::run(dir), later: None, dir: dir.into() }
+    }
+
+    /// Writes the file, with further keys of the switch, and puts the program beside it.
+    fn configure(dir: &Path, keys: &str) {
         let vif = |(name, mac): (&str, Mac)| {
             let socket = dir.join(format!("{name}.sock"));
             format!("[vif.{name}]\nsocket = {socket:?}\nmac = \"{mac}\"\nqueues = 2\n")
         };
         let vifs: String = [("sender", SENDER), ("slow", SLOW), ("fast", FAST)].map(vif).concat();
-        let (control, socket) = (dir.join("control.sock"), dir.join("keeper.sock"));
-        let switch = format!("[switch]\ncontrol = {control:?}\nkeeper = {socket:?}\nworkers = 2\n");
+        let control = dir.join("control.sock");
+        let switch = format!("[switch]\ncontrol = {control:?}\n{keys}workers = 2\n");
         fs::write(dir.join("weir.toml"), format!("{switch}{vifs}")).unwrap();
         Self::install(dir, |file| symlink(env!("CARGO_BIN_EXE_weir"), file).unwrap());
-        let keeper = Self::keeper(dir);
-        Self { keeper, process: Self::run(dir), later: None, dir: dir.into() }
     }
 
     fn keeper(dir: &Path) -> Running {
@@ -233,12 +238,12 @@ fn send_some(pair: &mut QueuePair, number: &mut u64) {
     std::thread::sleep(Duration::from_micros(300));
 }
 
-/// Sends to both guests in turn until it is stopped; returns the number of frames. The fast guest has buffers for all
-/// frames in flight to it, so that none is dropped for lack of them.
-fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
+/// Sends to both guests in turn until it is stopped; returns the number of frames. At most `window` frames are on their
+/// way to the fast guest.
+fn send(pair: &mut QueuePair, to_fast: &Received, window: u64, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        if number / 2 > to_fast.count() + FAST_WINDOW {
+        if number / 2 > to_fast.count().saturating_add(window) {
             std::thread::sleep(Duration::from_micros(100));
             continue;
         }
@@ -247,16 +252,30 @@ fn send(pair: &mut QueuePair, to_fast: &Received, stop: &AtomicBool) -> u64 {
     number
 }
 
-/// Runs traffic under a weir that `kill` kills `kills` times, with guests whose rings have this format. Returns the
-/// number of frames that came again.
-fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u64 {
-    let dir = tempfile::tempdir().unwrap();
-    let mut weir = Weir::start(dir.path());
+/// Guests whose weir was killed, and their frames.
+struct Survivors {
+    vifs: [Vif; 3],
+    sent: u64,
+    /// Frames that came again.
+    repeated: u64,
+    /// Frames that the fast guest did not get.
+    missing: u64,
+}
+
+/// Runs traffic under the weir of `dir`, which `kill` kills `kills` times, with guests whose rings have this format.
+fn traffic(
+    dir: &Path,
+    format: Features,
+    window: u64,
+    kills: usize,
+    mut kill: impl FnMut(&mut [Vif; 3], usize),
+) -> Survivors {
     let connect = |name: &str, mac, queue_size| {
         let plain = Options::new(mac);
         let features = plain.features | format;
         let options = Options { queue_size, features, required: plain.required | format, ..plain };
-        eventually("weir serves", || Vif::connect(weir.socket(name), &options).ok())
+        let socket = dir.join(format!("{name}.sock"));
+        eventually("weir serves", || Vif::connect(&socket, &options).ok())
     };
     let mut vifs =
         [connect("slow", SLOW, 16), connect("fast", FAST, 256), connect("sender", SENDER, 256)];
@@ -269,7 +288,7 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u
         scope.spawn(|| to_slow.receive(&mut slow, SLOW, &stop, SLOW_PAUSE));
         scope.spawn(|| to_fast.receive(&mut fast, FAST, &stop, Duration::ZERO));
         let sending = scope.spawn(|| {
-            let sent = send(&mut sender, &to_fast, &stop_sending);
+            let sent = send(&mut sender, &to_fast, window, &stop_sending);
             eventually("all that was sent comes back", || {
                 sender.flush();
                 (sender.in_flight() == 0).then_some(())
@@ -287,12 +306,9 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u
         for nth in 0..kills {
             // The kill comes at a different moment each time.
             std::thread::sleep(Duration::from_micros(7_919 * nth as u64 % 10_007));
-            kill(&mut weir, nth);
+            kill(&mut vifs, nth);
             gaps.push(to_fast.next());
             flows();
-        }
-        for vif in &vifs {
-            assert_eq!(vif.health().unwrap(), Health::Connected, "{format:?}: {}", weir.log());
         }
         stop_sending.store(true, Ordering::Relaxed);
         let sent = sending.join();
@@ -304,18 +320,62 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u
     let errors = [&slow, &fast, &sender].map(|pair| pair.stats().device_errors);
     assert_eq!(errors, [0; 3], "{format:?}: chains came back that were not in flight");
     let repeated = to_slow.repeated() + to_fast.repeated();
+    let missing = sent.div_ceil(2) - to_fast.distinct();
     gaps.sort();
     let (median, longest) = (gaps.get(kills / 2), gaps.last());
     println!(
-        "{format:?}: {kills} kills, {sent} frames, {repeated} repeated, gap {median:?}, at most {longest:?}"
+        "{format:?}: {kills} kills, {sent} frames, {repeated} repeated, {missing} missing, gap {median:?}, at most {longest:?}"
     );
     assert!(repeated <= (kills * BURST_MAX) as u64, "{repeated} frames came again");
+    Survivors { vifs, sent, repeated, missing }
+}
+
+/// Runs traffic under a weir with a keeper. Returns the number of frames that came again.
+fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u64 {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path());
+    // The fast guest has buffers for all frames in flight to it, so that none is dropped for lack of them.
+    let Survivors { vifs, sent, repeated, missing } =
+        traffic(dir.path(), format, FAST_WINDOW, kills, |_, nth| kill(&mut weir, nth));
+    for vif in &vifs {
+        assert_eq!(vif.health().unwrap(), Health::Connected, "{format:?}: {}", weir.log());
+    }
     let connected = weir.log().matches("front end connected").count();
     assert_eq!(connected, 3, "{format:?}: a front end has connected again: {}", weir.log());
     // Frames of the slow guest may have waited for too long and been dropped.
-    let missing = sent.div_ceil(2) - to_fast.distinct();
     assert_eq!(missing, 0, "{format:?}: of {sent} frames");
     repeated
+}
+
+/// Runs traffic under a weir without a keeper, whose guests connect again (`docs/design/0028-inflight.md`).
+fn survive_without_keeper(format: Features) {
+    let dir = tempfile::tempdir().unwrap();
+    Weir::configure(dir.path(), "");
+    let mut weir = Weir::run(dir.path());
+    // What was in flight to the fast guest is lost with each weir, so no window can hold.
+    traffic(dir.path(), format, u64::MAX, kills(), |vifs, _| {
+        weir.kill();
+        weir = Weir::run(dir.path());
+        // The receivers reconnect first.
+        for (vif, name) in vifs.iter_mut().zip(["slow", "fast", "sender"]) {
+            eventually("it connects again", || {
+                let socket = dir.path().join(format!("{name}.sock"));
+                vif.reconnect(UnixStream::connect(socket).ok()?).ok()
+            });
+        }
+    });
+}
+
+#[test]
+fn with_split_rings_each_chain_comes_back_once() {
+    survive_without_keeper(Features::NONE);
+    survive_without_keeper(Features::IN_ORDER);
+}
+
+#[test]
+fn with_packed_rings_each_chain_comes_back_once() {
+    survive_without_keeper(Features::RING_PACKED);
+    survive_without_keeper(Features::RING_PACKED | Features::IN_ORDER);
 }
 
 fn kills() -> usize {
