@@ -405,3 +405,55 @@ fn an_explanation_begins_with_whether_traffic_passes_and_why_not() {
     let doctor = weir.command(&["doctor"]);
     assert!(text(&doctor.stdout).contains("vlan-alone"), "{}", text(&doctor.stdout));
 }
+
+#[test]
+fn stats_count_since_an_earlier_reading_and_other_readers_see_all() {
+    let weir = Weir::start();
+    let (_a, mut a) = weir.guest("a", A);
+    let (_b, mut b) = weir.guest("b", B);
+    let sent_by_a = |json: &str| {
+        let stats: serde_json::Value = serde_json::from_str(json).unwrap();
+        let ports = stats["ports"].as_array().unwrap();
+        ports.iter().find(|port| port["name"] == "a").unwrap()["tx"]["frames"].as_u64().unwrap()
+    };
+    let all = || sent_by_a(&weir.does(&["stats", "--json"]));
+    let mut sends = |count: u64| {
+        let before = all();
+        for _ in 0..count {
+            send(&mut a, &udp(A, B, 9));
+            eventually("it comes", || b.recv(|_| ()));
+        }
+        eventually("they are counted", || (all() == before + count).then_some(()));
+    };
+    sends(3);
+    let path = weir.dir.path().join("before.json");
+    let reading = weir.does(&["stats", "--json"]);
+    fs::write(&path, &reading).unwrap();
+    sends(2);
+    let before = path.to_str().unwrap();
+    let since = weir.does(&["stats", "--json", "--since", before]);
+    assert_eq!((sent_by_a(&since), all()), (2, 5));
+    assert!(weir.does(&["stats", "a", "--since", before]).contains("\ncounted for "));
+
+    let mut watch = weir.prepared(&["stats", "--json", "--watch", "1", "--reset"]);
+    let mut watch = watch.stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(watch.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert_eq!(sent_by_a(&lines.next().unwrap()), 0);
+    sends(4);
+    eventually("the watch counts", || (sent_by_a(&lines.next().unwrap()) == 4).then_some(()));
+    watch.kill().unwrap();
+    watch.wait().unwrap();
+    assert_eq!(all(), 9);
+
+    let fails = |file: &str| {
+        let output = weir.command(&["stats", "--since", file]);
+        assert_eq!(output.status.code(), Some(1));
+        text(&output.stderr)
+    };
+    assert!(fails("/dev/null").contains("has no counters"));
+    assert!(fails("/dev/zero").contains("has no counters"), "nothing is read without end");
+    let (start, other) = ("\"started_unix_ms\": ", "\"started_unix_ms\": 1");
+    assert!(reading.contains(start), "{reading}");
+    fs::write(&path, reading.replacen(start, other, 1)).unwrap();
+    assert!(fails(before).contains("of a weir that has ended"));
+}
