@@ -187,11 +187,11 @@ impl ReceiveCalls {
         let now_ns = looked_ns.filter(|_| called != Some(true)).unwrap_or_else(clock::now_ns);
         let visible_hold = withheld == 0 && self.hold.deadline.until_ns().is_some();
         let how = if called == Some(true) {
-            counters.rx[index].calls.add(1);
+            counters.rx[index].calls.add_alone(1);
             self.called_ns = Some(now_ns);
             Delivery::Called
         } else {
-            counters.rx[index].calls_suppressed.add(1);
+            counters.rx[index].calls_suppressed.add_alone(1);
             if visible_hold { Delivery::Polled } else { Delivery::Suppressed }
         };
         self.hold.told(now_ns, how, withheld > 0, counters);
@@ -239,7 +239,7 @@ impl ReceiveCalls {
     #[cold]
     fn polled(&mut self, index: usize, counters: &PortCounters) {
         let now_ns = clock::now_ns();
-        counters.rx[index].calls_suppressed.add(1);
+        counters.rx[index].calls_suppressed.add_alone(1);
         self.hold.told(now_ns, Delivery::Polled, false, counters);
         self.moderation.delivered(now_ns, Delivery::Polled);
     }

@@ -106,8 +106,8 @@ impl TransmitCalls {
     pub fn call(&mut self, index: usize, ring: &mut impl TransmitRing, counters: &PortCounters) {
         let called = ring.call_if_wanted();
         match called {
-            Some(true) => counters.tx[index].calls.add(1),
-            Some(false) => counters.tx[index].calls_suppressed.add(1),
+            Some(true) => counters.tx[index].calls.add_alone(1),
+            Some(false) => counters.tx[index].calls_suppressed.add_alone(1),
             None => {}
         }
         stages::lap(Stage::Call);

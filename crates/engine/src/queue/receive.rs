@@ -107,8 +107,8 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         // The request for a kick is made under the same lock as the check that found too few buffers. In between,
         // another worker could take the buffers that the kick announces.
         let again = full && worth_waiting && self.queue.arm(index)?;
-        counters.rx[index].frames.add(batch.frames.into());
-        counters.rx[index].bytes.add(batch.bytes);
+        counters.rx[index].frames.add_alone(batch.frames.into());
+        counters.rx[index].bytes.add_alone(batch.bytes);
         counters.merged(merged);
         Ok((Delivered { worth_waiting, again, ..dealt_with }, Filled { chains, batch, parked }))
     }

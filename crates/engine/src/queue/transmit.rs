@@ -408,7 +408,7 @@ fn count<S: Source>(source: &S, what: Take, burst: &Burst<'_>) {
     if what == Take::New
         && let Some(tx) = source.counters().tx.get(source.index())
     {
-        tx.frames.add(burst.frames().len() as u64);
-        tx.bytes.add(burst.bytes());
+        tx.frames.add_alone(burst.frames().len() as u64);
+        tx.bytes.add_alone(burst.bytes());
     }
 }
