@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use clap::CommandFactory;
+use serde_json::Value;
 use weir::args::Cli;
 use weir_testing::document::blocks;
 use weir_testing::eventually;
@@ -149,7 +150,7 @@ impl Typed {
         STARTS.iter().any(|start| self.line.starts_with(start))
     }
 
-    /// True if [`documented_commands_for_a_running_switch_work`] runs the line.
+    /// True if [`documented_commands_for_a_running_switch_work_twice`] runs the line.
     fn runs_here(&self) -> bool {
         let known = |words: &Vec<String>| RUN.iter().chain(ENDLESS).any(|with| begins(words, with));
         let of_weir = self.line.starts_with("weir ") && self.commands().iter().any(known);
@@ -259,6 +260,16 @@ impl Desk {
         let (place, line, status) = (&typed.place, &typed.line, output.status);
         assert!(status.success() || ended, "{place}: {line}: {status}: {says}");
     }
+
+    /// All that a command can change: the settings of each interface, and the file with what differs from it.
+    fn state(&self) -> (Value, String) {
+        let says = |line: &str| self.shell(line).output().unwrap().stdout;
+        let mut vifs: Value = serde_json::from_slice(&says("weir vif list --json")).unwrap();
+        let configs = vifs.as_array_mut().unwrap().iter_mut().map(|vif| vif["config"].take());
+        let configs = configs.collect();
+        let file = says("weir diff; cat weir.toml");
+        (configs, String::from_utf8(file).unwrap())
+    }
 }
 
 #[test]
@@ -306,15 +317,22 @@ fn each_documented_command_line_is_one_that_weir_understands() {
 }
 
 #[test]
-fn documented_commands_for_a_running_switch_work() {
+fn documented_commands_for_a_running_switch_work_twice() {
     let desk = Desk::start();
     let mut ran = Vec::new();
+    let mut states = vec![desk.state()];
     for typed in typed() {
         let wanted = typed.runs_here() && typed.is_whole() && !typed.starts_the_switch();
         if wanted && !ran.contains(&typed.line) {
             desk.types(&typed);
+            let once = desk.state();
+            desk.types(&typed);
+            assert_eq!(desk.state(), once, "the second time: {}: {}", typed.place, typed.line);
+            states.push(once);
             ran.push(typed.line);
         }
     }
+    states.dedup();
+    assert!(states.len() > 5, "the state tells of changes: {states:#?}");
     assert!(ran.len() >= 30, "{ran:#?}");
 }

@@ -1,5 +1,5 @@
-//! The test that runs each line to type: it is [`super::documented_commands_for_a_running_switch_work`], or the test
-//! that a comment before the line's block names. A line that no test runs is listed here with the reason.
+//! The test that runs each line to type: it is [`super::documented_commands_for_a_running_switch_work_twice`], or the
+//! test that a comment before the line's block names. A line that no test runs is listed here with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;

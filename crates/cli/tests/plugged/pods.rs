@@ -95,7 +95,9 @@ fn the_lines_of_the_page_are_for_such_a_node() {
     let host = start();
     let page = include_str!("../../../../docs/guide/kubevirt.md");
     let blocks = weir_testing::document::blocks(page);
-    let script = blocks.iter().find(|block| block.run_by.is_some()).unwrap().lines.join("\n");
+    let lines = &blocks.iter().find(|block| block.run_by.is_some()).unwrap().lines;
+    // Each twice: the second time it changes nothing.
+    let script = lines.iter().flat_map(|line| [*line, line]).collect::<Vec<_>>().join("\n");
     let weir =
         format!("{} --control {}", env!("CARGO_BIN_EXE_weir"), host.path("control.sock").display());
     let pods = host.path("node/pods").display().to_string();
@@ -104,6 +106,7 @@ fn the_lines_of_the_page_are_for_such_a_node() {
     let output = Command::new("bash").args(["-euxc", &script]).output().unwrap();
     let said = text(&output);
     assert!(output.status.success() && said.contains("web0: added"), "{said}");
+    assert_eq!(said.matches("added").count(), 1, "{said}");
     assert!(!host.tells(&["vif", "list"]).1.contains("web0"));
 }
 
