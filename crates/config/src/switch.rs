@@ -42,13 +42,15 @@ keys! {
 }
 
 keys! {
-    /// `placement` and `pin_vcpus` of `[switch]`.
+    /// `placement`, `pin_vcpus` and `move_irqs` of `[switch]`.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct PlacementConfig {
         /// The placement of workers.
         mode: PlacementMode = PlacementMode::Off, [named("placement")];
         /// Whether weir can also place guests' virtual processors.
         pin_vcpus: bool = false, [];
+        /// Whether the interrupts of uplinks' cards come to the processors of the workers.
+        move_irqs: bool = true, [];
     }
 }
 

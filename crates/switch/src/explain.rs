@@ -25,8 +25,8 @@ pub use dispatch::{
 };
 pub use groups::{GroupsExplanation, RefusalExplanation};
 pub use manager::{
-    AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, SplitExplanation,
-    UplinkExplanation, UplinkLayer, WishExplanation,
+    AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, InterruptPlace,
+    InterruptPlaces, SplitExplanation, UplinkExplanation, UplinkLayer, WishExplanation,
 };
 pub use overlay::{HostExplanation, HostHeard, OverlayExplanation, OverlayNetworkExplanation};
 pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};

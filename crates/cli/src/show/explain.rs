@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use weir_config::{Receiving, SecurityGroup};
 use weir_switch::explain::{
-    DispatchExplanation, GroupsExplanation, HostExplanation, MovedPair, OverlayExplanation,
-    OverlayNetworkExplanation, Passes, PortShare, ReceivingExplanation, RefusalExplanation,
-    SharingExplanation, SteeringExplanation, UplinkExplanation, UplinkLayer, Verdict,
-    VifExplanation,
+    DispatchExplanation, GroupsExplanation, HostExplanation, InterruptPlace, InterruptPlaces,
+    MovedPair, OverlayExplanation, OverlayNetworkExplanation, Passes, PortShare,
+    ReceivingExplanation, RefusalExplanation, SharingExplanation, SteeringExplanation,
+    UplinkExplanation, UplinkLayer, Verdict, VifExplanation,
 };
 use weir_switch::stats::{
     BlockStats, BondStats, BondUplinkStats, CallSettings, GuardExplanation, LeaseExplanation,
@@ -245,6 +245,15 @@ pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
             writeln!(f, "gathers frames for {} ({})", time(*uplink_ns), gatherer(by))?;
         }
         UplinkLayer::Refused { reason } => writeln!(f, "no interval can be set: {reason}")?,
+    }
+    match &it.interrupts {
+        InterruptPlaces::AsFound => {}
+        InterruptPlaces::Follow { queues } => {
+            let place = |it: &InterruptPlace| format!("{} on {}", it.queue, it.cpu);
+            let places: Vec<_> = queues.iter().map(place).collect();
+            writeln!(f, "interrupts come to the workers' processors: queue {}", places.join(", "))?;
+        }
+        InterruptPlaces::LeftAlone { reason } => writeln!(f, "interrupts stay: {reason}")?,
     }
     if let Some(bond) = &it.in_bond {
         writeln!(f, "in bond {bond}, which is the port")?;

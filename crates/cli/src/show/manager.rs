@@ -91,7 +91,9 @@ fn wish(f: &mut String, it: &WishExplanation) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use weir_switch::explain::{DispatchExplanation, UplinkExplanation, UplinkLayer};
+    use weir_switch::explain::{
+        DispatchExplanation, InterruptPlace, InterruptPlaces, UplinkExplanation, UplinkLayer,
+    };
 
     use super::super::explain::uplink;
     use super::super::text;
@@ -134,7 +136,7 @@ mod tests {
         costs: wake-up 4.2 us +- 310 ns, call 4.2 us (the agent says); interfaces with traffic: 3
         ");
         let unknown = costs(CostSource::Default, None);
-        let shown = |layer| {
+        let shown_with = |layer, interrupts| {
             let (name, interface) = ("lan".parse().unwrap(), "eth0".into());
             let dispatch = DispatchExplanation { workers: vec![Some(0)], moves: Vec::new() };
             let steering = None;
@@ -144,6 +146,7 @@ mod tests {
                 interface,
                 blocked: None,
                 layer,
+                interrupts,
                 cost: unknown,
                 dispatch,
                 steering,
@@ -154,6 +157,7 @@ mod tests {
             };
             text(|f| uplink(f, &of))
         };
+        let shown = |layer| shown_with(layer, InterruptPlaces::AsFound);
         let gathers = |by| shown(UplinkLayer::Gathers { uplink_ns: 300_000, by });
         insta::assert_snapshot!(gathers(Gatherer::RxUsecs { found_usecs: 3 }), @r"
         lan: interface eth0, gathers frames for 300 us (rx-usecs, found: 3)
@@ -164,6 +168,21 @@ mod tests {
         assert!(timer.contains("(gro_flush_timeout; the driver has no rx-usecs)"), "{timer}");
         assert!(shown(UplinkLayer::WorkerOnly).contains("no interval can be set"));
         assert!(shown(UplinkLayer::Refused { reason: "EPERM".into() }).contains("EPERM"));
+        let queues = [(0, 2), (1, 5)].map(|(queue, cpu)| InterruptPlace { queue, cpu }).into();
+        let follow = InterruptPlaces::Follow { queues };
+        let reason = "irqbalance moves them".into();
+        let left = InterruptPlaces::LeftAlone { reason };
+        let lines = [follow, left].map(|places| shown_with(UplinkLayer::AsFound, places));
+        insta::assert_snapshot!(lines.concat(), @r"
+        lan: interface eth0, interrupts as the host has them set
+        interrupts come to the workers' processors: queue 0 on 2, 1 on 5
+        costs: wake-up 4.2 us (not known yet)
+        workers, by queue: 0
+        lan: interface eth0, interrupts as the host has them set
+        interrupts stay: irqbalance moves them
+        costs: wake-up 4.2 us (not known yet)
+        workers, by queue: 0
+        ");
     }
 
     #[test]

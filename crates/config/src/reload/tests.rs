@@ -167,6 +167,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("control", "", "control = \"/run/weir/other.sock\"", false),
     ("placement", "", "placement = \"dynamic\"", true),
     ("pin_vcpus", "placement = \"dynamic\"", "pin_vcpus = true", true),
+    ("move_irqs", "placement = \"dynamic\"", "move_irqs = false", true),
     ("user", "", "user = \"weir\"", false),
     ("keeper", "", "keeper = \"/run/weir/keeper.sock\"", false),
     ("allow_symlinks", "", "allow_symlinks = true", false),

@@ -114,6 +114,9 @@ pub struct UplinkExplanation {
     pub blocked: Option<BlockStats>,
     /// The gathering of frames at the uplink.
     pub layer: UplinkLayer,
+    /// The processors of its card's interrupts.
+    #[serde(default, skip_serializing_if = "InterruptPlaces::are_as_found")]
+    pub interrupts: InterruptPlaces,
     /// C_p: the cost of a wake-up by the uplink.
     pub cost: CostExplanation,
     /// The workers that serve the uplink's queues.
@@ -170,6 +173,40 @@ pub enum UplinkLayer {
         /// The reason.
         reason: String,
     },
+}
+
+/// The processors to which the interrupts of an uplink's card come.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub enum InterruptPlaces {
+    /// weir was not to move any.
+    #[default]
+    AsFound,
+    /// The interrupt of each queue comes to the processor of the worker that serves the queue.
+    Follow {
+        /// The queues' interrupts.
+        queues: Vec<InterruptPlace>,
+    },
+    /// weir moves none.
+    LeftAlone {
+        /// The reason.
+        reason: String,
+    },
+}
+
+/// The processor of a queue's interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct InterruptPlace {
+    /// The queue.
+    pub queue: u16,
+    /// The processor.
+    pub cpu: u16,
+}
+
+impl InterruptPlaces {
+    fn are_as_found(&self) -> bool {
+        *self == Self::AsFound
+    }
 }
 
 /// The device that makes frames wait at an uplink.

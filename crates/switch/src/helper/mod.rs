@@ -1,6 +1,6 @@
 //! A second process that does the privileged work of a confined weir, with the privileges that weir was started with.
 //! It makes and removes sockets and the records of rings beside them, connects to front ends that listen, sets
-//! interrupt coalescing of network cards, and pins vCPUs. [`serve`] has the details.
+//! interrupt coalescing of network cards, moves their interrupts, and pins vCPUs. [`serve`] has the details.
 //!
 //! [`Hands`] does the work: in this process without a sandbox, otherwise in the helper.
 
@@ -22,7 +22,7 @@ use weir_foreign::{Foreign, Party};
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_vhost::Records;
 
-use crate::explain::UplinkLayer;
+use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::manager::{Gathering, UplinkInterface, restore_left_over, set_affinity};
 use crate::resolver;
 use crate::unix_socket::{self, BoundListener, FileId, ListenError};
@@ -625,12 +625,17 @@ struct HelpedInterface {
     found_ns: u64,
     /// The last requested interval (ns).
     asked_ns: u64,
+    interrupts: InterruptPlaces,
+    /// The last requested processors of interrupts, by queue.
+    asked_cpus: BTreeMap<u16, u16>,
 }
 
 impl HelpedInterface {
     fn new(helper: Arc<Helper>, name: InterfaceName) -> Self {
-        let layer = UplinkLayer::AsFound;
-        let mut this = Self { helper, name, layer, found_ns: 0, asked_ns: 0 };
+        let (layer, interrupts) = (UplinkLayer::AsFound, InterruptPlaces::AsFound);
+        let asked_cpus = BTreeMap::new();
+        let mut this =
+            Self { helper, name, layer, found_ns: 0, asked_ns: 0, interrupts, asked_cpus };
         this.ask(0);
         this
     }
@@ -663,6 +668,25 @@ impl Gathering for HelpedInterface {
         if self.is_settable() && self.asked_ns != uplink_ns {
             self.ask(uplink_ns);
         }
+    }
+
+    fn follow(&mut self, cpus: &BTreeMap<u16, u16>) {
+        if self.asked_cpus == *cpus {
+            return;
+        }
+        self.asked_cpus.clone_from(cpus);
+        let request = Request::Follow { interface: self.name.clone(), cpus: cpus.clone() };
+        match self.helper.ask(&request) {
+            Ok((Answer::Interrupts(places), _)) => self.interrupts = places,
+            Ok(_) => {}
+            Err(error) => {
+                self.interrupts = InterruptPlaces::LeftAlone { reason: error.to_string() };
+            }
+        }
+    }
+
+    fn interrupts(&self) -> &InterruptPlaces {
+        &self.interrupts
     }
 }
 

@@ -225,6 +225,7 @@ impl Serving {
                 (Answer::Done, None)
             }
             Request::Gather { interface, uplink_ns } => (self.gather(interface, uplink_ns), None),
+            Request::Follow { interface, cpus } => (self.follow(interface, &cpus), None),
             Request::Leave { interface } => {
                 self.interfaces.remove(&interface);
                 (Answer::Done, None)
@@ -351,19 +352,33 @@ impl Serving {
         }
     }
 
-    fn gather(&mut self, name: InterfaceName, uplink_ns: u64) -> Answer {
+    fn interface(&mut self, name: InterfaceName) -> Result<&mut UplinkInterface, Answer> {
         let Some(control) = &self.tasks.control else {
-            return refused("it has no control socket".into(), None);
+            return Err(refused("it has no control socket".into(), None));
         };
         if !self.tasks.interfaces.contains(&name) {
-            return refused(format!("{name} is no uplink's interface"), None);
+            return Err(refused(format!("{name} is no uplink's interface"), None));
         }
-        let interface = self.interfaces.entry(name).or_insert_with_key(|name| {
+        Ok(self.interfaces.entry(name).or_insert_with_key(|name| {
             UplinkInterface::new(UplinkKind::AfPacket, name.clone(), control)
+        }))
+    }
+
+    fn gather(&mut self, name: InterfaceName, uplink_ns: u64) -> Answer {
+        let gathers = self.interface(name).map(|interface| {
+            interface.set(uplink_ns);
+            let (layer, found_ns) = (interface.layer().clone(), interface.found_ns());
+            Answer::Interface { layer, found_ns }
         });
-        interface.set(uplink_ns);
-        let (layer, found_ns) = (interface.layer().clone(), interface.found_ns());
-        Answer::Interface { layer, found_ns }
+        gathers.unwrap_or_else(|refused| refused)
+    }
+
+    fn follow(&mut self, name: InterfaceName, cpus: &BTreeMap<u16, u16>) -> Answer {
+        let follows = self.interface(name).map(|interface| {
+            interface.follow(cpus);
+            Answer::Interrupts(interface.interrupts().clone())
+        });
+        follows.unwrap_or_else(|refused| refused)
     }
 
     fn pin(&self, thread: u32, cpus: &BTreeSet<u16>) -> Answer {

@@ -243,6 +243,9 @@ fn only_uplinks_interfaces_are_set_and_only_virtual_processors_placed() {
     let interface = "eth8".parse().unwrap();
     let gather = helper.answer(Request::Gather { interface, uplink_ns: 1_000 });
     assert!(refusal(gather).contains("no uplink's interface"));
+    let interface = "eth8".parse().unwrap();
+    let follow = helper.answer(Request::Follow { interface, cpus: [(0, 0)].into() });
+    assert!(refusal(follow).contains("no uplink's interface"));
 
     let this = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
     let pin = |thread, cpus: BTreeSet<u16>| Request::Pin { thread, cpus };

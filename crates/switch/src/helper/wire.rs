@@ -1,6 +1,6 @@
 //! The protocol between weir and its helper: one JSON message per packet, with a descriptor in some of them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use weir_config::{InterfaceName, SocketMode, SocketPath};
 use weir_limits::{HELPER_MESSAGE_BYTES_MAX, HELPER_SOCKETS_TOGETHER_MAX};
 use weir_port_gateway::Means;
 
-use crate::explain::UplinkLayer;
+use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::nat::NatTask;
 use crate::unix_socket::FileId;
 
@@ -130,6 +130,8 @@ pub(super) enum Request {
     TakePlace,
     /// Has an interface gather frames for this time; 0 means its original setting.
     Gather { interface: InterfaceName, uplink_ns: u64 },
+    /// Has the interrupts of an interface's queues come to these processors; without any, the original setting.
+    Follow { interface: InterfaceName, cpus: BTreeMap<u16, u16> },
     /// Restores the interface's original settings.
     Leave { interface: InterfaceName },
     /// Announces addresses to FRR.
@@ -183,6 +185,8 @@ pub(super) enum Answer {
         layer: UplinkLayer,
         found_ns: u64,
     },
+    /// The processors of an interface's interrupts.
+    Interrupts(InterruptPlaces),
     /// The kernel's error.
     Errno(i32),
     Refused {

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_agent::Wish;
-use weir_config::{PlacementConfig, PortName, UplinkConfig};
+use weir_config::{PlacementConfig, PortName, UplinkConfig, UplinkKind};
 use weir_engine::guest::{GuestPort, QueueDecision};
 use weir_engine::{Engine, Port, PortCounters, beat, clock};
 use weir_fabric::PortId;
@@ -218,6 +218,8 @@ pub(super) struct ManagedUplink {
     counters: Arc<PortCounters>,
     rss_rebalance: bool,
     table: Table,
+    /// The port's queues are those of the card.
+    has_cards_queues: bool,
 }
 
 impl ManagedUplink {
@@ -238,6 +240,7 @@ impl ManagedUplink {
             counters,
             rss_rebalance: config.rss_rebalance,
             table: Table::default(),
+            has_cards_queues: config.kind == UplinkKind::AfXdp,
         }
     }
 
@@ -442,6 +445,7 @@ impl Run {
                         interface: uplink.interface_name.clone(),
                         blocked: None,
                         layer: uplink.interface.layer().clone(),
+                        interrupts: uplink.interface.interrupts().clone(),
                         cost: cost(self.core.uplink_cost()),
                         // The switch fills in the engine's part.
                         dispatch: DispatchExplanation::default(),
@@ -459,7 +463,10 @@ impl Run {
                 }
                 return;
             }
-            Command::Place(config, host) => self.placement.change(config, host, &self.engine),
+            Command::Place(config, host) => {
+                self.placement.change(config, host, &self.engine);
+                self.move_interrupts();
+            }
             Command::ExplainPlacement(answer) => {
                 let _ = answer.send(self.placement.explain());
                 return;
@@ -565,7 +572,16 @@ impl Run {
                 let uplinks = self.uplinks.iter().map(ManagedUplink::placement_look);
                 let ports: Vec<_> = uplinks.chain(vifs).collect();
                 self.placement.look(now_ns, &self.engine, &ports);
+                self.move_interrupts();
             }
+        }
+    }
+
+    /// Has the interrupts of uplinks' cards come to the processors of the workers that serve their queues.
+    fn move_interrupts(&mut self) {
+        for uplink in self.uplinks.iter_mut().filter(|uplink| uplink.has_cards_queues) {
+            let cpus = self.placement.cpus_of(&self.engine, uplink.id, uplink.queues);
+            uplink.interface.follow(&cpus);
         }
     }
 

@@ -1,12 +1,14 @@
 //! The first layer: the time for which an uplink's interface gathers frames before weir gets them.
 //!
 //! A network card gathers by its `rx-usecs`; without that, the interface's NAPI timer does. The original settings are
-//! restored when weir ends, or by the next weir after a SIGKILL: see [`found`].
+//! restored when weir ends, or by the next weir after a SIGKILL: see [`found`]. So are those of the card's interrupts,
+//! which come to the workers' processors: see [`interrupts`].
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use thiserror::Error;
@@ -15,10 +17,12 @@ use weir_config::{InterfaceName, SocketPath, UplinkKind};
 
 use self::ethtool::{Coalescing, Ethtool};
 use self::found::{Found, FoundError, Kept, NapiTimer, Settings};
-use crate::explain::{Gatherer, UplinkLayer};
+use self::interrupts::{FoundIrqs, Irqs};
+use crate::explain::{Gatherer, InterruptPlace, InterruptPlaces, UplinkLayer};
 
 mod ethtool;
 mod found;
+mod interrupts;
 
 /// The directory with the kernel's settings of interfaces.
 const SYS_CLASS_NET: &str = "/sys/class/net";
@@ -87,10 +91,15 @@ trait Nic: fmt::Debug + Send {
 struct Interface<'n> {
     name: InterfaceName,
     dir: PathBuf,
+    proc: &'n Path,
     nic: &'n dyn Nic,
 }
 
 impl Interface<'_> {
+    fn irqs(&self) -> Irqs<'_> {
+        Irqs { proc: self.proc, device: self.dir.join("device") }
+    }
+
     /// The card's `rx-usecs` if weir may set it, otherwise the reason why not.
     fn card_usecs(&self) -> Result<u32, String> {
         match self.nic.coalescing(&self.name) {
@@ -172,6 +181,7 @@ impl Interface<'_> {
             // A driver that refused the setting has nothing to restore.
             Settings::RxUsecs(found) if self.rx_usecs()? == *found => {}
             Settings::RxUsecs(found) => self.nic.set_rx_usecs(&self.name, *found)?,
+            Settings::Interrupts(found) => self.irqs().restore(found)?,
         }
         Ok(true)
     }
@@ -193,20 +203,22 @@ impl Interface<'_> {
     }
 }
 
-/// The place of interfaces' settings: `/sys` and the network cards.
+/// The place of interfaces' settings: `/sys`, `/proc` and the network cards.
 #[derive(Debug)]
 struct Host {
     sys: PathBuf,
+    proc: PathBuf,
     nic: Box<dyn Nic>,
 }
 
 impl Host {
     fn this() -> Self {
-        Self { sys: SYS_CLASS_NET.into(), nic: Box::new(Ethtool) }
+        Self { sys: SYS_CLASS_NET.into(), proc: "/proc".into(), nic: Box::new(Ethtool) }
     }
 
     fn interface(&self, name: &InterfaceName) -> Interface<'_> {
-        Interface { name: name.clone(), dir: self.sys.join(name.as_str()), nic: &*self.nic }
+        let (dir, proc) = (self.sys.join(name.as_str()), &*self.proc);
+        Interface { name: name.clone(), dir, proc, nic: &*self.nic }
     }
 }
 
@@ -273,6 +285,13 @@ pub(crate) trait Gathering: fmt::Debug + Send {
     /// Gathers for `uplink_ns` from now on, or for a little less; 0 means the original setting.
     fn set(&mut self, uplink_ns: u64);
 
+    /// Has the interrupt of each queue come to a processor from now on. Those of other queues get their original
+    /// setting.
+    fn follow(&mut self, cpus: &BTreeMap<u16, u16>);
+
+    /// The processors of interrupts.
+    fn interrupts(&self) -> &InterruptPlaces;
+
     /// True if the gathering time can be set, as far as is known.
     fn is_settable(&self) -> bool {
         matches!(self.layer(), UplinkLayer::AsFound | UplinkLayer::Gathers { .. })
@@ -291,6 +310,17 @@ pub(crate) struct UplinkInterface {
     /// The last requested time (ns).
     asked_ns: u64,
     layer: UplinkLayer,
+    interrupts: Interrupts,
+}
+
+/// The interrupts of an interface.
+#[derive(Debug, Default)]
+struct Interrupts {
+    /// The original settings, from before the first change.
+    found: Option<(Found, Kept)>,
+    /// The last request: the processor of each queue's interrupt.
+    asked: BTreeMap<u16, u16>,
+    places: InterruptPlaces,
 }
 
 impl UplinkInterface {
@@ -316,7 +346,8 @@ impl UplinkInterface {
             Ok(found_usecs) => Way::Card { found_usecs },
             Err(why) => Way::Timer { why },
         };
-        Self { host, name, control: control.clone(), way, found: None, asked_ns: 0, layer }
+        let (control, interrupts) = (control.clone(), Interrupts::default());
+        Self { host, name, control, way, found: None, asked_ns: 0, layer, interrupts }
     }
 
     fn try_to_set(&mut self, uplink_ns: u64) -> Result<UplinkLayer, UplinkError> {
@@ -390,6 +421,70 @@ impl UplinkInterface {
         Ok(())
     }
 
+    fn try_to_follow(&mut self, cpus: &BTreeMap<u16, u16>) -> Result<InterruptPlaces, UplinkError> {
+        let interface = self.host.interface(&self.name);
+        let by_queue = interface.irqs().by_queue();
+        let wanted: BTreeMap<_, _> = cpus
+            .iter()
+            .filter_map(|(queue, cpu)| Some((*queue, (*cpu, by_queue.get(queue)?.clone()))))
+            .collect();
+        let known = match &self.interrupts.found {
+            Some((Found { settings: Settings::Interrupts(known), .. }, _)) => known.clone(),
+            _ => FoundIrqs::default(),
+        };
+        let is_known = |(_, (irq, it)): &(u16, (u32, interrupts::FoundIrq))| {
+            known.get(irq).is_some_and(|known| known.name == it.name)
+        };
+        if !wanted.values().all(is_known) {
+            self.restore_interrupts()?;
+            // The settings are looked at anew: weir's own were among them.
+            let interface = self.host.interface(&self.name);
+            let by_queue = interface.irqs().by_queue();
+            let found: FoundIrqs =
+                wanted.keys().filter_map(|queue| by_queue.get(queue).cloned()).collect();
+            if let Some(reason) = interface.irqs().rulers(&found) {
+                return Ok(InterruptPlaces::LeftAlone { reason });
+            }
+            let found = interface.found(Settings::Interrupts(found))?;
+            let kept = Kept::write(&self.control, &found)?;
+            self.interrupts.found = Some((found, kept));
+        }
+        let interface = self.host.interface(&self.name);
+        let irqs = interface.irqs();
+        for (cpu, (irq, _)) in wanted.values() {
+            irqs.set(*irq, *cpu)?;
+        }
+        let is_other = |(irq, _): &(&u32, _)| wanted.values().all(|(_, (set, _))| set != *irq);
+        irqs.restore(known.iter().filter(is_other))?;
+        Ok(match wanted.is_empty() {
+            true => {
+                InterruptPlaces::LeftAlone { reason: "no queue has an interrupt of its own".into() }
+            }
+            false => {
+                let place = |(queue, (cpu, _)): (&u16, &(u16, _))| InterruptPlace {
+                    queue: *queue,
+                    cpu: *cpu,
+                };
+                InterruptPlaces::Follow { queues: wanted.iter().map(place).collect() }
+            }
+        })
+    }
+
+    fn restore_interrupts(&mut self) -> Result<(), UplinkError> {
+        if let Some((found, kept)) = self.interrupts.found.take() {
+            self.host.interface(&self.name).restore(&found)?;
+            kept.remove();
+        }
+        Ok(())
+    }
+
+    fn restore_interrupts_or_warn(&mut self) {
+        if let Err(error) = self.restore_interrupts() {
+            let interface = &self.name;
+            tracing::warn!(%interface, %error, "cannot restore the uplink's interrupts");
+        }
+    }
+
     /// Restores the original settings. If that fails, the file stays and the next weir tries again.
     fn restore(&mut self) -> Result<(), UplinkError> {
         if let Some((found, kept)) = self.found.take() {
@@ -438,10 +533,34 @@ impl Gathering for UplinkInterface {
             }
         }
     }
+
+    fn follow(&mut self, cpus: &BTreeMap<u16, u16>) {
+        if self.interrupts.asked == *cpus {
+            return;
+        }
+        self.interrupts.asked.clone_from(cpus);
+        if cpus.is_empty() {
+            self.restore_interrupts_or_warn();
+            self.interrupts.places = InterruptPlaces::AsFound;
+            return;
+        }
+        let interface = self.name.clone();
+        let places = self.try_to_follow(cpus).unwrap_or_else(|error| {
+            self.restore_interrupts_or_warn();
+            InterruptPlaces::LeftAlone { reason: error.to_string() }
+        });
+        tracing::info!(%interface, ?places, "the uplink's interrupts");
+        self.interrupts.places = places;
+    }
+
+    fn interrupts(&self) -> &InterruptPlaces {
+        &self.interrupts.places
+    }
 }
 
 impl Drop for UplinkInterface {
     fn drop(&mut self) {
+        self.restore_interrupts_or_warn();
         self.restore_or_warn();
     }
 }

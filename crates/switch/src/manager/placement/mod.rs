@@ -9,7 +9,7 @@
 //! | `pins.rs` | threads of other processes that were pinned, and the restoration of their affinity |
 //! | `shown.rs` | `weir explain placement` |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use weir_config::{PlacementConfig, PlacementMode};
 use weir_engine::Engine;
 use weir_engine::stats::Counter;
+use weir_fabric::PortId;
 use weir_policy::placement::{Decision, Look, Placer, Policy};
 use weir_topology::{Topology, cpu_list};
 
@@ -171,6 +172,23 @@ impl Placement {
         self.set_workers(&decision, engine);
         self.set_guests(&decision);
         self.decision = Some(decision);
+    }
+
+    /// The processor of the worker that serves each of a port's queues. Queues of a worker that may run on several are
+    /// left out, and without `move_irqs` all are.
+    pub(super) fn cpus_of(
+        &self,
+        engine: &Engine,
+        port: PortId,
+        queues: usize,
+    ) -> BTreeMap<u16, u16> {
+        let cpu = |queue: u16| {
+            let state = self.workers.get(engine.worker_of(port, queue.into())?)?;
+            let set = state.set.as_ref().filter(|set| set.len() == 1 && state.refusal.is_none())?;
+            Some((queue, *set.first()?))
+        };
+        // An uplink has fewer queues than 2^16.
+        (0..queues as u16).filter(|_| self.config.move_irqs).filter_map(cpu).collect()
     }
 
     fn set_workers(&mut self, decision: &Decision, engine: &Engine) {

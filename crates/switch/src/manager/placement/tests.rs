@@ -170,7 +170,7 @@ fn host(dir: &Path, allowed: &[u16]) -> Host {
 }
 
 fn config(mode: PlacementMode, pin_vcpus: bool) -> PlacementConfig {
-    PlacementConfig { mode, pin_vcpus }
+    PlacementConfig { mode, pin_vcpus, ..PlacementConfig::default() }
 }
 
 #[test]
@@ -185,6 +185,7 @@ fn a_workers_affinity_follows_its_guests_virtual_processors() {
         assert_eq!(rig.worker_allowed(), [worker].into());
         let place = &explained.workers[0];
         assert_eq!(place.cpu, Some(worker));
+        assert_eq!(rig.placement.cpus_of(&rig.engine, rig.port, 1), [(0, worker)].into());
         assert_eq!(place.reason, "100% of its traffic is with this cache, cost 1.0");
         assert_eq!(place.ports, [rig.name.clone()]);
         assert!(place.rejected[0].ends_with("virtual processors run there"), "{place:?}");
@@ -193,8 +194,11 @@ fn a_workers_affinity_follows_its_guests_virtual_processors() {
         assert_eq!(rig.vcpu.allowed(), [vcpu].into(), "without permission");
     }
     assert_eq!(rig.placement.counts().moves.get(), 2);
+    rig.placement.config.move_irqs = false;
+    assert!(rig.placement.cpus_of(&rig.engine, rig.port, 1).is_empty());
     rig.switch_off();
     assert_eq!(rig.worker_allowed(), affinity::allowed(None).unwrap());
+    assert!(rig.placement.cpus_of(&rig.engine, rig.port, 1).is_empty());
 }
 
 #[test]

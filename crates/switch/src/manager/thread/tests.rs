@@ -79,7 +79,7 @@ fn nobody_looks_where_nothing_depends_on_it() {
 #[test]
 fn it_looks_each_second_for_placement_and_sleeps_without_traffic() {
     let mut run = run(Kind::Auto);
-    let config = PlacementConfig { mode: PlacementMode::Dynamic, pin_vcpus: false };
+    let config = PlacementConfig { mode: PlacementMode::Dynamic, ..PlacementConfig::default() };
     run.obey(Command::Place(config, Host::default()), 1);
     assert!(matches!(run.rhythm, Rhythm::At(at_ns) if at_ns == 1 + placement::LOOK_NS));
     // The time for another look has not come, so the change is handled later, with or without traffic.

@@ -1,8 +1,8 @@
 //! The file that keeps the original settings of an uplink's interface, in case weir is killed.
 //!
-//! There is one file for each changed interface, beside the control socket. It is written before the first setting
-//! changes, and removed after the last is restored. Its weir holds a lock on it. A file without a lock is left over,
-//! and the next weir with that control socket restores its settings.
+//! There is one file for each changed interface, beside the control socket, and one for its interrupts. It is written
+//! before the first setting changes, and removed after the last is restored. Its weir holds a lock on it. A file
+//! without a lock is left over, and the next weir with that control socket restores its settings.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,8 +20,12 @@ use weir_config::{InterfaceName, SocketPath};
 use weir_foreign::place::{Place, open_own};
 use weir_limits::UPLINK_FOUND_BYTES_MAX;
 
+use super::interrupts::FoundIrqs;
+
 /// The end of such a file's name, which consists of the control socket's name, the interface's and this.
 const SUFFIX: &str = "found";
+/// What follows the interface's name if the file is for its interrupts. No name of an interface has a colon.
+const OF_INTERRUPTS: &str = ":irqs";
 /// The time for which a file's owner may take to end. After that the owner counts as running.
 const HELPER_END: Duration = Duration::from_millis(500);
 
@@ -35,13 +39,15 @@ pub(super) struct Found {
     pub(super) settings: Settings,
 }
 
-/// The setting that weir changes: one or the other.
+/// Settings that weir changes: one of the first two, and the last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Settings {
     NapiTimer(NapiTimer),
     /// The card's `rx-usecs`, in microseconds.
     RxUsecs(u32),
+    /// The processors of the card's interrupts.
+    Interrupts(FoundIrqs),
 }
 
 /// The kernel's timer of an interface.
@@ -96,7 +102,7 @@ pub(super) struct Kept {
 impl Kept {
     /// Writes the file as a whole, and locked from the moment when it becomes visible.
     pub(super) fn write(control: &SocketPath, found: &Found) -> Result<Self, FoundError> {
-        let path = file_of(control, &found.interface);
+        let path = file_of(control, found);
         let io_error = |step, path: &Path| {
             let path = path.to_owned();
             move |source| FoundError::Io { step, path, source }
@@ -107,6 +113,9 @@ impl Kept {
             path: path.clone(),
             reason: error.to_string(),
         })?;
+        if bytes.len() as u64 > UPLINK_FOUND_BYTES_MAX {
+            return Err(FoundError::Content { path, reason: "it would be too long".into() });
+        }
         let at = place.path();
         let new = at.with_extension("new");
         // A leftover file is removed first. A link of another user, in a directory that others can write, is never
@@ -182,9 +191,11 @@ fn load(path: PathBuf) -> Result<Option<(Found, Kept)>, FoundError> {
     Ok(Some((found, Kept { path, _lock: file })))
 }
 
-fn file_of(control: &SocketPath, interface: &InterfaceName) -> PathBuf {
+fn file_of(control: &SocketPath, found: &Found) -> PathBuf {
+    let Found { interface, settings, .. } = found;
+    let of = if matches!(settings, Settings::Interrupts(_)) { OF_INTERRUPTS } else { "" };
     let mut name = control.as_path().file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{interface}.{SUFFIX}"));
+    name.push(format!(".{interface}{of}.{SUFFIX}"));
     control.as_path().with_file_name(name)
 }
 
@@ -241,8 +252,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let control = control(&dir);
         drop(Kept::write(&control, &found("eth0")).unwrap());
-        std::os::unix::fs::chown(file_of(&control, &found("eth0").interface), Some(1), None)
-            .unwrap();
+        std::os::unix::fs::chown(file_of(&control, &found("eth0")), Some(1), None).unwrap();
         let error = left_over(&control).remove(0).unwrap_err();
         assert!(error.to_string().contains("no file of this user's alone"), "{error:?}");
     }
@@ -252,7 +262,7 @@ mod tests {
         use rustix::fs::{FileType, Mode, mknodat};
         let dir = tempfile::tempdir().unwrap();
         let control = control(&dir);
-        let path = file_of(&control, &found("eth0").interface);
+        let path = file_of(&control, &found("eth0"));
         mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
         assert!(left_over(&control).remove(0).is_err());
         fs::remove_file(&path).unwrap();
@@ -274,7 +284,7 @@ mod tests {
             ),
             (&[0; 100_000], "does not hold an interface's settings"),
         ] {
-            let path = file_of(&control, &found("eth0").interface);
+            let path = file_of(&control, &found("eth0"));
             fs::write(&path, bytes).unwrap();
             let error = left_over(&control).remove(0).unwrap_err();
             assert!(error.to_string().contains(says), "{error}");

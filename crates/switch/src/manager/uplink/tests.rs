@@ -87,7 +87,7 @@ impl Nic for Card {
 
 /// The host with the interfaces that `sys` and `card` simulate.
 fn host(sys: &Path, card: &Card) -> Host {
-    Host { sys: sys.to_owned(), nic: Box::new(card.clone()) }
+    Host { sys: sys.to_owned(), proc: sys.join("proc"), nic: Box::new(card.clone()) }
 }
 
 fn uplink(sys: &Path) -> UplinkInterface {
@@ -225,7 +225,7 @@ fn what_was_found_is_kept_while_it_is_changed() {
 
 /// Drops an uplink like a killed process: nothing is restored, and the kernel releases the lock.
 fn kill(mut uplink: UplinkInterface) {
-    uplink.found = None;
+    (uplink.found, uplink.interrupts.found) = (None, None);
 }
 
 #[test]
@@ -427,4 +427,117 @@ fn a_card_that_cannot_be_restored_stays_for_the_next_start() {
     card.play(|card| card.refuses = None);
     restore_left_over_on(&host(sys.path(), &card), &control(sys.path()));
     assert_eq!((card.usecs(), kept(sys.path())), (50, 0));
+}
+
+const IRQS: [(u32, &str); 4] =
+    [(40, "eth7-TxRx-0"), (41, "eth7-TxRx-1"), (42, "eth7-tx-1"), (43, "eth7")];
+
+fn irq(sys: &Path, number: u32) -> PathBuf {
+    sys.join("proc/irq").join(number.to_string())
+}
+
+/// An interface whose card has an interrupt for each of two queues, and two more. All may come to any processor.
+fn sys_with_interrupts() -> tempfile::TempDir {
+    let sys = sys();
+    let numbers = sys.path().join("eth7/device/msi_irqs");
+    fs::create_dir_all(&numbers).unwrap();
+    for (number, name) in IRQS {
+        fs::write(numbers.join(number.to_string()), "msix\n").unwrap();
+        let dir = irq(sys.path(), number);
+        fs::create_dir_all(dir.join(name)).unwrap();
+        fs::write(dir.join("affinity_hint"), "0\n").unwrap();
+        fs::write(dir.join("smp_affinity_list"), "0-3\n").unwrap();
+    }
+    fs::write(sys.path().join("proc/irq/default_smp_affinity"), "f\n").unwrap();
+    sys
+}
+
+/// The processors of all interrupts.
+fn places(sys: &Path) -> [String; 4] {
+    IRQS.map(|(number, _)| {
+        let text = fs::read_to_string(irq(sys, number).join("smp_affinity_list")).unwrap();
+        text.trim().to_owned()
+    })
+}
+
+const AS_FOUND: [&str; 4] = ["0-3"; 4];
+
+fn follow(uplink: &mut UplinkInterface, cpus: &[(u16, u16)]) -> InterruptPlaces {
+    uplink.follow(&cpus.iter().copied().collect());
+    uplink.interrupts().clone()
+}
+
+fn left_alone(places: InterruptPlaces) -> String {
+    match places {
+        InterruptPlaces::LeftAlone { reason } => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn interrupts_follow_their_workers_and_are_left_as_they_were_found() {
+    let sys = sys_with_interrupts();
+    let mut uplink = uplink(sys.path());
+    // There is no third queue.
+    let places_now = follow(&mut uplink, &[(0, 2), (1, 3), (2, 0)]);
+    let queues = [(0, 2), (1, 3)].map(|(queue, cpu)| InterruptPlace { queue, cpu }).into();
+    assert_eq!(places_now, InterruptPlaces::Follow { queues });
+    assert_eq!(places(sys.path()), ["2", "3", "0-3", "0-3"]);
+    follow(&mut uplink, &[(0, 1), (1, 3)]);
+    assert_eq!(
+        (places(sys.path()), kept(sys.path())),
+        (["1", "3", "0-3", "0-3"].map(Into::into), 1)
+    );
+    follow(&mut uplink, &[(1, 2)]);
+    assert_eq!(places(sys.path()), ["0-3", "2", "0-3", "0-3"]);
+    assert_eq!(follow(&mut uplink, &[]), InterruptPlaces::AsFound);
+    assert_eq!((places(sys.path()), kept(sys.path())), (AS_FOUND.map(Into::into), 0));
+    // A queue comes later.
+    follow(&mut uplink, &[(1, 2)]);
+    follow(&mut uplink, &[(0, 1), (1, 2)]);
+    assert_eq!(places(sys.path()), ["1", "2", "0-3", "0-3"]);
+    drop(uplink);
+    assert_eq!((places(sys.path()), kept(sys.path())), (AS_FOUND.map(Into::into), 0));
+}
+
+#[test]
+fn the_next_weir_gives_back_interrupts_that_one_that_was_killed_has_moved() {
+    let sys = sys_with_interrupts();
+    let mut killed = uplink(sys.path());
+    killed.set(300_000);
+    follow(&mut killed, &[(0, 2), (1, 3)]);
+    assert_eq!(kept(sys.path()), 2, "one is for the interval");
+    kill(killed);
+    // The second interrupt's number has become another's.
+    fs::rename(irq(sys.path(), 41).join("eth7-TxRx-1"), irq(sys.path(), 41).join("nvme0q1"))
+        .unwrap();
+    restore_left_over_in(sys.path());
+    assert_eq!(places(sys.path()), ["0-3", "3", "0-3", "0-3"]);
+    assert_eq!((kept(sys.path()), read(sys.path())), (0, [20_000, 0]));
+}
+
+#[test]
+fn interrupts_that_others_rule_are_left_alone() {
+    let sys = sys_with_interrupts();
+    fs::write(irq(sys.path(), 41).join("smp_affinity_list"), "2\n").unwrap();
+    let ruled = |wanted: &[(u16, u16)]| left_alone(follow(&mut uplink(sys.path()), wanted));
+    let reason = ruled(&[(0, 1), (1, 3)]);
+    assert_eq!(reason, "the host has eth7-TxRx-1 on processors 2");
+    assert_eq!((places(sys.path())[0].as_str(), kept(sys.path())), ("0-3", 0));
+
+    // The driver's own proposal is nobody's rule.
+    fs::write(irq(sys.path(), 41).join("affinity_hint"), "00000000,00000004\n").unwrap();
+    let mut moved = uplink(sys.path());
+    follow(&mut moved, &[(0, 1), (1, 3)]);
+    assert_eq!(places(sys.path()), ["1", "3", "0-3", "0-3"]);
+    drop(moved);
+    assert_eq!(places(sys.path()), ["0-3", "2", "0-3", "0-3"]);
+
+    let balancer = sys.path().join("proc/77");
+    fs::create_dir(&balancer).unwrap();
+    fs::write(balancer.join("comm"), "irqbalance\n").unwrap();
+    assert_eq!(ruled(&[(0, 1)]), "irqbalance moves them");
+    fs::remove_dir_all(&balancer).unwrap();
+    assert_eq!(ruled(&[(5, 1)]), "no queue has an interrupt of its own");
+    assert_eq!((places(sys.path())[0].as_str(), kept(sys.path())), ("0-3", 0));
 }
