@@ -99,10 +99,12 @@ fn each_thread_that_runs_stands_in_the_table_of_the_security_policy() {
          [vif.a]\nagent = {:?}\n[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"port 25\"\n\
          [vif.b]\nmode = \"client\"\nsocket = {:?}\n[vif.m]\nmirror = [\"a\"]\n\
          [uplink.out]\nkind = \"stream\"\npath = {:?}\n\
+         [vif-on-demand.\"vm-*\"]\ndirectory = {:?}\n\
          [network.lan]\naddress = \"192.168.77.1/24\"\ndhcp = true\nrouter = \"192.168.77.2\"\n",
         at("a.agent"),
         at("client.sock"),
         at("out.sock"),
+        at("vms"),
     );
     fs::write(at("weir.toml"), config).unwrap();
     let log = fs::File::create(at("log")).unwrap();

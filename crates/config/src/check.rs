@@ -74,6 +74,8 @@ impl Whole<'_> {
         }
         let mut faults = Vec::new();
         self.each_by_itself(&mut faults);
+        let of_patterns = self.templates.faults(self.control);
+        faults.extend(of_patterns.map(|(table, fault)| TableFault::of(&table, fault)));
         self.bonds(&mut faults);
         self.names(&mut faults);
         self.sockets(&mut faults);

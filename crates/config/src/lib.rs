@@ -33,7 +33,7 @@
 //! * `keys`: tables of keys; each key is declared once.
 //! * `check`: the rules for settings that must fit together.
 //! * `switch`: the keys of the whole switch.
-//! * `template`: keys that interfaces have in common.
+//! * `template`: keys that interfaces have in common, and interfaces on demand.
 //! * `uplink`: the keys of a port to the host or the outside.
 //! * `vif`: the keys of a guest's interface.
 //! * `vlan`: the keys that say in which VLANs or network a port is.
@@ -109,17 +109,17 @@ pub use settings::Setting;
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
 pub use storm::{StormChanges, StormControl};
 pub use switch::{PlacementConfig, SwitchConfig};
-pub use template::{NoSuchTemplate, TemplateConfig, Templates};
+pub use template::{NoSuchTemplate, OnDemandConfig, OnDemandKeys, TemplateConfig, Templates};
 pub use uplink::UplinkConfig;
 pub use values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
-    Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
-    InterfaceName, LacpRate, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax,
-    MirroredPorts, Mtu, NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period,
-    PlacementMode, PortName, QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs,
-    Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName,
-    TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode, Vni, Weight, WorkerCount,
-    Workers,
+    Execution, FdbEntries, FilePath, FilterAction, ForgetSecs, GroupDefault, GroupName, GuardMode,
+    HostAddress, InterfaceName, LacpRate, LateTurns, LatencyBudget, LeaseTime, MacAddress,
+    MemoryMax, MirroredPorts, Mtu, NamePattern, NetworkName, OnDemandMax, OverlayDscp, Owner,
+    PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RingSize,
+    RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole,
+    TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
+    Vni, Weight, WorkerCount, Workers,
 };
 pub use vif::{VifChanges, VifConfig};
 pub use xen::{Bridges, XenConfig};
@@ -134,7 +134,7 @@ pub struct Config {
     pub networks: Networks,
     /// `[group.NAME]`
     pub groups: Groups,
-    /// `[template.NAME]`
+    /// `[template.NAME]` and `[vif-on-demand.PATTERN]`
     pub templates: Templates,
     /// `[uplink.NAME]`, then `[bond.NAME]`, each in the order of the file.
     pub uplinks: Vec<UplinkConfig>,
@@ -230,6 +230,12 @@ impl Config {
         self.uplinks
             .iter()
             .filter(move |it| !self.uplinks.iter().any(|bond| further(bond, &it.name)))
+    }
+
+    /// True if it has an interface in the place of `vif`, which has come on demand.
+    pub fn replaces(&self, vif: &VifConfig) -> bool {
+        let on_demand = vif.by.as_ref().is_some_and(Owner::is_on_demand);
+        on_demand && self.vifs.iter().any(|it| it.name == vif.name)
     }
 
     /// All of it, to be checked.

@@ -17,7 +17,7 @@ use super::group;
 use super::keys::{Key, Value};
 use super::overlay::{self, Networks};
 use super::section::{Places, Section, document, missing};
-use super::template::{self, Copied, Templates, templates};
+use super::template::{self, Copied, OnDemandConfig, Templates, templates};
 use super::values::{
     Execution, LatencyBudget, PlacementMode, PortName, SocketPath, UplinkKind, UserName,
 };
@@ -48,6 +48,9 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     let groups = root.subtables("group", &mut problems);
     let groups = group::groups(groups, group_ids, &mut problems);
     let (templates, places) = templates(root.subtables("template", &mut problems), &mut problems);
+    let patterns = root.subtables(OnDemandConfig::TABLES, &mut problems);
+    let (on_demand, pattern_places) = template::on_demand(patterns, &mut problems);
+    let templates = Templates { on_demand, ..templates };
     let uplinks: Vec<_> = root
         .subtables("uplink", &mut problems)
         .into_iter()
@@ -91,7 +94,8 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         };
         let places = uplinks.iter().map(|placed| &placed.places);
         let places = places.chain(vifs.iter().map(|placed| &placed.places));
-        let places = places.chain(&switch_places).chain(xen.iter().flat_map(|(_, places)| places));
+        let places = places.chain(&switch_places).chain(&pattern_places);
+        let places = places.chain(xen.iter().flat_map(|(_, places)| places));
         report(&whole.faults(), &places.collect::<Vec<_>>(), &mut problems);
     }
     if !problems.is_empty() {

@@ -12,9 +12,9 @@ use utoipa::ToSchema;
 use super::check::{TableFault, Whole};
 use super::keys::{Key, NEEDS_A_RESTART, Rows};
 use super::{
-    Config, GroupConfig, GroupIds, Groups, LatencyBudget, NetworkConfig, NetworkName, Networks,
-    OverlayConfig, PlacementConfig, PortName, Schedule, SocketPath, SocketRole, SwitchConfig,
-    TemplateConfig, Templates, UplinkConfig, VifConfig, XenConfig,
+    Config, GroupConfig, GroupIds, Groups, LatencyBudget, NamePattern, NetworkConfig, NetworkName,
+    Networks, OnDemandConfig, OverlayConfig, PlacementConfig, PortName, Schedule, SocketPath,
+    SocketRole, SwitchConfig, TemplateConfig, Templates, UplinkConfig, VifConfig, XenConfig,
 };
 
 mod save;
@@ -191,7 +191,7 @@ impl Running<'_> {
         compare_groups(self.groups, &file.groups, &mut tables);
         steps.groups = (*self.groups != file.groups).then(|| file.groups.clone());
         compare_templates(self.templates, &file.templates, &mut tables);
-        steps.templates = (*self.templates != file.templates).then(|| file.templates.clone());
+        let templates = self.compare_on_demand(&file.templates, &mut tables);
         let xen = (self.xen.map(XenConfig::keys), file.xen.as_ref().map(XenConfig::keys));
         tables.extend(with_a_restart("xen".into(), xen));
         let own = |xen: Option<&XenConfig>| xen.map(XenConfig::own_keys).unwrap_or_default();
@@ -201,8 +201,54 @@ impl Running<'_> {
             tables.extend(with_a_restart(table, rows));
         }
         self.compare_uplinks(file, &mut tables, &mut steps);
-        self.compare_vifs(file, &mut tables, &mut steps);
+        self.compare_vifs(file, &templates, &mut tables, &mut steps);
+        steps.templates = (*self.templates != templates).then_some(templates);
         (Difference { tables }, steps)
+    }
+
+    /// The file's templates, with those patterns that can be at once.
+    fn compare_on_demand(&self, file: &Templates, tables: &mut Vec<TableDifference>) -> Templates {
+        let find = |templates: &Templates, pattern: &NamePattern| {
+            templates.on_demand.iter().find(|it| it.pattern == *pattern).cloned()
+        };
+        let now = &self.templates.on_demand;
+        let new = file.on_demand.iter().filter(|it| find(self.templates, &it.pattern).is_none());
+        for OnDemandConfig { pattern, .. } in now.iter().chain(new) {
+            let keys = |templates| find(templates, pattern).map(|it| it.keys.rows());
+            let (now, wanted) = (keys(self.templates), keys(file));
+            let gone = wanted.is_none();
+            let table = at_once(OnDemandConfig::TABLES, pattern.as_str(), now, wanted);
+            tables.extend(table.map(|mut table| {
+                let far = "a confined weir looks into no directory elsewhere; needs a restart";
+                let far = (!gone && !self.reaches(file, pattern)).then(|| far.to_owned());
+                let moved = table.keys.iter_mut().filter(|key| key.key == "directory");
+                match (table.kind, far) {
+                    (DifferenceKind::Removed, _) => {
+                        table.note = Some("removes its interfaces".into());
+                    }
+                    (DifferenceKind::Changed, far) => moved.for_each(|key| {
+                        key.alive = far.is_none();
+                        key.note = far.clone().or(Some("removes its interfaces".into()));
+                    }),
+                    (_, Some(far)) => (table.alive, table.note) = (false, Some(far)),
+                    _ => {}
+                }
+                table
+            }));
+        }
+        let wanted = file.on_demand.iter().filter_map(|it| match self.reaches(file, &it.pattern) {
+            true => Some(it.clone()),
+            false => find(self.templates, &it.pattern),
+        });
+        Templates { on_demand: wanted.collect(), all: file.all.clone() }
+    }
+
+    /// True if weir can connect to sockets in the directory of this pattern of the file.
+    fn reaches(&self, file: &Templates, pattern: &NamePattern) -> bool {
+        let some = "0".parse().expect("a constant that is a valid name");
+        let of_pattern = file.on_demand.iter().filter(|it| it.pattern == *pattern);
+        let mut sockets = of_pattern.filter_map(|it| it.socket(&some));
+        sockets.all(|socket| (self.able.sockets)(&socket, SocketRole::Client))
     }
 
     fn compare_switch(&self, file: &SwitchConfig, steps: &mut Steps) -> Option<TableDifference> {
@@ -276,12 +322,24 @@ impl Running<'_> {
         }
     }
 
-    fn compare_vifs(&self, file: &Config, tables: &mut Vec<TableDifference>, steps: &mut Steps) {
+    fn compare_vifs(
+        &self,
+        file: &Config,
+        templates: &Templates,
+        tables: &mut Vec<TableDifference>,
+        steps: &mut Steps,
+    ) {
         for RunningVif { config: vif, from_file, xen } in self.vifs.iter().copied() {
             let table = format!("vif.{}", vif.name);
             let wanted = file.vifs.iter().find(|it| it.name == vif.name);
             let stays = !xen && (vif.by.is_some() || wanted.is_none() && !from_file);
             let followed = stays.then(|| self.followed(file, vif)).filter(|it| it != vif);
+            if file.replaces(vif) || templates.gave_up(vif) {
+                steps.vifs_removed.push(vif.name.clone());
+                let note = Some("came on demand; disconnects its guest".into());
+                tables.push(whole(table, DifferenceKind::Removed, note));
+                continue;
+            }
             match wanted.filter(|_| !stays).or(followed.as_ref()) {
                 // It is said where it is to be added.
                 Some(_) if xen => {}
@@ -309,10 +367,13 @@ impl Running<'_> {
             }
         }
         for vif in &file.vifs {
-            if self.vifs.iter().any(|it| it.config.name == vif.name && !it.xen) {
+            let before = self.vifs.iter().find(|it| it.config.name == vif.name);
+            let replaces = before.is_some_and(|it| file.replaces(it.config));
+            if before.is_some_and(|it| !it.xen) && !replaces {
                 continue;
             }
-            let obstacle = self.name_is_taken(&vif.name).or_else(|| self.unreachable(vif));
+            let taken = self.name_is_taken(&vif.name).filter(|_| !replaces);
+            let obstacle = taken.or_else(|| self.unreachable(vif));
             let mut table = whole(format!("vif.{}", vif.name), DifferenceKind::Added, None);
             let defaults = VifConfig::new(vif.name.clone(), vif.socket.clone());
             table.keys = given(vif.rows(), &defaults.rows());

@@ -16,12 +16,13 @@ use super::error::{self, Problem};
 use super::suggest;
 use super::values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
-    Execution, FdbEntries, FilePath, FilterAction, GroupDefault, GroupName, GuardMode, HostAddress,
-    InterfaceName, LacpRate, LateTurns, LatencyBudget, LeaseTime, MacAddress, MemoryMax,
-    MirroredPorts, Mtu, NetworkName, OverlayDscp, Owner, PacketBurst, PacketRate, Period,
-    PlacementMode, PortName, QueuePairs, Realization, RingSize, RuleDirection, RxFrames, RxUsecs,
-    Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole, TagProtocol, TemplateName,
-    TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
+    Execution, FdbEntries, FilePath, FilterAction, ForgetSecs, GroupDefault, GroupName, GuardMode,
+    HostAddress, InterfaceName, LacpRate, LateTurns, LatencyBudget, LeaseTime, MacAddress,
+    MemoryMax, MirroredPorts, Mtu, NetworkName, OnDemandMax, OverlayDscp, Owner, PacketBurst,
+    PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RingSize, RuleDirection,
+    RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole, TagProtocol,
+    TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
+    WorkerCount, Workers,
 };
 
 /// The label of a value that is well written and cannot be so.
@@ -591,6 +592,8 @@ from_toml_integer! {
     ContainerBytes = "a number of bytes, such as 4096";
     WorkerCount = "\"auto\" or a number of workers, such as 2";
     Weight = "a weight, such as 2";
+    OnDemandMax = "a number of interfaces, such as 16";
+    ForgetSecs = "a number of seconds, such as 60";
     PacketRate = "a number of packets, such as 100000";
     PacketBurst = "a number of packets, such as 256";
 }

@@ -1,20 +1,92 @@
-//! `[template.NAME]`: keys that interfaces have in common.
+//! `[template.NAME]`: keys that interfaces have in common. `[vif-on-demand."PATTERN"]`: interfaces that come with a
+//! monitor's socket and go with it.
 
 use std::rc::Rc;
 
 use weir_limits as limits;
 
 use super::VifConfig;
-use super::error::Problem;
-use super::keys::{Key, NONE, Row, Rows, Value};
-use super::section::{Places, Section};
-use super::values::{PortName, SocketPath, TemplateName};
+use super::error::{Fault, HEADER, Problem};
+use super::keys::{Key, NONE, Row, Rows, Value, keys};
+use super::section::{Places, Section, missing};
+use super::values::{
+    ForgetSecs, NamePattern, OnDemandMax, PortName, SocketPath, SocketRole, TemplateName,
+};
 
 /// All templates of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Templates {
     /// In the order of the file.
     pub all: Vec<TemplateConfig>,
+    /// Patterns of interfaces on demand, in the order of the file: the first one that matches a socket counts.
+    pub on_demand: Vec<OnDemandConfig>,
+}
+
+keys! {
+    /// The keys of `[vif-on-demand."PATTERN"]`.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct OnDemandKeys {
+        /// The directory in which monitors listen.
+        directory: SocketPath = "/".parse().expect("a constant that is a valid path"), [];
+        /// The template of the interfaces.
+        template: Option<TemplateName> = None, [];
+        /// The most interfaces at a time.
+        max: OnDemandMax = OnDemandMax::default(), [];
+        /// The seconds for which a monitor may be away before its interface is removed.
+        forget_s: ForgetSecs = ForgetSecs::default(), [];
+    }
+}
+
+/// `[vif-on-demand."PATTERN"]`: interfaces that exist as long as a monitor listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnDemandConfig {
+    /// The names of the interfaces.
+    pub pattern: NamePattern,
+    /// The keys.
+    pub keys: OnDemandKeys,
+}
+
+impl OnDemandConfig {
+    /// The tables of all patterns.
+    pub(crate) const TABLES: &str = "vif-on-demand";
+
+    /// After an interface's name, the end of its socket's name.
+    pub const SUFFIX: &str = ".sock";
+
+    /// The table, as problems name it.
+    pub fn table(&self) -> String {
+        format!("{}.{}", Self::TABLES, self.pattern)
+    }
+
+    /// The socket of the interface `name`; `None` if the path is too long.
+    pub fn socket(&self, name: &PortName) -> Option<SocketPath> {
+        let file = format!("{name}{}", Self::SUFFIX);
+        SocketPath::try_from(self.keys.directory.as_path().join(file).as_path()).ok()
+    }
+
+    /// True if the pattern keeps `vif`, which has come on demand.
+    pub fn keeps(&self, vif: &VifConfig) -> bool {
+        vif.by == Some(self.pattern.owner())
+            && vif.socket.as_path().parent() == Some(self.keys.directory.as_path())
+    }
+
+    /// The first fault of the keys.
+    fn fault(&self, templates: &Templates, control: &SocketPath) -> Option<Fault> {
+        let directory = self.keys.directory.as_path();
+        let of_directory = |reason: String| Fault {
+            keys: ["directory", HEADER],
+            reason,
+            help: "choose a directory of its own, such as \"/run/weir/vms\"".into(),
+        };
+        let longest = "0".repeat(limits::PORT_NAME_LEN_MAX).parse().ok();
+        if control.as_path().parent() == Some(directory) {
+            return Some(of_directory("weir makes its own sockets there".into()));
+        }
+        if longest.is_some_and(|name| self.socket(&name).is_none()) {
+            return Some(of_directory("the paths of its sockets can be too long".into()));
+        }
+        templates.get(self.keys.template.as_ref()?).err().map(Fault::from)
+    }
 }
 
 /// `[template.NAME]`: an interface without the keys that each interface has for itself.
@@ -71,6 +143,27 @@ impl TemplateConfig {
 }
 
 impl Templates {
+    /// The interface on demand of this name: it has the keys of the pattern's template.
+    pub fn demanded(&self, by: &OnDemandConfig, name: &PortName) -> Option<VifConfig> {
+        let socket = by.socket(name)?;
+        let vif = match &by.keys.template {
+            Some(template) => self.get(template).ok()?.vif(name.clone(), socket),
+            None => VifConfig::new(name.clone(), socket),
+        };
+        Some(VifConfig { mode: SocketRole::Client, by: Some(by.pattern.owner()), ..vif })
+    }
+
+    /// True if `vif` has come on demand, and no pattern keeps it.
+    pub fn gave_up(&self, vif: &VifConfig) -> bool {
+        vif.by.as_ref().is_some_and(|by| by.is_on_demand())
+            && !self.on_demand.iter().any(|pattern| pattern.keeps(vif))
+    }
+
+    /// Each rule for patterns that does not hold, with its table.
+    pub(super) fn faults(&self, control: &SocketPath) -> impl Iterator<Item = (String, Fault)> {
+        self.on_demand.iter().filter_map(|it| Some((it.table(), it.fault(self, control)?)))
+    }
+
     /// The template with this name.
     ///
     /// # Errors
@@ -115,7 +208,44 @@ pub(super) fn templates(
     let each = sections.into_iter().filter_map(|section| template(section, problems));
     let (all, places): (Vec<_>, Vec<_>) =
         each.map(|(it, places)| (it.clone(), (it.name, Rc::new(places)))).unzip();
-    (Templates { all }, places)
+    (Templates { all, on_demand: Vec::new() }, places)
+}
+
+/// Reads the tables `[vif-on-demand."PATTERN"]`.
+pub(super) fn on_demand(
+    sections: Vec<Section<'_>>,
+    problems: &mut Vec<Problem>,
+) -> (Vec<OnDemandConfig>, Vec<Places>) {
+    if let Some(one_more) = sections.get(limits::ON_DEMAND_PATTERNS_MAX) {
+        let most = limits::ON_DEMAND_PATTERNS_MAX;
+        problems.push(
+            Problem::new(format!("{} patterns of interfaces are too many", sections.len()))
+                .label(one_more.span.clone(), format!("one more than {most}")),
+        );
+        return Default::default();
+    }
+    sections.into_iter().filter_map(|section| pattern(section, problems)).unzip()
+}
+
+fn pattern(
+    mut section: Section<'_>,
+    problems: &mut Vec<Problem>,
+) -> Option<(OnDemandConfig, Places)> {
+    let name = section.title.split_once('.').map_or("", |(_, name)| name).parse::<NamePattern>();
+    let pattern = name.map_err(|error| {
+        let mut problem = Problem::new("bad names of interfaces");
+        problem.help = error.help();
+        problems.push(problem.label(section.span.clone(), error.to_string()));
+    });
+    if !section.has("directory") {
+        let help = "say where monitors listen: directory = \"/run/weir/vms\"";
+        problems.push(missing(&section, "directory", help));
+    }
+    let mut keys = OnDemandKeys::default();
+    Value::read(&mut keys, &Key::TABLE, &mut section, problems);
+    let places = section.places();
+    section.finish(problems);
+    Some((OnDemandConfig { pattern: pattern.ok()?, keys }, places))
 }
 
 fn template(
@@ -359,6 +489,112 @@ mod tests {
             assert_eq!(read.vifs, [&now.vifs[..], &by_hand[..]].concat(), "{saved}");
             assert!(saved.contains("# of a customer"), "{saved}");
             assert_eq!(saved.matches("\"backend\"").count(), 1, "the template says it: {saved}");
+        }
+    }
+
+    const PATTERN: &str =
+        "[vif-on-demand.\"vm-*\"]\ndirectory = \"/run/weir/vms\"\ntemplate = \"tenant\"\n";
+
+    fn demanded(config: &crate::Config, name: &str) -> VifConfig {
+        let of = &config.templates.on_demand[0];
+        config.templates.demanded(of, &name.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_interface_on_demand_has_the_keys_of_the_template_and_a_monitor_that_listens() {
+        let now = parse(&format!("{TEMPLATE}{PATTERN}")).unwrap();
+        let [pattern] = &now.templates.on_demand[..] else { panic!("{:?}", now.templates) };
+        assert_eq!((pattern.keys.max.get(), pattern.keys.forget_s.get()), (16, 60));
+        let vif = demanded(&now, "vm-1");
+        assert_eq!((vif.queues.get(), vif.mode), (2, SocketRole::Client));
+        assert_eq!(vif.socket.to_string(), "/run/weir/vms/vm-1.sock");
+        assert_eq!(vif.by.as_ref().unwrap().to_string(), "on-demand:vm-*");
+        assert!(!now.templates.gave_up(&vif));
+        for (name, is) in [("vm-1", true), ("vm-", true), ("vm", false), ("a-vm-1", false)] {
+            assert_eq!(pattern.pattern.matches(name), is, "{name}");
+        }
+        let both: NamePattern = "a*a".parse().unwrap();
+        assert!(both.matches("aa") && both.matches("aba") && !both.matches("a"));
+        let evil = pattern.pattern.name("vm-\u{1b}[31m").unwrap_err().to_string();
+        assert!(!evil.contains('\u{1b}'), "{evil:?}");
+    }
+
+    #[test]
+    fn a_pattern_that_cannot_be_is_refused_in_its_place() {
+        let table = |name: &str, keys: &str| format!("[vif-on-demand.\"{name}\"]\n{keys}\n");
+        let good = "directory = \"/run/vms\"";
+        let long = format!("directory = \"/{}\"", "d".repeat(230));
+        for (name, keys, says) in [
+            ("vm-*", "", "directory"),
+            ("vm-*", "directory = \"/run/weir\"", "weir makes its own sockets there"),
+            ("vm-*", &long, "the paths of its sockets can be too long"),
+            ("vm-*", "directory = \"/run/vms\"\ntemplate = \"t\"", "there is no template t"),
+            ("vm-*", "directory = \"/run/vms\"\nmax = 257", "257"),
+            ("vm-*", "directory = \"/run/vms\"\nforget_s = 0", "forget_s"),
+            ("vm-*", "directory = \"/run/vms\"\nqueues = 2", "unknown key `queues`"),
+            ("vm", good, "is no pattern of names"),
+            ("v*m*", good, "is no pattern of names"),
+            ("VM-*", good, "is no pattern of names"),
+            ("../*", good, "is no pattern of names"),
+        ] {
+            let shown = refused(&table(name, keys));
+            assert!(shown.contains(says), "{name} {keys}: {shown}");
+        }
+        let most = limits::ON_DEMAND_PATTERNS_MAX;
+        let all = |number| (0..number).map(|n| table(&format!("v{n}-*"), good)).collect::<String>();
+        assert_eq!(parse(&all(most)).unwrap().templates.on_demand.len(), most);
+        assert!(messages(&all(most + 1))[0].contains("too many"));
+    }
+
+    #[test]
+    fn a_reload_leaves_interfaces_on_demand_alone_but_for_those_that_the_file_has_or_gives_up() {
+        let text = format!("{TEMPLATE}{PATTERN}");
+        let now = parse(&text).unwrap();
+        let by_hand = [demanded(&now, "vm-1"), demanded(&now, "vm-2")];
+        let told = |file: &str| {
+            let (difference, steps) =
+                running(&now, &by_hand, |it| it.compare(&parse(file).unwrap()));
+            let tables = difference.tables.iter().map(|it| format!("{:?} {}", it.kind, it.table));
+            let removed: Vec<_> = steps.vifs_removed.iter().map(ToString::to_string).collect();
+            (tables.collect::<Vec<_>>(), removed, steps)
+        };
+        let (tables, removed, steps) = told(&text);
+        assert_eq!(tables, ["Unlisted vif.vm-1", "Unlisted vif.vm-2"]);
+        assert_eq!((removed.len(), &steps.templates), (0, &None));
+
+        let (tables, removed, steps) = told(&format!("{text}[vif.vm-1]\n"));
+        assert_eq!(tables, ["Removed vif.vm-1", "Unlisted vif.vm-2", "Added vif.vm-1"]);
+        assert_eq!((removed, steps.vifs_added.len()), (vec!["vm-1".to_owned()], 1));
+        assert_eq!(running(&now, &by_hand, |it| it.check(&steps)), Ok(()));
+
+        let gone = ["vm-1", "vm-2"].map(str::to_owned);
+        let (tables, removed, steps) = told(TEMPLATE);
+        assert_eq!(tables[0], "Removed vif-on-demand.vm-*");
+        assert_eq!((&removed[..], steps.templates.unwrap().on_demand.len()), (&gone[..], 0));
+        let elsewhere = text.replace("/vms", "/others");
+        let (tables, removed, steps) = told(&elsewhere);
+        assert_eq!(tables[0], "Changed vif-on-demand.vm-*");
+        assert_eq!((&removed[..], steps.templates.is_some()), (&gone[..], true));
+        let (tables, removed, _) = told(&text.replace("template = \"tenant\"", "max = 2"));
+        assert_eq!((tables[0].as_str(), removed.len()), ("Changed vif-on-demand.vm-*", 0));
+
+        // A confined weir keeps the directories that it has.
+        let file = parse(&elsewhere).unwrap();
+        let (difference, steps) = running(&now, &by_hand, |it| {
+            let sockets = |path: &SocketPath, _| !path.to_string().contains("/others/");
+            let able = reload::Able { sockets: &sockets, ..it.able };
+            reload::Running { able, ..it.clone() }.compare(&file)
+        });
+        let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
+        assert_eq!(fixed, ["vif-on-demand.vm-*.directory"]);
+        assert_eq!((steps.templates, steps.vifs_removed.len()), (None, 0));
+
+        // What runs is saved, without its interfaces.
+        for other in [TEMPLATE.to_owned(), elsewhere.clone(), text.clone()] {
+            let file = parse(&other).unwrap();
+            let saved = running(&now, &by_hand, |it| it.saved(&other, &file)).unwrap();
+            let read = parse(&saved).unwrap_or_else(|error| panic!("{saved}\n{error}"));
+            assert_eq!((read.templates, read.vifs.len()), (now.templates.clone(), 0), "{saved}");
         }
     }
 

@@ -106,7 +106,7 @@ fn look(dir: &OwnedFd, name: &OsString) -> Result<OwnedFd, Errno> {
     openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn by_descriptor(dir: &OwnedFd) -> PathBuf {
+pub(crate) fn by_descriptor(dir: &OwnedFd) -> PathBuf {
     // A confined helper's calls need a path.
     format!("/proc/self/fd/{}", dir.as_raw_fd()).into()
 }
@@ -134,6 +134,13 @@ impl Place {
     /// The errors of [`Place::of`].
     pub fn of_target(path: &Path) -> io::Result<Self> {
         Self::of_target_by(Links::Own, path)
+    }
+
+    /// The directory `path`, open for [`openat`], and its identity.
+    pub(crate) fn dir_by(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
+        let place = Self::walk(&path.join("file"), Last::Itself, false, links)?;
+        let found = place.dir()?;
+        Ok((place.dir, found))
     }
 
     pub(crate) fn of_target_by(links: Links, path: &Path) -> io::Result<Self> {

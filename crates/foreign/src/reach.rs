@@ -1,5 +1,5 @@
-//! Connects to a socket in a directory that somebody else may change. The socket that was checked is the one that is
-//! used.
+//! Finds sockets in a directory that somebody else may change, and connects to them. The socket that was checked is the
+//! one that is used.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FileType, Stat};
+use rustix::fs::inotify::{self, WatchFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::place::{Links, Place, is_ours, is_safe};
+use crate::place::{Links, Place, by_descriptor, is_ours, is_safe};
 use crate::{Foreign, Party};
 
 /// The reason why a socket is not connected to, although somebody may listen there.
@@ -107,17 +108,97 @@ fn connect_to(kind: SocketType, socket: &OwnedFd) -> io::Result<OwnedFd> {
 /// A descriptor of the socket that serves only to refer to it (`O_PATH`).
 fn find(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
     let place = Place::of_target_by(links, path)?;
-    let here = place.dir()?;
     let (socket, found) = place.look()?;
+    check(&place.dir()?, &found, || place.shown())?;
+    Ok((socket, found))
+}
+
+/// Refuses a file in the directory `here` that is no socket, or is of somebody whom weir does not expect there.
+fn check(here: &Stat, found: &Stat, path: impl FnOnce() -> PathBuf) -> Result<(), Unreachable> {
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
-        return Err(Unreachable::NotASocket(place.shown()).into());
+        return Err(Unreachable::NotASocket(path()));
     }
     let is_expected = found.st_uid == here.st_uid || is_ours(found.st_uid);
-    if !is_safe(&here) && !is_expected {
-        let (socket, dir) = (found.st_uid, here.st_uid);
-        return Err(Unreachable::Foreign { path: place.shown(), socket, dir }.into());
+    match is_safe(here) || is_expected {
+        true => Ok(()),
+        false => {
+            let (socket, dir) = (found.st_uid, here.st_uid);
+            Err(Unreachable::Foreign { path: path(), socket, dir })
+        }
     }
-    Ok((socket, found))
+}
+
+/// A file's inode and the time of its last change (ns): two sockets of one name differ in one of them.
+pub type Stamp = (u64, i64);
+
+/// The sockets of a directory.
+#[derive(Debug)]
+pub struct Sockets {
+    /// The directory's device and inode.
+    pub directory: (u64, u64),
+    /// Wanted files by name: those that weir would connect to, and the others with the reason.
+    pub files: Vec<(String, io::Result<Stamp>)>,
+    /// True if these are all.
+    pub is_whole: bool,
+}
+
+/// The files of the directory `dir` with `wanted` names, `most` of them and of no more than `entries`. A link is no
+/// socket, wherever it leads. On the way to the directory `links` count.
+///
+/// # Errors
+/// The directory does not exist or cannot be read, or the way leads by a link that somebody else could have put there.
+pub fn sockets_in(
+    links: Links,
+    dir: &Path,
+    entries: usize,
+    most: usize,
+    wanted: impl Fn(&str) -> bool,
+) -> io::Result<Sockets> {
+    let (at, here) = Place::dir_by(links, dir)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let open = openat(&at, ".", flags, Mode::empty())?;
+    let (mut files, mut is_whole) = (Vec::new(), true);
+    for (nth, entry) in Dir::new(open)?.enumerate() {
+        if nth == entries || files.len() == most {
+            is_whole = false;
+            break;
+        }
+        let entry = entry?;
+        let Ok(name) = entry.file_name().to_str() else { continue };
+        if !wanted(name) {
+            continue;
+        }
+        let found = match statat(&at, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) => found,
+            // It has gone since.
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let nanoseconds = i64::try_from(found.st_ctime_nsec).unwrap_or_default();
+        let changed = found.st_ctime.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
+        let checked = check(&here, &found, || dir.join(name));
+        let checked = checked.map(|()| (found.st_ino, changed)).map_err(io::Error::from);
+        files.push((name.to_owned(), checked));
+    }
+    Ok(Sockets { directory: (here.st_dev, here.st_ino), files, is_whole })
+}
+
+/// A descriptor that is readable when files of the directory `dir` have come, gone or changed, and the directory's
+/// device and inode.
+///
+/// # Errors
+/// The errors of [`sockets_in`], or the user watches too much already.
+pub fn watch(links: Links, dir: &Path) -> io::Result<(OwnedFd, (u64, u64))> {
+    let (at, here) = Place::dir_by(links, dir)?;
+    let notices = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    let what = WatchFlags::CREATE
+        | WatchFlags::DELETE
+        | WatchFlags::MOVE
+        | WatchFlags::ATTRIB
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::ONLYDIR;
+    inotify::add_watch(&notices, by_descriptor(&at), what)?;
+    Ok((notices, (here.st_dev, here.st_ino)))
 }
 
 /// Waits at most `patience` until the other end has said something or has ended, however many signals come meanwhile.
@@ -208,6 +289,52 @@ pub(crate) mod tests {
         drop(UnixListener::bind(at("stale")).unwrap());
         let stale = look_for_listener(&at("stale")).unwrap_err();
         assert_eq!(stale.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn of_a_directory_its_sockets_are_known_and_no_link_or_file_and_no_more_than_so_many() {
+        let dir = open_to_all();
+        let at = |name: &str| dir.path().join(name);
+        let (notices, identity) = watch(Links::Own, dir.path()).unwrap();
+        let told = || rustix::io::read(&notices, &mut [0; 4096]).is_ok();
+        assert!(!told());
+        let look = |entries, most| {
+            let wanted = |name: &str| name.starts_with("vm-");
+            sockets_in(Links::Own, dir.path(), entries, most, wanted).unwrap()
+        };
+        let good = |listed: &Sockets| -> Vec<_> {
+            let good = listed.files.iter().filter_map(|(name, it)| Some((name, it.as_ref().ok()?)));
+            good.map(|(name, stamp)| (name.clone(), *stamp)).collect()
+        };
+        let listener = UnixListener::bind(at("vm-1")).unwrap();
+        assert!(told(), "a socket comes");
+        let first = good(&look(9, 9));
+        assert_eq!(first.len(), 1);
+        fs::write(at("vm-2"), "").unwrap();
+        symlink(at("vm-1"), at("vm-3")).unwrap();
+        let _other = UnixListener::bind(at("other")).unwrap();
+        let all = look(9, 9);
+        assert_eq!((good(&all), all.files.len(), all.is_whole), (first.clone(), 3, true));
+        assert_eq!(all.directory, identity);
+        for (_, refused) in all.files.iter().filter(|(name, _)| name != "vm-1") {
+            let why = refused.as_ref().unwrap_err().to_string();
+            assert!(why.contains("is not a socket"), "{why}");
+        }
+        assert!(!look(3, 9).is_whole, "entries that are not wanted count");
+        assert!(!look(9, 2).is_whole);
+        while told() {}
+        drop(listener);
+        fs::remove_file(at("vm-1")).unwrap();
+        assert!(told(), "a socket goes");
+        // A file system may give the inode again. Its clock ticks a few times in this while.
+        std::thread::sleep(Duration::from_millis(30));
+        let _listener = UnixListener::bind(at("vm-1")).unwrap();
+        assert_ne!(good(&look(9, 9)), first, "another socket of the name");
+        symlink(dir.path(), at("way")).unwrap();
+        let refused = sockets_in(Links::Own, &at("way"), 9, 9, |_| true).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
+        let missing = watch(Links::Own, &at("none")).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -443,6 +443,32 @@ pub const TEMPLATES_MAX: usize = 256;
 /// of many values makes each of many interfaces that large.
 pub const TEMPLATES_COPIED_MAX: usize = 256 * 1024;
 
+/// Patterns of interfaces on demand.
+pub const ON_DEMAND_PATTERNS_MAX: usize = 16;
+/// Interfaces on demand of one pattern.
+pub const ON_DEMAND_VIFS_MAX: usize = 256;
+/// The same where the pattern says no other number.
+pub const ON_DEMAND_VIFS_DEFAULT: usize = 16;
+/// Seconds for which a monitor may be away before its interface on demand is removed.
+pub const ON_DEMAND_FORGET_SECS_DEFAULT: u32 = 60;
+/// The greatest such number.
+pub const ON_DEMAND_FORGET_SECS_MAX: u32 = 86_400;
+/// Entries of a directory that are looked at for one pattern: whoever fills it takes no more time than that.
+pub const ON_DEMAND_ENTRIES_MAX: usize = 4096;
+/// Sockets of one pattern that are known at a time. An answer of the helper has room for them.
+pub const ON_DEMAND_SOCKETS_MAX: usize = 512;
+/// Files that get no interface and are shown, of each pattern.
+pub const ON_DEMAND_REFUSED_SHOWN: usize = 8;
+/// The time between two looks at the directories, if nothing tells of a change.
+pub const ON_DEMAND_LOOK_NS: u64 = 1_000_000_000;
+/// The time for a monitor to listen on the socket that it has just made. Sockets that come meanwhile are seen at once.
+pub const ON_DEMAND_SETTLE_NS: u64 = 2_000_000;
+/// After a look the thread pauses for this many times as long as the look took, and for [`ON_DEMAND_PAUSE_NS_MAX`] at
+/// most: those who make and remove sockets take a small part of a processor and of the time for other changes.
+pub const ON_DEMAND_PAUSE_TIMES: u32 = 10;
+/// The longest such pause.
+pub const ON_DEMAND_PAUSE_NS_MAX: u64 = 10_000_000_000;
+
 /// Security groups of one switch.
 pub const GROUPS_MAX: usize = 256;
 /// Rules of one group.

@@ -48,6 +48,8 @@ pub struct VhostOptions {
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) connected: bool,
+    /// The front end has sent a request, to this weir or to the one before.
+    pub(crate) has_spoken: bool,
     /// The front end has stopped rings that ran, and has not reset the device since.
     pub(crate) halted: bool,
     /// The process at the other end of the socket.
@@ -335,6 +337,7 @@ impl GuestPort for VhostPort {
         };
         PortInfo {
             state,
+            is_met: shown.connected && shown.has_spoken,
             stop_reason: shown.stop_reason.clone(),
             opened: shown.opened,
             closed: shown.closed,

@@ -116,7 +116,7 @@ impl Session {
         port.clear_failure();
         let queue_pairs = port.offered_queue_pairs();
         let mut shown = lock(&port.shown);
-        shown.connected = true;
+        (shown.connected, shown.has_spoken) = (true, false);
         shown.queue_pairs = Some(queue_pairs);
         let peer = rustix::net::sockopt::socket_peercred(connection.as_fd());
         shown.front_end = peer.ok().map(|peer| peer.pid);
@@ -168,6 +168,7 @@ impl Session {
         let Incoming { request, need_reply, message } = incoming;
         let own_reply = request.known().is_some_and(Request::has_own_reply);
         tracing::debug!(vif = self.port.name(), %request, "request");
+        lock(&self.port.shown).has_spoken = true;
         let handled = self.handle(message);
         // This is asked only now: the request that agrees on REPLY_ACK may ask for an acknowledgement itself.
         let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);

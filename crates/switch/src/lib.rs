@@ -34,7 +34,6 @@ pub mod host;
 mod loops;
 mod manager;
 pub mod memory;
-pub mod named;
 mod nat;
 mod resolver;
 pub mod sandbox;

@@ -96,6 +96,7 @@ impl Needs {
     pub fn of(config: &Config) -> Self {
         let control = &config.switch.control;
         let beside = |path: &&SocketPath| path.as_path().parent() == control.as_path().parent();
+        let patterns = config.templates.on_demand.iter();
         let set = config.uplinks.iter().filter(|uplink| uplink.kind.has_card());
         let sockets = config.vifs.iter().flat_map(|vif| [Some(&vif.socket), vif.agent.as_ref()]);
         let sockets = sockets.chain([config.switch.keeper.as_ref()]);
@@ -110,6 +111,7 @@ impl Needs {
                 beside: false,
                 allow_links: config.switch.allow_symlinks,
                 client_dir: config.switch.client_dir.clone(),
+                on_demand: patterns.map(|it| it.keys.directory.clone()).collect(),
                 vnis: config.networks.by_evpn().map(|(_, vni)| vni).collect(),
                 nat: nat_tasks(&config.networks),
                 resolver: resolver::task(&config.networks),

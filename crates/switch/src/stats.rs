@@ -95,8 +95,27 @@ pub struct SwitchStats {
     /// Multicast snooping: two entries for each VLAN that has it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub multicast: Vec<MulticastStats>,
+    /// Interfaces on demand, by pattern, as at the last look into the directories.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub on_demand: Vec<OnDemandStats>,
     /// One entry for each port: VIFs and uplinks.
     pub ports: Vec<PortStats>,
+}
+
+/// Interfaces that come with a monitor's socket, of one pattern.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct OnDemandStats {
+    /// The pattern.
+    pub pattern: String,
+    /// Its interfaces, and the most that it may have.
+    pub interfaces: Limit,
+    /// Some of the sockets and other files that have no interface, each with the reason.
+    pub refused: Vec<String>,
+    /// The number of all of them.
+    pub refused_total: u64,
+    /// The reason why the directory cannot be looked at, or is not watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
 }
 
 /// The state of the keeper.

@@ -21,11 +21,10 @@ use weir_port_tap::UplinkPort;
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_sandbox::descriptors;
 
-use crate::control::{Response, VifStatus};
+use crate::control::{NoSuchPort, Response, VifStatus};
 use crate::helper::{Ahead, Hands, WantedSocket};
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
-use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
 use crate::upgrade::Upgrades;
@@ -40,6 +39,7 @@ mod leaving;
 mod mirrors;
 mod noted;
 mod noting;
+mod on_demand;
 mod overlay;
 mod plugging;
 mod put;
@@ -59,6 +59,7 @@ pub use keeping::Keeping;
 pub(crate) use keeping::Kept;
 use mirrors::{Candidate, Mirrors};
 use noted::Noted;
+use on_demand::{OnDemand, is_on_demand};
 pub use overlay::Devices;
 use overlay::Overlay;
 use settings::Source;
@@ -227,6 +228,7 @@ pub struct Switch {
     groups: Mutex<Arc<Groups>>,
     /// Templates, as they are now.
     templates: Mutex<Arc<Templates>>,
+    on_demand: OnDemand,
     /// IP addresses that are configured for a station.
     owners: Arc<evpn::ConfiguredOwners>,
     /// Guests that weir itself serves in their networks.
@@ -314,6 +316,7 @@ impl Switch {
             bonded: OnceLock::new(),
             groups: Mutex::default(),
             templates: Mutex::default(),
+            on_demand: OnDemand::default(),
             owners: Arc::default(),
             served: Served::default(),
             latency_budget: Mutex::new(latency_budget),
@@ -428,7 +431,10 @@ impl Switch {
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.note_station(id, &config);
         self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
-        tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
+        // Others make interfaces on demand come and go: these are told of within bounds.
+        if !is_on_demand(&config) {
+            tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
+        }
         self.loops.add(id, &name, false, self.is_open(&config));
         let managed = NewVif {
             name,
@@ -757,7 +763,9 @@ impl Switch {
             self.hands.remove_records(&vif.config.socket);
         }
         self.keeper.forget(name);
-        tracing::info!(vif = %name, "interface removed");
+        if !is_on_demand(&vif.config) {
+            tracing::info!(vif = %name, "interface removed");
+        }
         Response::Ok
     }
 
@@ -846,6 +854,7 @@ fn failed(error: &SwitchError) -> Response {
 
 impl Drop for Switch {
     fn drop(&mut self) {
+        self.on_demand.end();
         self.loops.end();
         let xen = self.xen.get_mut().unwrap_or_else(|e| e.into_inner()).take();
         drop(xen);

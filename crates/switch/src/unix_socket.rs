@@ -1,6 +1,7 @@
 //! Listening on a Unix socket, with three guarantees: it never displaces another server, it never overwrites another
 //! file, and its permissions are never too wide, even for a moment.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,10 +19,13 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use weir_config::SocketMode;
+use weir_config::{NamePattern, OnDemandConfig, PortName, SocketMode};
 use weir_foreign::place::{Links, Place};
-use weir_foreign::{Foreign, Party, reach};
+use weir_foreign::reach::{self, Stamp};
+use weir_foreign::{Foreign, Party};
+use weir_limits::{ON_DEMAND_ENTRIES_MAX, ON_DEMAND_REFUSED_SHOWN, ON_DEMAND_SOCKETS_MAX};
 
 /// Connections that can wait for `accept`.
 const BACKLOG: i32 = 16;
@@ -248,13 +252,66 @@ pub(crate) fn allow_links(any: bool) {
     ANY_LINKS.store(any, Ordering::Relaxed);
 }
 
+fn links() -> Links {
+    if ANY_LINKS.load(Ordering::Relaxed) { Links::Any } else { Links::Own }
+}
+
+/// The files of a directory whose names make them sockets of one pattern.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Listed {
+    /// The directory.
+    pub(crate) directory: FileId,
+    /// Sockets to which weir would connect, by the names of their interfaces.
+    pub(crate) sockets: BTreeMap<PortName, Stamp>,
+    /// Some of the files to which weir would not connect: the reasons.
+    pub(crate) refused: Vec<String>,
+    /// The number of all such files.
+    pub(crate) refused_all: usize,
+    /// True if these are all files.
+    pub(crate) is_whole: bool,
+}
+
+/// Looks into a directory for sockets of `pattern`.
+///
+/// # Errors
+/// The errors of [`reach::sockets_in`].
+pub(crate) fn sockets_in(directory: &Path, pattern: &NamePattern) -> io::Result<Listed> {
+    let stem = |file: &str| file.strip_suffix(OnDemandConfig::SUFFIX).map(str::to_owned);
+    let wanted = |file: &str| stem(file).is_some_and(|name| pattern.matches(&name));
+    let (entries, most) = (ON_DEMAND_ENTRIES_MAX, ON_DEMAND_SOCKETS_MAX);
+    let found = reach::sockets_in(links(), directory, entries, most, wanted)?;
+    let (directory, is_whole) = (found.directory, found.is_whole);
+    let mut listed = Listed { directory, is_whole, ..Listed::default() };
+    for (file, found) in found.files {
+        let name = pattern.name(&stem(&file).unwrap_or_default());
+        let why = match (name, found) {
+            (Ok(name), Ok(stamp)) => {
+                listed.sockets.insert(name, stamp);
+                continue;
+            }
+            (Ok(_), Err(error)) => error.to_string(),
+            (Err(error), _) => error.to_string(),
+        };
+        listed.refused_all += 1;
+        if listed.refused.len() < ON_DEMAND_REFUSED_SHOWN {
+            listed.refused.push(why);
+        }
+    }
+    Ok(listed)
+}
+
+/// See [`reach::watch`].
+pub(crate) fn watch(directory: &Path) -> io::Result<(OwnedFd, FileId)> {
+    reach::watch(links(), directory)
+}
+
 /// Connects to a front end that listens, but never to a socket of weir itself.
 ///
 /// # Errors
 /// The errors of [`reach::connect`].
 pub(crate) fn dial(path: &Path, party: &Party) -> io::Result<Foreign<UnixStream>> {
-    let links = if ANY_LINKS.load(Ordering::Relaxed) { Links::Any } else { Links::Own };
-    reach::connect(links, path, party, |file| {
+    reach::connect(links(), path, party, |file| {
         let files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
         files.iter().any(|(_, own)| *own == file)
     })

@@ -7,7 +7,7 @@ use weir_config::VlanMode;
 use weir_engine::stages::Stage;
 use weir_limits::LIMIT_SHOWN_PERCENT;
 use weir_switch::stats::{
-    BlockStats, Limit, Limits, PanickedThread, PlacementStats, PortKind, PortStats,
+    BlockStats, Limit, Limits, OnDemandStats, PanickedThread, PlacementStats, PortKind, PortStats,
     QueuePairNumbers, RuleStats, SessionStats, Silence, SilentRing, StageStats, StillThread,
     SwitchStats, Unclosed,
 };
@@ -51,6 +51,19 @@ pub(super) fn stats(f: &mut String, it: &SwitchStats, width: Option<usize>) -> f
             f,
             "{party}: {number} sent here wait to be closed, for {seconds:.0} s: its service stands still"
         )?;
+    }
+    for OnDemandStats { pattern, interfaces, refused, refused_total, error } in &it.on_demand {
+        if let Some(error) = error {
+            writeln!(f, "on-demand:{pattern} gets no interfaces: {error}")?;
+        }
+        if *refused_total > 0 {
+            let Limit { used, max } = interfaces;
+            let some = refused.join("; ");
+            writeln!(
+                f,
+                "on-demand:{pattern} has {used} of {max} interfaces, and none for {refused_total} files: {some}"
+            )?;
+        }
     }
     if it.ports.is_empty() {
         return writeln!(f, "no ports; add one with `weir vif add NAME`");

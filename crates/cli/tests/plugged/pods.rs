@@ -1,5 +1,6 @@
 //! A monitor in a pod, as the guide's page on KubeVirt has it: it listens on a socket in a volume of the pod, and weir
 //! connects. The volume appears late, the monitor comes and goes, and the way leads through a link of the operator's.
+//! Monitors whose interfaces come on demand.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -8,6 +9,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use weir_testing::{eventually, is_root};
 
@@ -121,4 +123,72 @@ fn a_confined_weir_says_at_once_that_it_may_not_connect() {
         assert!(!good && said.contains("may not connect") && said.contains("client_dir"), "{said}");
     }
     assert!(!host.tells(&["vif", "list"]).1.contains("pod"));
+}
+
+/// A host whose monitors listen in a directory of weir's, and the pattern's table.
+fn on_demand(keys: &str) -> Host {
+    Host::with(|dir| {
+        let vms = dir.join("vms");
+        fs::create_dir(&vms).unwrap();
+        format!(
+            "[switch]\nworkers = 1\n[template.tenant]\nvlan = 7\n\
+             [vif-on-demand.\"vm-*\"]\ndirectory = {vms:?}\ntemplate = \"tenant\"\n{keys}"
+        )
+    })
+}
+
+/// Descriptors and threads of a weir and of its helper.
+fn resources(process: u32) -> (usize, usize) {
+    let of = |process: u32, what: &str| {
+        fs::read_dir(format!("/proc/{process}/{what}")).map_or(0, |all| all.count())
+    };
+    let children = fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap();
+    let children = children.split_whitespace().map(|it| it.parse().unwrap());
+    let all: Vec<u32> = children.chain([process]).collect();
+    let sum = |what| all.iter().map(|it| of(*it, what)).sum();
+    (sum("fd"), sum("task"))
+}
+
+#[test]
+fn a_thousand_monitors_in_turn_have_an_interface_each_and_leave_nothing() {
+    const TURNS: usize = 100;
+    const AT_ONCE: usize = 10;
+    let host = on_demand("");
+    let vms = host.path("vms");
+    let (mut before, mut longest) = (None, Duration::ZERO);
+    for turn in 0..=TURNS {
+        let begun = Instant::now();
+        let names: Vec<_> = (0..AT_ONCE).map(|n| format!("vm-{}", turn * AT_ONCE + n)).collect();
+        let socket = |name: &String| vms.join(format!("{name}.sock"));
+        let monitors: Vec<_> =
+            names.iter().map(|it| UnixListener::bind(socket(it)).unwrap()).collect();
+        let sessions: Vec<_> = monitors.iter().map(served).collect();
+        longest = longest.max(begun.elapsed());
+        if turn == 0 {
+            let vifs = host.vifs();
+            assert_eq!((vifs.len(), vifs[0].1.as_str()), (AT_ONCE, "on-demand:vm-*"));
+        }
+        names.iter().for_each(|it| fs::remove_file(socket(it)).unwrap());
+        drop((monitors, sessions));
+        // The first ones have brought what weir needs for any.
+        if turn == 0 {
+            eventually("the first have gone", || host.vifs().is_empty().then_some(()));
+            std::thread::sleep(Duration::from_secs(2));
+            before = Some(resources(host.weir.id()));
+        }
+    }
+    println!("ten sockets to ten answers, at the longest of {TURNS}: {longest:?}");
+    eventually("all have gone", || host.vifs().is_empty().then_some(()));
+    let left: Vec<_> = fs::read_dir(&vms).unwrap().flatten().map(|it| it.file_name()).collect();
+    assert!(left.is_empty(), "{left:?}");
+    let before = before.unwrap();
+    eventually(&format!("no more than {before:?}"), || {
+        let now = resources(host.weir.id());
+        (now.0 <= before.0 && now.1 <= before.1).then_some(())
+    });
+    let stats: serde_json::Value =
+        serde_json::from_slice(&host.weir(&["stats", "--json"]).stdout).unwrap();
+    let of = |limit: &str| stats["limits"][limit]["used"].as_u64().unwrap();
+    assert_eq!((of("ports"), of("memory_regions")), (0, 0), "{}", stats["limits"]);
+    assert!(host.tells(&["diff", host.path("weir.toml").to_str().unwrap()]).0);
 }

@@ -3,8 +3,9 @@
 use toml_edit::{Array, DocumentMut, InlineTable, Item, Table, TableLike, TomlError, Value};
 
 use super::super::{
-    Config, ConfigError, FilterRule, GroupIds, GroupRule, Groups, SwitchConfig, Templates,
-    TrunkVids, UplinkConfig, VifChanges, VifConfig, VlanMode,
+    Config, ConfigError, FilterRule, GroupIds, GroupRule, Groups, NamePattern, OnDemandConfig,
+    OnDemandKeys, SwitchConfig, Templates, TrunkVids, UplinkConfig, VifChanges, VifConfig,
+    VlanMode,
 };
 use super::Running;
 use crate::Setting;
@@ -195,6 +196,23 @@ impl Running<'_> {
             let before = before.map_or(&defaults, |it| &it.vif);
             let table = table(document, "template", Some(template.name.as_str()));
             Port::vif(&template.vif).save(table, &Port::vif(before), &Port::vif(&defaults));
+        }
+        let find = |all: &[OnDemandConfig], pattern: &NamePattern| {
+            all.iter().find(|it| it.pattern == *pattern).map(|it| it.keys.clone())
+        };
+        for OnDemandConfig { pattern, .. } in &file.on_demand {
+            if find(&self.templates.on_demand, pattern).is_none() {
+                remove(document, OnDemandConfig::TABLES, pattern.as_str());
+            }
+        }
+        let defaults = OnDemandKeys::default();
+        for OnDemandConfig { pattern, keys } in &self.templates.on_demand {
+            let before = find(&file.on_demand, pattern);
+            if before.as_ref() != Some(keys) {
+                let table = table(document, OnDemandConfig::TABLES, Some(pattern.as_str()));
+                let before = before.unwrap_or_else(|| defaults.clone()).rows();
+                save_keys(table, &before, &keys.rows(), &defaults.rows(), |_| true);
+            }
         }
     }
 

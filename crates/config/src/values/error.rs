@@ -85,6 +85,12 @@ pub enum ValueError {
         /// The name.
         value: String,
     },
+    /// A text that is no pattern of port names.
+    #[error("`{value}` is no pattern of names")]
+    NamePattern {
+        /// The text.
+        value: String,
+    },
     /// A text that is not the address of an underlay host.
     #[error("`{value}` is not the address of a host")]
     HostAddress {
@@ -211,6 +217,9 @@ impl ValueError {
                 "1 to {} characters out of a-z, 0-9, `-`, `_` and `.`, the first a letter or digit",
                 limits::PORT_NAME_LEN_MAX
             ),
+            Self::NamePattern { .. } => {
+                "write the name of a port with one `*`, which stands for any characters: \"vm-*\"".into()
+            }
             Self::UserName { .. } | Self::GroupName { .. } => format!(
                 "1 to {} printable characters, without `/` and `:`; or a number",
                 limits::USER_NAME_LEN_MAX

@@ -19,12 +19,12 @@ use weir_wire::Mac;
 pub use bond::BondUplinks;
 pub use error::ValueError;
 pub use names::{
-    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NetworkName, Owner, PortName,
-    SecurityGroup, SocketMode, SocketPath, TemplateName, UserName,
+    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NamePattern, NetworkName, Owner,
+    PortName, SecurityGroup, SocketMode, SocketPath, TemplateName, UserName,
 };
 pub use numbers::{
-    ContainerBytes, Dscp, FdbEntries, Mtu, PacketBurst, PacketRate, QueuePairs, RingSize, RxFrames,
-    RxUsecs, UdpPort, Vid, Vni, Weight, WorkerCount,
+    ContainerBytes, Dscp, FdbEntries, ForgetSecs, Mtu, OnDemandMax, PacketBurst, PacketRate,
+    QueuePairs, RingSize, RxFrames, RxUsecs, UdpPort, Vid, Vni, Weight, WorkerCount,
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use weir_limits as limits;
-use weir_text::plain::is_unprintable;
+use weir_text::plain::{is_unprintable, plain_short};
 
 use super::{ValueError, serde_as_text};
 
@@ -94,6 +94,47 @@ impl FromStr for TemplateName {
         match text.parse::<PortName>() {
             Ok(PortName(name)) => Ok(Self(name)),
             Err(_) => Err(ValueError::TemplateName { value: text.into() }),
+        }
+    }
+}
+
+text! {
+    /// Names of ports: a port's name in which one `*` stands for any characters.
+    NamePattern
+}
+
+impl NamePattern {
+    /// True if the text, which may be no name of a port, is one of them.
+    pub fn matches(&self, name: &str) -> bool {
+        let (before, after) = self.0.split_once('*').unwrap_or((&self.0, ""));
+        name.len() >= before.len() + after.len()
+            && name.starts_with(before)
+            && name.ends_with(after)
+    }
+
+    /// The name of a port in this text, which somebody else has chosen.
+    ///
+    /// # Errors
+    /// It is no name of a port. The error can be shown.
+    pub fn name(&self, text: &str) -> Result<PortName, ValueError> {
+        text.parse().map_err(|_| ValueError::PortName { value: plain_short(text) })
+    }
+
+    /// The owner of their interfaces.
+    pub fn owner(&self) -> Owner {
+        Owner(format!("{}{self}", Owner::ON_DEMAND))
+    }
+}
+
+impl FromStr for NamePattern {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refused = || ValueError::NamePattern { value: text.into() };
+        let (before, after) = text.split_once('*').ok_or_else(refused)?;
+        // With some character in place of the `*` it is a name.
+        match format!("{before}0{after}").parse::<PortName>() {
+            Ok(_) => Ok(Self(text.into())),
+            Err(_) => Err(refused()),
         }
     }
 }
@@ -300,6 +341,14 @@ text! {
 }
 
 impl Owner {
+    /// Before the pattern that keeps an interface on demand.
+    const ON_DEMAND: &str = "on-demand:";
+
+    /// True if a pattern keeps the interface.
+    pub fn is_on_demand(&self) -> bool {
+        self.0.starts_with(Self::ON_DEMAND)
+    }
+
     pub(crate) const EXPECTED: &str =
         "who keeps the interface, in quotes and without spaces, such as \"libvirt:UUID\"";
 }

@@ -209,6 +209,28 @@ impl fmt::Display for RingSize {
 }
 
 bounded_integer! {
+    /// The most interfaces on demand of a pattern.
+    OnDemandMax(u16) = 1, limits::ON_DEMAND_VIFS_MAX as u16
+}
+
+impl Default for OnDemandMax {
+    fn default() -> Self {
+        Self(limits::ON_DEMAND_VIFS_DEFAULT as u16)
+    }
+}
+
+bounded_integer! {
+    /// The seconds for which a monitor may be away before its interface on demand is removed.
+    ForgetSecs(u32) = 1, limits::ON_DEMAND_FORGET_SECS_MAX
+}
+
+impl Default for ForgetSecs {
+    fn default() -> Self {
+        Self(limits::ON_DEMAND_FORGET_SECS_DEFAULT)
+    }
+}
+
+bounded_integer! {
     /// A number of worker threads.
     WorkerCount(u8) = 1, limits::WORKERS_MAX as u8
 }

@@ -9,6 +9,8 @@ use super::State;
 pub struct PortInfo {
     /// The interface's state.
     pub state: State,
+    /// True if a front end is connected that has said something.
+    pub is_met: bool,
     /// The reason of the interface's last stop that was not orderly, if there was one.
     pub stop_reason: Option<String>,
     /// Front ends that connected since the interface was made.

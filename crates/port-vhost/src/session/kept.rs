@@ -228,6 +228,7 @@ impl Session {
         self.foreign_endian = state.foreign_endian;
         let mut shown = lock(&self.port.shown);
         (shown.features, shown.halted) = (state.features, state.halted);
+        shown.has_spoken = state.owner_first.is_some();
         if state.mtu.is_some() {
             shown.mtu = state.mtu;
         }

@@ -88,11 +88,11 @@ pub(super) const PROCESS: &[c_long] = &[
     #[cfg(target_arch = "x86_64")] SYS_open,
 ];
 
-/// Sockets, and files that hold a network card's earlier settings.
+/// Sockets, notices of those that others make, and files that hold a network card's earlier settings.
 #[rustfmt::skip]
 pub(super) const HELPER: &[c_long] = &[
     SYS_bind, SYS_listen, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_flock, SYS_fchmod, SYS_fchmodat,
-    SYS_fchownat,
+    SYS_fchownat, SYS_inotify_init1, SYS_inotify_add_watch,
     #[cfg(target_arch = "x86_64")] SYS_mkdir,
     #[cfg(target_arch = "x86_64")] SYS_unlink,
     #[cfg(target_arch = "x86_64")] SYS_chmod,

@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use weir_config::{ConfigError, InterfaceName, Networks, SocketMode, SocketPath, UplinkConfig};
+use weir_config::{
+    ConfigError, InterfaceName, NamePattern, Networks, SocketMode, SocketPath, UplinkConfig,
+};
 use weir_foreign::place::Place;
 use weir_foreign::{Foreign, Party};
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
@@ -25,7 +27,7 @@ use weir_port_vhost::Records;
 use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::manager::{Gathering, UplinkInterface, restore_left_over, set_affinity};
 use crate::resolver;
-use crate::unix_socket::{self, BoundListener, FileId, ListenError};
+use crate::unix_socket::{self, BoundListener, FileId, Listed, ListenError};
 
 mod fabric;
 mod serve;
@@ -91,6 +93,20 @@ fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &So
 fn is_below(dir: Option<&SocketPath>, path: &SocketPath) -> bool {
     let climbs = || path.as_path().components().any(|part| part == Component::ParentDir);
     dir.is_some_and(|dir| path != dir && path.as_path().starts_with(dir.as_path()) && !climbs())
+}
+
+/// True if `path` is a file in one of these directories.
+fn is_in(directories: &BTreeSet<SocketPath>, path: &SocketPath) -> bool {
+    let parent = path.as_path().parent();
+    let is_file = path.as_path().file_name().is_some();
+    is_file && directories.iter().any(|it| parent == Some(it.as_path()))
+}
+
+const HELP_LOOK: &str = "name a directory below `client_dir` of [switch], or have it in the configuration that weir is \
+                         started with; or start weir with --no-sandbox";
+
+fn no_look(directory: &SocketPath) -> String {
+    format!("a confined weir may not look into {directory}")
 }
 
 const HELP_CONNECT: &str = "put the socket beside the control socket, below `client_dir` of [switch], or into the \
@@ -268,7 +284,8 @@ impl Hands {
     pub(crate) fn check_connect(&self, path: &SocketPath) -> Result<(), ListenError> {
         match self {
             Self::Helper(helper) if !self.may_use(path) => {
-                let below = is_below(helper.client_dir.as_ref(), path);
+                let below =
+                    is_below(helper.client_dir.as_ref(), path) || is_in(&helper.on_demand, path);
                 let help = || Some(HELP_CONNECT.into());
                 let refused =
                     || ListenError::Refused { message: no_connection(path), help: help() };
@@ -288,6 +305,39 @@ impl Hands {
         let file = opened.and_then(|(_, file)| file.ok_or_else(no_descriptor));
         file.map(File::from)
             .map_err(|error| ConfigError::Read { path: path.into(), source: error.into() })
+    }
+
+    /// The sockets of a directory that make interfaces on demand.
+    ///
+    /// # Errors
+    /// The errors of [`unix_socket::sockets_in`].
+    pub(crate) fn sockets_in(
+        &self,
+        directory: &SocketPath,
+        pattern: &NamePattern,
+    ) -> io::Result<Listed> {
+        let Self::Helper(helper) = self else {
+            return unix_socket::sockets_in(directory.as_path(), pattern);
+        };
+        let (directory, pattern) = (directory.clone(), pattern.clone());
+        match helper.ask(&Request::LookFor { directory, pattern })? {
+            (Answer::Listed(listed), _) => Ok(listed),
+            (Answer::Errno(code), _) => Err(io::Error::from_raw_os_error(code)),
+            _ => Err(no_descriptor().into()),
+        }
+    }
+
+    /// A descriptor that tells of changes in such a directory, and the directory's identity.
+    ///
+    /// # Errors
+    /// The errors of [`unix_socket::watch`].
+    pub(crate) fn watch(&self, directory: &SocketPath) -> io::Result<(OwnedFd, FileId)> {
+        let Self::Helper(helper) = self else { return unix_socket::watch(directory.as_path()) };
+        match helper.ask(&Request::Watch { directory: directory.clone() })? {
+            (Answer::Watched { directory }, Some(notices)) => Ok((notices, directory)),
+            (Answer::Errno(code), _) => Err(io::Error::from_raw_os_error(code)),
+            _ => Err(no_descriptor().into()),
+        }
     }
 
     /// The function by which interfaces connect to front ends that listen.
@@ -417,6 +467,8 @@ pub struct Helper {
     control: Option<SocketPath>,
     sockets: BTreeSet<SocketPath>,
     client_dir: Option<SocketPath>,
+    /// Directories of interfaces on demand, in which there are such sockets too.
+    on_demand: BTreeSet<SocketPath>,
     /// The helper's absence is logged once.
     gone: Once,
 }
@@ -480,7 +532,9 @@ impl Helper {
         let last_word = ours.try_clone()?;
         let socket = Mutex::new(Some(ours));
         let (client_dir, gone) = (tasks.client_dir.clone(), Once::new());
-        let helper = Self { socket, last_word, process, control, sockets, client_dir, gone };
+        let on_demand = tasks.on_demand.clone();
+        let helper =
+            Self { socket, last_word, process, control, sockets, client_dir, on_demand, gone };
         helper.ask(&Request::Begin(tasks))?;
         let mut paths = helper.sockets.iter().cloned().peekable();
         while paths.peek().is_some() {

@@ -19,7 +19,8 @@ use weir_port_vhost::Records;
 use super::fabric::Fabric;
 use super::wire::{self, Answer, Made, Request, Tasks, WantedSocket};
 use super::{
-    HELP_CONNECT, connect_keeper, is_below, may_use, no_connection, records_path, take_place,
+    HELP_CONNECT, HELP_LOOK, connect_keeper, is_below, is_in, may_use, no_connection, no_look,
+    records_path, take_place,
 };
 use crate::manager::{
     Gathering, UplinkInterface, is_virtual_processor, restore_left_over, set_affinity,
@@ -207,6 +208,22 @@ impl Serving {
             Request::OpenRecords { path } => self.open_records(&path),
             Request::RemoveRecords { path } => (self.remove_records(&path), None),
             Request::Connect { path } => self.connect(path),
+            Request::LookFor { directory, pattern } => match self.may_look(&directory) {
+                true => match unix_socket::sockets_in(directory.as_path(), &pattern) {
+                    Ok(listed) => (Answer::Listed(listed), None),
+                    Err(error) => (failed(&error), None),
+                },
+                false => (refused(no_look(&directory), Some(HELP_LOOK.into())), None),
+            },
+            Request::Watch { directory } => match self.may_look(&directory) {
+                true => match unix_socket::watch(directory.as_path()) {
+                    Ok((notices, directory)) => {
+                        (Answer::Watched { directory }, Some(notices.into()))
+                    }
+                    Err(error) => (failed(&error), None),
+                },
+                false => (refused(no_look(&directory), Some(HELP_LOOK.into())), None),
+            },
             Request::ConnectKeeper { path } => match self.may_use(&path) {
                 true => made(connect_keeper(&path, self.tasks.control.as_ref()).map(Given::Own)),
                 false => (refused(no_connection(&path), Some(HELP_CONNECT.into())), None),
@@ -248,6 +265,12 @@ impl Serving {
     /// True for sockets that were named at the start, and for any in the control socket's directory.
     fn may_use(&self, path: &SocketPath) -> bool {
         may_use(self.tasks.control.as_ref(), &self.sockets, path)
+    }
+
+    /// True for directories of interfaces on demand, as the configuration has or may have them.
+    fn may_look(&self, directory: &SocketPath) -> bool {
+        let below = is_below(self.tasks.client_dir.as_ref(), directory);
+        below || self.tasks.on_demand.contains(directory)
     }
 
     fn bind(&mut self, path: SocketPath, mode: SocketMode) -> (Answer, Option<Given>) {
@@ -310,7 +333,7 @@ impl Serving {
     }
 
     fn open_records(&self, path: &SocketPath) -> (Answer, Option<Given>) {
-        if !self.may_use(path) {
+        if !self.may_use(path) && !is_in(&self.tasks.on_demand, path) {
             let message = format!("a confined weir may keep no records beside {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
@@ -321,14 +344,15 @@ impl Serving {
     }
 
     fn remove_records(&self, path: &SocketPath) -> Answer {
-        if self.may_use(path) {
+        if self.may_use(path) || is_in(&self.tasks.on_demand, path) {
             super::remove_records(path);
         }
         Answer::Done
     }
 
     fn connect(&mut self, path: SocketPath) -> (Answer, Option<Given>) {
-        let below = is_below(self.tasks.client_dir.as_ref(), &path);
+        let below =
+            is_below(self.tasks.client_dir.as_ref(), &path) || is_in(&self.tasks.on_demand, &path);
         if !below && !self.may_use(&path) {
             return (refused(no_connection(&path), Some(HELP_CONNECT.into())), None);
         }
@@ -402,11 +426,15 @@ fn with_cause(error: &dyn std::error::Error) -> String {
 fn made(socket: std::io::Result<Given>) -> (Answer, Option<Given>) {
     match socket {
         Ok(socket) => (Answer::Done, Some(socket)),
-        // The caller needs the error number: it treats a missing listener in its own way.
-        Err(error) => match error.raw_os_error() {
-            Some(errno) => (Answer::Errno(errno), None),
-            None => (refused(error.to_string(), None), None),
-        },
+        Err(error) => (failed(&error), None),
+    }
+}
+
+/// The caller needs the error number: it treats a missing listener, or directory, in its own way.
+fn failed(error: &std::io::Error) -> Answer {
+    match error.raw_os_error() {
+        Some(errno) => Answer::Errno(errno),
+        None => refused(error.to_string(), None),
     }
 }
 

@@ -38,6 +38,7 @@ fn helper(dir: &Path) -> Serving {
         beside: false,
         allow_links: false,
         client_dir: None,
+        on_demand: BTreeSet::new(),
         vnis,
         nat: Vec::new(),
         resolver: None,

@@ -14,13 +14,13 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_config::{InterfaceName, SocketMode, SocketPath};
+use weir_config::{InterfaceName, NamePattern, SocketMode, SocketPath};
 use weir_limits::{HELPER_MESSAGE_BYTES_MAX, HELPER_SOCKETS_TOGETHER_MAX};
 use weir_port_gateway::Means;
 
 use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::nat::NatTask;
-use crate::unix_socket::FileId;
+use crate::unix_socket::{FileId, Listed};
 
 /// A descriptor that is borrowed to be sent.
 type Lent<'a> = Option<BorrowedFd<'a>>;
@@ -45,6 +45,8 @@ pub(crate) struct Tasks {
     pub(crate) allow_links: bool,
     /// The directory below which weir may connect to front ends.
     pub(crate) client_dir: Option<SocketPath>,
+    /// Directories of interfaces on demand.
+    pub(crate) on_demand: BTreeSet<SocketPath>,
     /// The VNIs of networks whose addresses may be announced to FRR.
     pub(crate) vnis: BTreeSet<u32>,
     /// Ways out of networks through the host. The helper makes their rules before it gives up its rights, and holds
@@ -119,6 +121,10 @@ pub(super) enum Request {
     RemoveRecords { path: SocketPath },
     /// Connects to a socket, whose descriptor comes with the answer.
     Connect { path: SocketPath },
+    /// Looks into a directory for sockets of interfaces on demand.
+    LookFor { directory: SocketPath, pattern: NamePattern },
+    /// Has the kernel tell of changes in such a directory, by a descriptor that comes with the answer.
+    Watch { directory: SocketPath },
     /// Connects to the keeper, whose descriptor comes with the answer.
     ConnectKeeper { path: SocketPath },
     /// Connects to one of the host's resolvers, to the next one for each `turn`.
@@ -175,6 +181,12 @@ pub(super) enum Answer {
     /// The identity of a listening socket's file.
     Bound {
         file: FileId,
+    },
+    /// Sockets of interfaces on demand.
+    Listed(Listed),
+    /// The identity of a directory that is watched.
+    Watched {
+        directory: FileId,
     },
     /// For each socket, in the order of the request.
     Each {

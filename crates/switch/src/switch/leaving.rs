@@ -50,6 +50,7 @@ impl Switch {
             return false;
         }
         *self.left.lock().unwrap_or_else(|e| e.into_inner()) = true;
+        self.on_demand.end();
         // No keeper holds Xen guests' vifs, so their guests are disconnected in order.
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
         // These threads write into rings that now belong to another weir.

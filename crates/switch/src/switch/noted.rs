@@ -104,7 +104,8 @@ impl Noted {
             let vif = serde_json::from_value(vif.clone()).ok()?;
             Some(TemplateConfig::new(name.parse().ok()?, vif))
         });
-        let (before, mut vif) = (Templates { all: before.collect() }, vif.clone());
+        let before = Templates { all: before.collect(), ..Templates::default() };
+        let mut vif = vif.clone();
         config.networks.unsettle(&mut vif);
         before.followed(&config.templates, &vif)
     }

@@ -189,7 +189,9 @@ impl Switch {
             tracing::error!(problem, "not reloaded, nothing changed");
             return Response::error(problem);
         } else {
-            self.carry_out(&config, steps, &difference, own)
+            let outcome = self.carry_out(&config, steps, &difference, own);
+            self.look_on_demand();
+            outcome
         };
         let news = match &outcome {
             ReloadOutcome::Applied { .. } => ReloadNews::Applied,
@@ -460,11 +462,11 @@ impl Switch {
     fn mark_one(&self, name: &PortName) {
         let mut ports = self.ports();
         if let Some(vif) = ports.vifs.iter_mut().find(|vif| vif.config.name == *name) {
-            vif.from_file = true;
+            vif.from_file = vif.config.by.is_none();
         }
     }
 
-    fn config_of(&self, name: &PortName) -> Option<VifConfig> {
+    pub(super) fn config_of(&self, name: &PortName) -> Option<VifConfig> {
         let ports = self.ports();
         Some(ports.vifs.iter().find(|vif| vif.config.name == *name)?.config.clone())
     }

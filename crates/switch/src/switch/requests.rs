@@ -1,5 +1,7 @@
 //! The dispatch of clients' requests.
 
+use std::sync::TryLockError;
+
 use weir_config::PortName;
 
 use super::{Switch, shown};
@@ -12,6 +14,20 @@ impl Switch {
     /// Serialises requests that change the switch.
     pub(super) fn one_after_the_other(&self, change: impl FnOnce(&Self) -> Response) -> Response {
         let _changing = self.changing.lock().unwrap_or_else(|e| e.into_inner());
+        self.changed(change)
+    }
+
+    /// As [`Self::one_after_the_other`], but does nothing while another change is under way.
+    pub(super) fn unless_busy(&self, change: impl FnOnce(&Self) -> Response) -> Option<Response> {
+        let _changing = match self.changing.try_lock() {
+            Ok(changing) => changing,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(self.changed(change))
+    }
+
+    fn changed(&self, change: impl FnOnce(&Self) -> Response) -> Response {
         if let Some(refusal) = self.has_left() {
             return refusal;
         }
@@ -48,8 +64,12 @@ impl Switch {
 impl ControlHandler for Switch {
     fn handle(&self, request: Request) -> Response {
         match request {
-            Request::VifAdd { config } => self.one_after_the_other(|it| it.vif_add(*config)),
-            Request::VifPut { config } => self.one_after_the_other(|it| it.vif_put(*config)),
+            Request::VifAdd { config } => self.one_after_the_other(|it| {
+                it.unlike_on_demand(&config).unwrap_or_else(|| it.vif_add(*config))
+            }),
+            Request::VifPut { config } => self.one_after_the_other(|it| {
+                it.unlike_on_demand(&config).unwrap_or_else(|| it.vif_put(*config))
+            }),
             Request::VifSet { name, changes } => {
                 self.one_after_the_other(|it| it.vif_set(&name, *changes))
             }

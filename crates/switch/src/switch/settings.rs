@@ -158,6 +158,8 @@ impl Wanted {
         let mut unreadable = BTreeMap::new();
         for value in &noted.added {
             match serde_json::from_value::<VifConfig>(value.clone()) {
+                // Interfaces on demand come again, but for those that the file has or whose pattern it no longer has.
+                Ok(vif) if config.templates.gave_up(&vif) || config.replaces(&vif) => {}
                 Ok(vif) => wanted.added.push(noted.followed(config, &vif)),
                 Err(error) => {
                     let name = value["name"].as_str().unwrap_or_default().to_owned();

@@ -92,7 +92,11 @@ impl Switch {
     ) -> Result<Arc<Self>, SwitchError> {
         let xen = || config.xen.as_ref().map_or(Ok(()), |xen| self.start_xen(xen));
         match self.fill(config, devices).and_then(|()| xen()) {
-            Ok(()) => Ok(self),
+            Ok(()) => {
+                self.on_demand.is_for(&self);
+                self.look_on_demand();
+                Ok(self)
+            }
             Err(error) => {
                 self.leave_for_good();
                 Err(error)

@@ -55,6 +55,7 @@ fn sample() -> SwitchStats {
         unsaved: Vec::new(),
         groups: Vec::new(),
         multicast: Vec::new(),
+        on_demand: Vec::new(),
         queues_moved: 3,
         workers: vec![WorkerStats {
             id: 0,

@@ -17,7 +17,8 @@ enum Shows {
     Counter(&'static str),
     /// The interface stops, or its session or agent ends, and the reason names the limit.
     Reason,
-    /// `guard` of the interface lists the entries, or `multicast` of the switch the ports that have more.
+    /// `guard` of the interface lists the entries, or `multicast` of the switch the ports that have more, or `on_demand`
+    /// of the switch the files without an interface.
     Listed,
     /// The limit is shown elsewhere: by the API's server (`the_connections_of_the_api_are_shown_as_a_limit` of
     /// `weir-api`), or by the port of an overlay or of a network's gateway, in `answers` or `limits` (tests of
@@ -85,6 +86,9 @@ const TENANTS: &[(&str, Shows)] = &[
     ("CONTROL_HEADERS_MAX", Reason),
     ("SNOOPED_LEASES_MAX", Listed),
     ("MULTICAST_GROUPS_PER_VIF_MAX", Listed),
+    ("ON_DEMAND_VIFS_MAX", Listed),
+    ("ON_DEMAND_ENTRIES_MAX", Listed),
+    ("ON_DEMAND_SOCKETS_MAX", Listed),
     ("DHCP_QUESTIONS_MAX", Listed),
     ("DNS_WAITING_MAX", Elsewhere),
     ("DNS_ASKED_PER_VIF_MAX", Elsewhere),
@@ -119,6 +123,9 @@ const NOBODYS: &[&str] = &[
     "NETWORKS_",
     "GROUPS_",
     "TEMPLATES_",
+    "ON_DEMAND_PATTERNS_",
+    "ON_DEMAND_FORGET_",
+    "ON_DEMAND_PAUSE_",
     "GROUP_RULES_",
     "GROUP_IDS_",
     "GROUP_VALUES_",

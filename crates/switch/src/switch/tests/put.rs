@@ -149,3 +149,174 @@ fn a_reload_changes_the_schedule_with_the_keys_that_belong_to_it_or_neither() {
     assert!(applied(&reload("[vif.a]\nweight = 2\n")));
     assert_eq!(bench.switch.engine.schedule(), Kind::Drr);
 }
+
+/// A switch with interfaces on demand, and the directory in which their monitors listen.
+struct Demand {
+    bench: Bench,
+    vms: std::path::PathBuf,
+    pattern: String,
+}
+
+impl Demand {
+    const PORTS: &str = "[template.tenant]\nvlan = 7\n[vif.vm-own]\n[vif.b]\nvlan = 7\n";
+
+    fn new(keys: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let vms = dir.path().join("vms");
+        std::fs::create_dir(&vms).unwrap();
+        let pattern = format!(
+            "[vif-on-demand.\"vm-*\"]\ndirectory = {vms:?}\ntemplate = \"tenant\"\n{keys}\n"
+        );
+        let bench = Bench::within(dir, &format!("{}{pattern}", Self::PORTS));
+        Self { bench, vms, pattern }
+    }
+
+    fn listen(&self, name: &str) -> std::os::unix::net::UnixListener {
+        std::os::unix::net::UnixListener::bind(self.vms.join(name)).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        let Response::Vifs { vifs } = self.bench.switch.handle(Request::VifList) else {
+            panic!("a list")
+        };
+        let on_demand = vifs.iter().filter(|vif| vif.config.by.is_some());
+        let mut names: Vec<_> = on_demand.map(|vif| vif.config.name.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    fn has(&self, names: &[&str]) {
+        eventually(&format!("{names:?}"), || self.names() == names);
+    }
+
+    fn stats(&self) -> crate::stats::OnDemandStats {
+        self.bench.switch.stats().on_demand.pop().unwrap_or_default()
+    }
+
+    fn refuses(&self, says: &str) {
+        eventually(says, || self.stats().refused.iter().any(|it| it.contains(says)));
+    }
+
+    fn reload(&self, tables: &str) -> Response {
+        let text = format!("[switch]\nworkers = 2\n{tables}");
+        self.bench.switch.handle(Request::Reload { text, partly: false })
+    }
+}
+
+#[test]
+fn an_interface_on_demand_comes_with_its_monitors_socket_and_goes_with_it() {
+    let on = Demand::new("");
+    let begun = Instant::now();
+    let monitor = on.listen("vm-1.sock");
+    let mut guest = Guest::accept(&monitor, &VifOptions::new(Mac(mac(1)))).unwrap();
+    let mut pairs = guest.queue_pairs();
+    eventually("it runs", || on.bench.numbers("vm-1").in_use == 1);
+    println!("socket to running: {:?}", begun.elapsed());
+    let vif = on.bench.listed("vm-1");
+    assert_eq!(vif.config.by.unwrap().to_string(), "on-demand:vm-*");
+    assert_eq!(vif.config.vlan, config::VlanMode::Access(7.try_into().unwrap()));
+    assert_eq!((vif.origin, vif.unsaved), (VifOrigin::Command, vec![]));
+    let (_other, mut other) = on.bench.guest("b", 2, 1);
+    send(&mut pairs[0], [0xff; 6], 1, b"hello");
+    let mut got = Vec::new();
+    eventually("its frames arrive", || {
+        other[0].recv_into(&mut got).is_some() && got.ends_with(b"hello")
+    });
+
+    // What is none of a pattern's, or no socket, gets no interface, and a configured one keeps its name.
+    std::fs::write(on.vms.join("vm-2.sock"), "").unwrap();
+    std::os::unix::fs::symlink(on.vms.join("vm-1.sock"), on.vms.join("vm-3.sock")).unwrap();
+    let _others = ["vm-own.sock", "vm-UPPER.sock", "vm-4", "web.sock"].map(|it| on.listen(it));
+    on.refuses("vm-2.sock is not a socket");
+    on.refuses("vm-3.sock is not a socket");
+    on.refuses("vm-own: an interface called vm-own exists already");
+    on.refuses("`vm-UPPER` cannot be the name of a port");
+    let stats = on.stats();
+    assert_eq!((stats.refused_total, stats.interfaces), (4, crate::stats::Limit::new(1, 16)));
+    assert_eq!((on.names(), stats.error), (vec!["vm-1".to_owned()], None));
+    let mut of_pattern = on.bench.config("evil", "by=on-demand:vm-*");
+    of_pattern.socket = on.bench.dir.path().join("evil.sock").as_path().try_into().unwrap();
+    assert!(refusal(on.bench.put(of_pattern)).contains("come with a monitor's socket"));
+
+    drop((guest, pairs, monitor));
+    assert_eq!(on.names(), ["vm-1"], "its socket is there");
+    std::fs::remove_file(on.vms.join("vm-1.sock")).unwrap();
+    on.has(&[]);
+
+    // The directory goes, with a socket in it, and comes again.
+    let _gone = on.listen("vm-5.sock");
+    on.has(&["vm-5"]);
+    std::fs::rename(&on.vms, on.vms.with_extension("aside")).unwrap();
+    on.has(&[]);
+    eventually("it is told", || on.stats().error.is_some());
+    std::fs::create_dir(&on.vms).unwrap();
+    eventually("the new one is watched", || on.stats().error.is_none());
+    let _back = on.listen("vm-6.sock");
+    on.has(&["vm-6"]);
+}
+
+#[test]
+fn a_monitor_that_is_away_or_says_nothing_is_forgotten_and_has_no_place_for_ever() {
+    let on = Demand::new("max = 2\nforget_s = 1");
+    // The first two have all places, and never answer.
+    let silent = ["vm-a.sock", "vm-b.sock"].map(|it| on.listen(it));
+    on.has(&["vm-a", "vm-b"]);
+    let monitor = on.listen("vm-c.sock");
+    on.refuses("vm-c: there are 2 interfaces already");
+    let guest = Guest::accept(&monitor, &VifOptions::new(Mac(mac(1)))).unwrap();
+    on.refuses("its monitor was away for 1 s");
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(on.names().contains(&"vm-c".to_owned()), "who has spoken stays");
+    // Its place is another's a while after it has ended without removing its socket.
+    drop((guest, monitor));
+    on.refuses("vm-c: its monitor was away");
+    // Another socket of that name is another monitor.
+    std::fs::remove_file(on.vms.join("vm-c.sock")).unwrap();
+    drop(silent);
+    for name in ["vm-a.sock", "vm-b.sock"] {
+        std::fs::remove_file(on.vms.join(name)).unwrap();
+    }
+    let monitor = on.listen("vm-c.sock");
+    let _guest = Guest::accept(&monitor, &VifOptions::new(Mac(mac(1)))).unwrap();
+    on.has(&["vm-c"]);
+}
+
+#[test]
+fn a_reload_takes_interfaces_on_demand_away_with_their_pattern_and_brings_them_again() {
+    let on = Demand::new("");
+    let _monitors = ["vm-1.sock", "vm-2.sock"].map(|it| on.listen(it));
+    on.has(&["vm-1", "vm-2"]);
+    let all = format!("{}{}", Demand::PORTS, on.pattern);
+    let applied = |response: Response| {
+        use crate::control::ReloadOutcome::Applied;
+        assert!(
+            matches!(&response, Response::Reloaded { outcome: Applied { notes }, .. }
+            if notes.is_empty()),
+            "{response:?}"
+        );
+    };
+    applied(on.reload(&all));
+    assert_eq!(on.names(), ["vm-1", "vm-2"]);
+    // An interface of the file has the name.
+    applied(on.reload(&format!("{all}[vif.vm-1]\n")));
+    assert_eq!(on.names(), ["vm-2"]);
+    assert_eq!(on.bench.listed("vm-1").origin, VifOrigin::File);
+    applied(on.reload(&all));
+    on.has(&["vm-1", "vm-2"]);
+    // A step of this one fails, so nothing is taken away.
+    let fails = format!("{}[vif.late]\nsocket = \"/proc/none/late.sock\"\n", Demand::PORTS);
+    let undone = on.reload(&fails);
+    assert!(
+        !matches!(
+            &undone,
+            Response::Reloaded { outcome: crate::control::ReloadOutcome::Applied { .. }, .. }
+        ),
+        "{undone:?}"
+    );
+    on.has(&["vm-1", "vm-2"]);
+    applied(on.reload(Demand::PORTS));
+    assert_eq!((on.names().len(), on.bench.switch.templates().on_demand.len()), (0, 0));
+    eventually("nothing is told of it", || on.bench.switch.stats().on_demand.is_empty());
+    applied(on.reload(&all));
+    on.has(&["vm-1", "vm-2"]);
+}
