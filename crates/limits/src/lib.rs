@@ -465,7 +465,7 @@ pub const ON_DEMAND_LOOK_NS: u64 = 1_000_000_000;
 pub const ON_DEMAND_SETTLE_NS: u64 = 2_000_000;
 /// After a look the thread pauses for this many times as long as the look took, and for [`ON_DEMAND_PAUSE_NS_MAX`] at
 /// most: those who make and remove sockets take a small part of a processor and of the time for other changes.
-pub const ON_DEMAND_PAUSE_TIMES: u32 = 10;
+pub const ON_DEMAND_PAUSE_TIMES: u32 = 4;
 /// The longest such pause.
 pub const ON_DEMAND_PAUSE_NS_MAX: u64 = 10_000_000_000;
 

@@ -88,7 +88,12 @@ pub struct Setup {
     pub group: Option<&'static str>,
     /// The API's TCP address, if it listens for TCP. The token is in `api.token`.
     pub api: Option<SocketAddrV4>,
+    /// True if interfaces come on demand, where a monitor listens in [`MONITORS`].
+    pub on_demand: bool,
 }
+
+/// The directory of monitors that listen, below weir's. A monitor that is away for a second is forgotten.
+pub const MONITORS: &str = "vms";
 
 impl Setup {
     /// `count` interfaces with default settings.
@@ -140,6 +145,13 @@ impl Setup {
             if let Some(vlan) = self.uplink_vlan {
                 let _ = writeln!(toml, "vlan = {vlan}");
             }
+        }
+        if self.on_demand {
+            let monitors = dir.join(MONITORS);
+            let _ = write!(
+                toml,
+                "\n[vif-on-demand.\"vm-*\"]\ndirectory = {monitors:?}\nforget_s = 1\n"
+            );
         }
         for (index, vif) in (0_u16..).zip(&self.vifs) {
             let socket = socket_in(dir, index)?;

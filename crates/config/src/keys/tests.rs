@@ -95,6 +95,24 @@ fn the_guide_has_each_key_with_its_default_and_its_bounds() {
     let (bond, uplink) =
         UplinkConfig::template().rows().into_iter().partition::<Rows, _>(|(key, _)| is_bonds(key));
     the_guide_is_right("uplink.NAME", uplink);
+    let patterns = self::guide("vif-on-demand.PATTERN");
+    let most = weir_limits::ON_DEMAND_VIFS_MAX;
+    let keys = crate::OnDemandKeys::default().rows();
+    assert_eq!(patterns.len(), keys.len());
+    for ((key, default), (name, values, shown)) in keys.into_iter().zip(patterns) {
+        assert_eq!(key.name, name);
+        match name.as_str() {
+            "directory" => assert_eq!(shown, "required"),
+            "template" => assert_eq!((default, shown.as_str()), (None, "none")),
+            _ => assert_eq!(default.as_ref(), Some(&shown), "{name}"),
+        }
+        let bound = match name.as_str() {
+            "max" => format!("1 to {most}"),
+            "forget_s" => format!("1 to {}", weir_limits::ON_DEMAND_FORGET_SECS_MAX),
+            _ => continue,
+        };
+        assert_eq!(values, bound);
+    }
     let guide = guide("bond.NAME");
     for (key, _) in bond {
         let row = guide.iter().find(|(name, ..)| name == key.name);

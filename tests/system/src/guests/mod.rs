@@ -67,6 +67,10 @@ pub const ALL: &[SystemTest] = &[
         run: restart::with_a_keeper_no_guest_connects_again,
     },
     SystemTest {
+        name: "interface_of_a_monitor_that_listens_comes_outlives_weir_and_goes",
+        run: restart::interface_of_a_monitor_that_listens_comes_outlives_weir_and_goes,
+    },
+    SystemTest {
         name: "guest_moves_to_another_weir_and_back",
         run: moves::guest_moves_to_another_weir_and_back,
     },

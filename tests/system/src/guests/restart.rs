@@ -1,14 +1,15 @@
 //! weir is killed and started again, and the guests continue; a guest is killed during its traffic.
 
-use std::{thread, time::Duration};
+use std::{fs, thread, time::Duration};
 
 use weir_bed::{
     address,
-    error::{Result, check},
+    error::{Error, Result, check},
     iperf::{self, Tcp, Transfer},
     lab::Lab,
-    qemu::Guest,
-    weir::{Setup, Weir},
+    process::wait_until,
+    qemu::{Guest, GuestSpec},
+    weir::{MONITORS, Setup, Weir},
 };
 
 use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec, traffic::ping};
@@ -86,6 +87,54 @@ fn survive(lab: &Lab, setup: &Setup) -> Result<String> {
     }
     weir.check_alive()?;
     Ok(weir.log())
+}
+
+/// QEMU listens, and nobody has told weir of it.
+pub(super) fn interface_of_a_monitor_that_listens_comes_outlives_weir_and_goes(
+    lab: &Lab,
+) -> Result<()> {
+    let setup = Setup { keeper: true, on_demand: true, ..Setup::vifs(1) };
+    let mut weir = Weir::start(lab, &setup)?;
+    let monitors = weir.dir().join(MONITORS);
+    fs::create_dir(&monitors).map_err(Error::io("make", &monitors))?;
+    let socket = monitors.join("vm-1.sock");
+    let mut listens = GuestSpec { cidr: address::cidr(1), ..guest_spec(&weir, 0)? };
+    listens.name = "vm-1".into();
+    for argument in &mut listens.plug.qemu_args {
+        match argument.split_once(",path=") {
+            Some((id, _)) => {
+                *argument = format!("{id},path={},server=on,wait=off", socket.display());
+            }
+            None => *argument = argument.replace(&address::mac(0_u8), &address::mac(1_u8)),
+        }
+    }
+    let [mut plugged, mut listens] =
+        boot_specs(lab, &[guest_spec(&weir, 0)?, listens], weir.dir())?;
+    ping(&mut listens, &address::ip(0))?;
+    ping(&mut plugged, &address::ip(1))?;
+    let list = weir.control(&["vif", "list"])?;
+    let row = list.lines().find(|line| line.starts_with("vm-1")).unwrap_or_default();
+    check(row.contains("running") && row.contains("on-demand:vm-*"), || list.clone())?;
+
+    for _ in 0..KILLS {
+        weir.crash_and_restart()?;
+        ping(&mut listens, &address::ip(0))?;
+        ping(&mut plugged, &address::ip(1))?;
+    }
+    weir.upgrade()?;
+    ping(&mut listens, &address::ip(0))?;
+    let log = weir.log();
+    let connected = log.matches("front end connected").count();
+    check(connected == 2, || format!("2 guests have connected {connected} times:\n{log}"))?;
+
+    // Its socket stays, as QEMU has no time to remove it.
+    listens.kill();
+    let gone = || Ok(!weir.control(&["vif", "list"])?.contains("vm-1"));
+    wait_until("a killed monitor's interface is gone", LOG_PATIENCE, gone)?;
+    check(socket.exists(), || "QEMU's socket is gone".into())?;
+    ping(&mut plugged, &address::ip(0))?;
+    weir.check_alive()?;
+    weir.stop()
 }
 
 fn no_wrong_chains(guest: &mut Guest) -> Result<()> {
