@@ -154,8 +154,8 @@ struct Known {
 struct Watcher {
     watches: BTreeMap<SocketPath, Watch>,
     vifs: BTreeMap<PortName, Known>,
-    /// Sockets whose monitors were away for too long, until they are tried again.
-    forgotten: BTreeMap<(SocketPath, PortName), (Stamp, Instant)>,
+    /// Sockets whose monitors were away for too long. Only another socket in their place counts.
+    forgotten: BTreeMap<(SocketPath, PortName), Stamp>,
     /// What was said of each pattern.
     said: BTreeMap<String, Vec<String>>,
     /// Another change was under way: it is tried again soon.
@@ -258,9 +258,9 @@ impl Watcher {
     /// Removes interfaces whose sockets have gone, or whose monitors have been away for too long.
     fn remove(&mut self, switch: &Switch, looks: &[Look<'_>]) {
         let now = Instant::now();
-        self.forgotten.retain(|(directory, name), (stamp, until)| {
-            let of = looks.iter().filter(|it| it.pattern.keys.directory == *directory);
-            *until > now && of.map(|it| it.stamp(name)).any(|it| it == Some(*stamp))
+        self.forgotten.retain(|(directory, name), stamp| {
+            let mut of = looks.iter().filter(|it| it.pattern.keys.directory == *directory);
+            of.any(|it| it.stamp(name) == Some(*stamp))
         });
         let vifs = switch.vifs_on_demand();
         self.vifs.retain(|name, _| vifs.iter().any(|(vif, _)| vif.name == *name));
@@ -284,7 +284,7 @@ impl Watcher {
                     }
                     if let Some(stamp) = stamp {
                         let place = (look.pattern.keys.directory.clone(), vif.name.clone());
-                        self.forgotten.insert(place, (stamp, now + forget));
+                        self.forgotten.insert(place, stamp);
                     }
                     "its monitor is away"
                 }
