@@ -1,4 +1,5 @@
-//! `mode = "client"`: weir connects to a path in a directory that belongs to a tenant.
+//! `mode = "client"`: weir connects to a path in a directory that belongs to a tenant. Interfaces on demand: sockets in
+//! such a directory make interfaces.
 
 use std::{
     fs,
@@ -16,7 +17,7 @@ use crate::{
         Strike, harm,
         link::{Link, readable, request},
     },
-    measure::switch::{CALLER, CALLS, EVILS},
+    measure::switch::{CALLER, CALLS, DEMAND, DEMANDED, EVILS},
 };
 
 /// The class.
@@ -56,6 +57,21 @@ pub const ALL: &[Attack] = &[
     attack!(
         a_file_in_a_sockets_place,
         "puts a file, a directory and a device's name into the socket's place",
+        as_another_user
+    ),
+    attack!(
+        sockets_on_demand_that_never_answer,
+        "fills a directory with listeners that say nothing, many more than the pattern's interfaces",
+        as_another_user
+    ),
+    attack!(
+        names_on_demand_that_come_and_go,
+        "makes and removes sockets, files, FIFOs and symlinks of ever new names without pause",
+        as_another_user
+    ),
+    attack!(
+        a_symlink_on_demand,
+        "has an interface made for a symlink to a socket of weir's own",
         as_another_user
     ),
 ];
@@ -213,4 +229,62 @@ fn a_file_in_a_sockets_place(field: &Field) -> Strike {
     symlink("/dev/zero", clear(field)?)?;
     std::thread::sleep(WHILE / 3);
     clear(field).map(drop)
+}
+
+/// The directory of sockets on demand, without what another attack has left there.
+fn demand(field: &Field) -> Strike<PathBuf> {
+    let dir = field.dir().join(DEMAND);
+    for entry in fs::read_dir(&dir)? {
+        fs::remove_file(entry?.path())?;
+    }
+    Ok(dir)
+}
+
+fn sockets_on_demand_that_never_answer(field: &Field) -> Strike {
+    let dir = demand(field)?;
+    let listener = |number: usize| UnixListener::bind(dir.join(format!("demand-{number}.sock")));
+    let all: Vec<_> = (0..16 * DEMANDED).map(listener).collect::<Result<_, _>>()?;
+    field.struck();
+    // Nobody is forgotten yet.
+    std::thread::sleep(WHILE / 2);
+    let met = |it: &UnixListener| readable(std::os::fd::AsFd::as_fd(it), Duration::ZERO);
+    let met = all.iter().map(met).collect::<Result<Vec<_>, _>>()?;
+    let number = met.iter().filter(|met| **met).count();
+    std::thread::sleep(WHILE / 2);
+    demand(field)?;
+    match number <= DEMANDED {
+        true => Ok(()),
+        false => harm(format!("weir meets {number} sockets, and its pattern has {DEMANDED}")),
+    }
+}
+
+fn names_on_demand_that_come_and_go(field: &Field) -> Strike {
+    let dir = demand(field)?;
+    let end = Instant::now() + WHILE;
+    let mut number = 0_u64;
+    while Instant::now() < end {
+        let at = |name: &str| dir.join(format!("demand-{name}{number}.sock"));
+        let listener = UnixListener::bind(at(""))?;
+        fs::write(at("file"), "")?;
+        fs::write(at("\u{1b}[31m\nevil "), "")?;
+        symlink(namesake(field), at("link"))?;
+        mknodat(CWD, at("fifo"), FileType::Fifo, Mode::from_raw_mode(0o666), 0)?;
+        if number.is_multiple_of(64) {
+            std::thread::sleep(Duration::from_millis(10));
+            demand(field)?;
+            field.struck();
+        }
+        drop(listener);
+        number += 1;
+    }
+    demand(field).map(drop)
+}
+
+fn a_symlink_on_demand(field: &Field) -> Strike {
+    let dir = demand(field)?;
+    for number in 0..DEMANDED {
+        symlink(namesake(field), dir.join(format!("demand-{number}.sock")))?;
+    }
+    nobody_else_at(field, &namesake(field))?;
+    demand(field).map(drop)
 }

@@ -39,6 +39,10 @@ pub const TENANTS: usize = 104;
 pub const CALLS: &str = "calls";
 /// A path in that directory, with the same name as one of weir's own sockets.
 pub const CALLER: &str = "within/evil19.sock";
+/// Another one, in which sockets make interfaces on demand, and how many at a time.
+pub const DEMAND: &str = "demand";
+/// See [`DEMAND`].
+pub const DEMANDED: usize = 4;
 /// Files with configured values for attackers: the API's TCP port.
 pub const API_PORT: &str = "api.port";
 /// The overlay's UDP port.
@@ -154,6 +158,11 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
             write!(text, "\n[uplink.program]\nkind = \"stream\"\npath = {program:?}\nvlan = 23\n");
         let calls = dir.join(CALLS).join(CALLER);
         let _ = write!(text, "\n[vif.caller]\nmode = \"client\"\nsocket = {calls:?}\n");
+        let demand = dir.join(DEMAND);
+        let _ = write!(
+            text,
+            "\n[vif-on-demand.\"demand-*\"]\ndirectory = {demand:?}\nmax = {DEMANDED}\nforget_s = 1\n"
+        );
     }
     Ok(text)
 }
@@ -172,7 +181,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
     fs::write(&token, "0123456789abcdef0123456789abcdef\n")?;
     fs::set_permissions(&token, fs::Permissions::from_mode(0o600))?;
     let within = dir.join(CALLS).join(CALLER);
-    for tenants in [&dir.join(CALLS), within.parent().unwrap_or(dir)] {
+    for tenants in [&dir.join(CALLS), &dir.join(DEMAND), within.parent().unwrap_or(dir)] {
         fs::create_dir_all(tenants)?;
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(tenants, Some(SOMEBODY), Some(SOMEBODY))?;
