@@ -2,6 +2,7 @@
 //! socket on which a monitor listens, and removes it when the socket has gone or its monitor has been away for too long
 //! (docs/design/0061-sockets-on-demand.md).
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -119,7 +120,6 @@ impl Shared {
         let at_most = at_most.and_then(|time| Timespec::try_from(time).ok());
         // EINTR only means one more look.
         let _ = beat::wait(|| poll(&mut fds, at_most.as_ref()));
-        let _ = rustix::io::read(wake, &mut [0; 8]);
         !self.ends.load(Ordering::SeqCst)
     }
 }
@@ -187,6 +187,8 @@ impl Look<'_> {
 impl Watcher {
     /// Waits for something to do, and does it. False if there is nothing more to do.
     fn look(&mut self, shared: &Shared, switch: &Weak<Switch>) -> bool {
+        // Whoever asks from now on is for the next look: it stays asked through all waits.
+        shared.wake.get().map(|wake| rustix::io::read(wake, &mut [0; 8]));
         let begun = Instant::now();
         {
             let Some(switch) = switch.upgrade() else { return false };
@@ -319,7 +321,10 @@ impl Watcher {
                 stats.refused.push(why);
             }
         };
-        for (name, stamp) in look.listed.iter().flat_map(|listed| &listed.sockets) {
+        let mut sockets: Vec<_> = look.listed.iter().flat_map(|it| &it.sockets).collect();
+        // Sockets of monitors that were killed are old: they keep no new one waiting for its turn.
+        sockets.sort_by_key(|(_, (_, changed))| Reverse(*changed));
+        for (name, stamp) in sockets {
             let place = (keys.directory.clone(), name.clone());
             if self.forgotten.contains_key(&place) {
                 refuse(format!("{name}: its monitor was away for {} s", keys.forget_s));

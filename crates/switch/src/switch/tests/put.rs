@@ -261,6 +261,9 @@ fn a_monitor_that_is_away_or_says_nothing_is_forgotten_and_has_no_place_for_ever
     // The first two have all places, and never answer.
     let silent = ["vm-a.sock", "vm-b.sock"].map(|it| on.listen(it));
     on.has(&["vm-a", "vm-b"]);
+    // Of those that wait the newest is next, whatever its name: file systems tell their ages to some milliseconds.
+    drop(on.listen("vm-b2.sock"));
+    std::thread::sleep(Duration::from_millis(30));
     let monitor = on.listen("vm-c.sock");
     on.refuses("vm-c: there are 2 interfaces already");
     let guest = Guest::accept(&monitor, &VifOptions::new(Mac(mac(1)))).unwrap();
