@@ -243,7 +243,7 @@ fn demand(field: &Field) -> Strike<PathBuf> {
 fn sockets_on_demand_that_never_answer(field: &Field) -> Strike {
     let dir = demand(field)?;
     let listener = |number: usize| UnixListener::bind(dir.join(format!("demand-{number}.sock")));
-    let all: Vec<_> = (0..16 * DEMANDED).map(listener).collect::<Result<_, _>>()?;
+    let all: Vec<_> = (0..6 * DEMANDED).map(listener).collect::<Result<_, _>>()?;
     field.struck();
     // Nobody is forgotten yet.
     std::thread::sleep(WHILE / 2);
