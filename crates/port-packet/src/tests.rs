@@ -4,22 +4,18 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use weir_engine::burst::Scratch;
 use weir_engine::{Engine, Port, PortCounters, Take};
 use weir_fabric::PortConfig;
 use weir_guestmem::HostBuffer;
 use weir_port_tap::{FrameDevice, FramePort, LinkError, SLOT_LEN, UplinkPort};
+use weir_testing::{carrier, ip, soon, veth};
 use weir_wire::{VnetHdr, vnet};
 
 use crate::auxdata::{self, VNET_LEN};
 use crate::{PacketError, PacketOptions, PacketSocket};
-
-/// The longest wait before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A control message in the kernel's layout.
 fn control(level: i32, kind: i32, status: u32, tci: u16, tpid: u16) -> Vec<u8> {
@@ -90,29 +86,13 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
     assert_eq!(error.to_string(), "9 queue pairs; valid: 1 to 8");
 }
 
-/// Runs `body` in a thread with a network namespace of its own that has a veth pair, `weir0` and `host0`; `None` if it
-/// was skipped. Sockets made there stay there, whichever thread uses them.
+/// Runs `body` in a network namespace of its own with a veth pair.
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
-    if !weir_testing::is_root("packet sockets and a network namespace") {
-        return None;
-    }
-    let in_thread = || {
-        crate::sys::enter_new_network().unwrap();
-        // The host's IPv6 sends frames of its own. Without IPv6 there is nothing to switch off.
-        let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-        ip("link add weir0 type veth peer name host0");
-        ip("link set dev host0 up");
+    let why = "packet sockets and a network namespace";
+    weir_testing::in_new_network(why, crate::sys::enter_new_network, || {
+        veth(1);
         body()
-    };
-    let ended = std::thread::scope(|scope| scope.spawn(in_thread).join());
-    Some(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-}
-
-fn ip(arguments: &str) -> String {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
-    String::from_utf8(output.stdout).unwrap()
+    })
 }
 
 fn open(queues: usize) -> PacketSocket {
@@ -120,25 +100,6 @@ fn open(queues: usize) -> PacketSocket {
     let socket = PacketSocket::open(&options).unwrap();
     carrier();
     socket
-}
-
-/// Waits until both ends are up: Linux sends nothing before it has noticed that.
-fn carrier() {
-    for device in ["weir0", "host0"] {
-        soon("the carrier is there", || {
-            let link = ip(&format!("link show dev {device}"));
-            link.contains("state UP") && !link.contains("qdisc noop ")
-        });
-    }
-}
-
-/// Waits for an action of another thread.
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 struct Plugged {

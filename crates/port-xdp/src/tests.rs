@@ -5,7 +5,6 @@ mod side_by_side;
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use weir_limits::{BURST_MAX, PARKED_NS_MAX, XDP_FRAMES, XDP_PARKED_MAX};
 use weir_policy::steering::Receiver;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_tap::{FrameDevice, LinkError, SLOT_LEN, UplinkPort};
+use weir_testing::{carrier, ip, soon, veth};
 use weir_wire::checksum::pseudo_header_v4;
 use weir_wire::{VnetHdr, vnet};
 
@@ -37,30 +37,13 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
     assert_eq!(error.to_string(), "9 queue pairs; valid: 1 to 8");
 }
 
-/// Runs `body` in a thread with its own network namespace and a veth pair in it, `weir0` and `host0`, with `queues`
-/// queues; `None` if it was skipped. Sockets made there stay there, whichever thread uses them.
+/// Runs `body` in a network namespace of its own with a veth pair of `queues` queues.
 fn in_new_network<T: Send>(queues: usize, body: impl FnOnce() -> T + Send) -> Option<T> {
-    if !weir_testing::is_root("AF_XDP sockets and a network namespace") {
-        return None;
-    }
-    let in_thread = || {
-        crate::sys::enter_new_network().unwrap();
-        // The host's IPv6 sends frames of its own. Without IPv6 there is nothing to switch off.
-        let _ = std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
-        let many = format!("numrxqueues {queues} numtxqueues {queues}");
-        ip(&format!("link add weir0 {many} type veth peer name host0 {many}"));
-        ip("link set dev host0 up");
+    let why = "AF_XDP sockets and a network namespace";
+    weir_testing::in_new_network(why, crate::sys::enter_new_network, || {
+        veth(queues);
         body()
-    };
-    let ended = std::thread::scope(|scope| scope.spawn(in_thread).join());
-    Some(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-}
-
-fn ip(arguments: &str) -> String {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
-    String::from_utf8(output.stdout).unwrap()
+    })
 }
 
 fn try_open(name: &str, queues: usize, mtu: Option<u16>) -> Result<XdpInterface, XdpError> {
@@ -71,25 +54,6 @@ fn open(queues: usize) -> XdpInterface {
     let interface = try_open("weir0", queues, None).unwrap();
     carrier();
     interface
-}
-
-/// Waits until both ends are up: Linux sends nothing before it has noticed that.
-fn carrier() {
-    for device in ["weir0", "host0"] {
-        soon("the carrier is there", || {
-            let link = ip(&format!("link show dev {device}"));
-            link.contains("state UP") && !link.contains("qdisc noop ")
-        });
-    }
-}
-
-/// Waits for an action of another thread.
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// The other end of the veth pair, by a packet socket: each frame has a `virtio_net_hdr` before it.

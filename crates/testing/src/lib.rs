@@ -1,5 +1,5 @@
 //! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits,
-//! a guest's answers to ping, frames of multicast, the commands in documents, and the form of a document in JSON.
+//! a network namespace with a veth pair, a guest's answers to ping, frames of multicast, the commands in documents, and the form of a document in JSON.
 
 #![forbid(unsafe_code)]
 
@@ -10,8 +10,10 @@ pub mod multicast;
 pub mod slow;
 
 use std::{
-    env,
+    env, fs,
     io::{self, Write},
+    panic,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -65,4 +67,70 @@ pub fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
         assert!(start.elapsed() < PATIENCE, "never happened: {what}");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Calls [`eventually`] with a condition.
+///
+/// # Panics
+/// If it does not hold for a minute.
+pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
+    eventually(what, || holds().then_some(()));
+}
+
+/// Runs `body` in a thread with a network namespace of its own, which `enter` makes; `None` if it was skipped for lack
+/// of root. Sockets and devices made there stay there, whichever thread uses them.
+///
+/// # Panics
+/// If `enter` fails, and as `body` panics.
+pub fn in_new_network<T: Send>(
+    why: &str,
+    enter: impl FnOnce() -> io::Result<()> + Send,
+    body: impl FnOnce() -> T + Send,
+) -> Option<T> {
+    if !is_root(why) {
+        return None;
+    }
+    let in_thread = || {
+        enter().expect("a network namespace");
+        body()
+    };
+    let ended = thread::scope(|scope| scope.spawn(in_thread).join());
+    Some(ended.unwrap_or_else(|panic| panic::resume_unwind(panic)))
+}
+
+/// Makes the veth pair `weir0` and `host0`, each end with this number of queues, in a network namespace of the test's
+/// own. `host0` is up.
+///
+/// # Panics
+/// If the pair cannot be made.
+pub fn veth(queues: usize) {
+    // The host's IPv6 sends frames of its own. Without IPv6 there is nothing to switch off.
+    let _ = fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    let many = format!("numrxqueues {queues} numtxqueues {queues}");
+    ip(&format!("link add weir0 {many} type veth peer name host0 {many}"));
+    ip("link set dev host0 up");
+}
+
+/// Waits until both ends of the veth pair are up: Linux sends nothing before it has noticed that.
+///
+/// # Panics
+/// If they are not for a minute.
+pub fn carrier() {
+    for device in ["weir0", "host0"] {
+        soon("the carrier is there", || {
+            let link = ip(&format!("link show dev {device}"));
+            link.contains("state UP") && !link.contains("qdisc noop ")
+        });
+    }
+}
+
+/// The output of `ip` with these arguments.
+///
+/// # Panics
+/// If it fails.
+pub fn ip(arguments: &str) -> String {
+    let output = Command::new("ip").args(arguments.split_whitespace()).output().expect("ip");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {arguments}: {error}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -5,41 +5,18 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 
+use weir_testing::{ip, soon};
+
 use super::*;
 use crate::{LinkError, TapError};
 
-/// Runs `body` in a thread with a network namespace of its own; `None` if it was skipped. Sockets and TAPs made there
-/// stay there, whichever thread uses them.
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
-    if !weir_testing::is_root("a TAP and a network namespace") {
-        return None;
-    }
-    let in_thread = || {
-        crate::sys::enter_new_network().unwrap();
-        body()
-    };
-    let ended = std::thread::scope(|scope| scope.spawn(in_thread).join());
-    Some(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-}
-
-fn ip(arguments: &str) -> String {
-    let output = Command::new("ip").args(arguments.split_whitespace()).output().unwrap();
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {error}");
-    String::from_utf8(output.stdout).unwrap()
+    let why = "a TAP and a network namespace";
+    weir_testing::in_new_network(why, crate::sys::enter_new_network, body)
 }
 
 fn open(name: &str, queues: usize, mtu: Option<u16>) -> Result<Tap, TapError> {
     Tap::open(&TapOptions { name: name.into(), queues, mtu, mac: None })
-}
-
-/// Waits for an action of another thread.
-fn soon(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Adds `tap` to `engine` and starts it.

@@ -7,17 +7,11 @@ use super::*;
 
 /// Runs `body` in a thread with a network namespace of its own, whose loopback has this MTU.
 pub(super) fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
-    if !weir_testing::is_root("a network namespace") {
-        return;
-    }
-    let in_thread = || {
-        crate::sys::enter_new_network().unwrap();
+    let _ = weir_testing::in_new_network("its network", crate::sys::enter_new_network, || {
         let set = ["link", "set", "lo", "up", "mtu", mtu];
         assert!(Command::new("ip").args(set).status().unwrap().success());
         body();
-    };
-    let ended = std::thread::scope(|scope| scope.spawn(in_thread).join());
-    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
 }
 
 /// Sends to hosts whose path takes frames of at most `longest` bytes.
