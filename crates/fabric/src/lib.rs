@@ -25,7 +25,6 @@ pub mod mac_check;
 pub mod multicast;
 mod port;
 pub mod routes;
-mod sought;
 pub mod source_guard;
 mod view;
 pub mod vlan;

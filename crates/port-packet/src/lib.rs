@@ -38,14 +38,40 @@
 #[cfg(target_endian = "big")]
 compile_error!("packet sockets with a little-endian virtio_net_hdr take a little-endian host");
 
+use weir_port_tap::LinkError;
+
 mod auxdata;
-mod error;
 mod socket;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use error::PacketError;
 pub use socket::{PacketInfo, PacketOptions, PacketSocket, promiscuous};
+
+/// The reason why [`PacketSocket::open`] failed.
+#[derive(Debug, thiserror::Error)]
+pub enum PacketError {
+    /// The interface cannot be an uplink of any kind.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The privilege for packet sockets is missing.
+    #[error("not permitted to open a packet socket on interface `{name}`")]
+    NotPermitted {
+        /// The interface.
+        name: String,
+    },
+}
+
+impl PacketError {
+    /// Advice to the user, if there is any.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Link(error) => error.help(),
+            Self::NotPermitted { .. } => {
+                Some("give weir CAP_NET_RAW (and CAP_NET_ADMIN to set MTU and link state)".into())
+            }
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests;

@@ -18,8 +18,8 @@ use weir_port_tap::{FrameDevice, InterfaceName, Link, LinkError, SLOT_LEN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Mac, OffloadCaps};
 
+use crate::PacketError;
 use crate::auxdata::{self, VNET_LEN};
-use crate::error::PacketError;
 use crate::sys;
 
 /// The choice of an interface, and its settings.

@@ -26,7 +26,6 @@
 #![forbid(unsafe_code)]
 
 mod device;
-mod frames;
 mod guard;
 
 pub use device::{Dial, Keep, StreamDevice, StreamOptions, leads_to};

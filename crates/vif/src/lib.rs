@@ -58,7 +58,6 @@ mod pair;
 mod poll;
 mod receive;
 mod transmit;
-mod unload;
 mod vif;
 
 pub use counters::{PairCounters, PairStats};

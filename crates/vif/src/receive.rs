@@ -14,13 +14,12 @@ use weir_guestmem::{GuestMemory, Slice, recycle};
 use weir_limits::{FRAME_LEN_MIN, RX_MERGE_MAX};
 use weir_ring::{Buffer, DriverRing};
 use weir_wire::VnetHdr;
-use weir_wire::container::F_CONTAINER;
+use weir_wire::container::{ContainerError, F_CONTAINER, RECORD_LEN, Record, parse};
 
 use crate::counters::PairCounters;
 use crate::event::Event;
 use crate::lro::{Part, Taken};
 use crate::memory::{Plan, Slots, own};
-use crate::unload::{Unloaded, Unloader};
 
 /// Most buffers kept back before they are offered again with one index write and perhaps one kick.
 /// Never more than a quarter of the ring.
@@ -381,5 +380,54 @@ impl Receive {
     /// Returns the eventfd of this ring's kicks.
     pub(crate) fn kick_event(&self) -> &Event {
         &self.kick
+    }
+}
+
+/// The remaining frames of a container, and their buffer, which the device gets back only after the last of them.
+#[derive(Debug, Default)]
+pub(crate) struct Unloader {
+    /// The vector is kept for its allocation.
+    records: Vec<Record>,
+    /// Index of the next record to hand out.
+    next: usize,
+    slot: u32,
+}
+
+/// A frame of a container.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unloaded {
+    /// The frame's buffer.
+    pub(crate) slot: u32,
+    pub(crate) record: Record,
+    /// Last frame of its container: the buffer is free after it.
+    pub(crate) last: bool,
+}
+
+impl Unloader {
+    /// Opens the container in a buffer. `bytes` are the device's, beginning with `vnet`. The
+    /// previous container must be finished.
+    pub(crate) fn open(
+        &mut self,
+        slot: u32,
+        vnet: &VnetHdr,
+        bytes: Slice<'_>,
+    ) -> Result<(), ContainerError> {
+        let read = |at: usize| bytes.skip(at).read_array::<RECORD_LEN>();
+        self.next = 0;
+        self.slot = slot;
+        parse(vnet, bytes.len(), read, &mut self.records)
+    }
+
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Unloaded> {
+        let record = *self.records.get(self.next)?;
+        self.next += 1;
+        Some(Unloaded { slot: self.slot, record, last: self.next == self.records.len() })
+    }
+
+    /// Returns true if frames are left.
+    #[inline]
+    pub(crate) fn is_open(&self) -> bool {
+        self.next < self.records.len()
     }
 }

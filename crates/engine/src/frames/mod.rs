@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `burst.rs` | frames under way, their payload where it was |
 //! | `burst/add.rs` | frames that ports add: their fronts are copied out and checked |
-//! | `fronts.rs` | fronts of merged frames |
 //! | `inbox.rs` | frames of a link's own protocol |
 //! | `remote.rs` | payload that is fetched only if it is read |
 //! | `port.rs`, `queue_ref.rs` | the engine's interface to a port; the name of one of its queues |
@@ -19,7 +18,6 @@ pub mod burst;
 pub(crate) mod drop_reason;
 pub mod egress;
 pub(crate) mod flow;
-mod fronts;
 pub mod gro;
 pub(crate) mod inbox;
 pub(crate) mod per_queue;
