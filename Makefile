@@ -3,7 +3,7 @@
 CARGO ?= cargo
 XTASK = $(CARGO) run --quiet -p xtask --
 
-.PHONY: help libpcap set-up demo demo-vm demo-fabric fabric build deb deb-test check test fresh distros frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
+.PHONY: help libpcap set-up demo demo-vm demo-fabric fabric build deb deb-test check test fresh distros hooks frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 
 help: ## Show these targets
 	@sed -n "s/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p" $(MAKEFILE_LIST) | expand -t 18
@@ -50,8 +50,11 @@ test: ## Format, lints, unit tests, model checks and, as root, real guests
 fresh: ## `make demo` and `make build` as first commands on a new Debian 12, or SUITE (needs root)
 	tests/fresh/run.sh
 
-distros: ## `make demo`, and the package built and tried, on each Debian of SUITES (12, 13, sid; root, an hour each)
+distros: ## `make demo`, the package and the hooks tried on each Debian of SUITES (12, 13, sid; root, an hour each)
 	tests/distros/run.sh
+
+hooks: ## The hooks alone, of libvirt and of Proxmox VE (root, ten minutes for each of SUITES)
+	PARTS="libvirt proxmox" tests/distros/run.sh
 
 frontends: ## Every front end that is installed somewhere, against a running weir (needs root, 15 minutes)
 	$(XTASK) frontends

@@ -1,5 +1,5 @@
-//! `weir libvirt hook` as the installed libvirt calls it: domains come and go, in order and out of order, and leave no
-//! interface behind.
+//! `weir libvirt hook` as libvirt calls it, the installed one or that of the system in `WEIR_LIBVIRT_ROOT`: domains come
+//! and go, in order and out of order, and leave no interface behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rand::{RngExt as _, SeedableRng as _};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use weir_bed::libvirt;
@@ -21,19 +22,44 @@ const HOOK: &str = include_str!("../../../examples/libvirt/qemu-hook");
 /// The operations of the random test. `WEIR_LIBVIRT_OPERATIONS` sets another number.
 const OPERATIONS: usize = 20;
 
+/// The domains that start at once. `WEIR_LIBVIRT_DOMAINS` sets another number.
+const DOMAINS: usize = 4;
+
 /// The time that libvirtd has to start.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Two tenants. {RATE} stands for what each interface of one may send.
+const TENANTS: &str = "\
+[network.red]
+vlan = 20
+[network.blue]
+vlan = 21
+[template.red]
+network = \"red\"
+rate = \"{RATE}\"
+[[template.red.filter]]
+direction = \"tx\"
+match = \"tcp dst port 25\"
+action = \"drop\"
+[template.blue]
+network = \"blue\"
+";
 
 /// weir with its keeper, and a libvirtd whose hook calls weir. Each process ends before the directory is removed.
 struct Host {
     libvirt: Process,
     weir: Child,
+    /// The process that has replaced it.
+    later: Option<Pid>,
     keeper: Child,
     dir: TempDir,
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
+        if let Some(later) = self.later {
+            let _ = kill_process(later, Signal::KILL);
+        }
         for process in [&mut self.weir, &mut self.keeper] {
             let _ = process.kill();
             let _ = process.wait();
@@ -42,18 +68,20 @@ impl Drop for Host {
 }
 
 impl Host {
-    /// Starts a host; `None` if libvirt or QEMU is missing.
+    /// Starts a host; `None` if libvirt or QEMU is missing here and no other system is named.
     fn start() -> Option<Self> {
         Self::named("one")
     }
 
     /// A host with this name. The length of the name makes its identity: libvirt migrates nothing between equal ones.
     fn named(name: &str) -> Option<Self> {
-        if !(is_root("libvirtd in namespaces")
-            && has("virsh", "libvirt-clients")
-            && has("libvirtd", "libvirt-daemon-system")
-            && has("qemu-system-x86_64", "qemu-system-x86"))
-        {
+        let root = libvirt::root();
+        let is_installed = || {
+            has("virsh", "libvirt-clients")
+                && has("libvirtd", "libvirt-daemon-system")
+                && has("qemu-system-x86_64", "qemu-system-x86")
+        };
+        if !(is_root("libvirtd in namespaces") && (root.is_some() || is_installed())) {
             return None;
         }
         // QEMU's user must reach the sockets.
@@ -64,11 +92,7 @@ impl Host {
             .unwrap();
         let place = dir.path();
         let keeper_socket = place.join("keeper.sock");
-        let config = format!(
-            "[switch]\ncontrol = {:?}\nkeeper = {keeper_socket:?}\nworkers = 1\n[vif.file]\n",
-            place.join("control.sock")
-        );
-        fs::write(place.join("weir.toml"), config).unwrap();
+        write_config(place, "1Gbit");
         let mut keeper = Command::new(env!("CARGO_BIN_EXE_weir-keeper"));
         let keeper = keeper.arg(&keeper_socket).stdin(Stdio::null()).spawn().unwrap();
         eventually("the keeper listens", || weir_keeper::connect(&keeper_socket).ok());
@@ -92,12 +116,13 @@ impl Host {
             format!("{}touch {}/started\nwait\n", libvirt::start_lines(&install), place.display());
         let path = place.join("start.sh");
         fs::write(&path, script).unwrap();
-        let path = path.to_string_lossy();
-        let argv = [&libvirt::NAMESPACES[..], &[&path]].concat();
+        let programs = Path::new(program).parent().unwrap();
+        let argv = libvirt::command(&path, root.as_deref(), &[programs]);
+        let argv: Vec<_> = argv.iter().map(String::as_str).collect();
         let libvirt =
             Process::start_logged(&argv, &Placement::default(), &place.join("libvirt.log"))
                 .unwrap();
-        let mut host = Self { libvirt, weir, keeper, dir };
+        let mut host = Self { libvirt, weir, later: None, keeper, dir };
         host.vifs();
         wait_until("libvirtd to answer", PATIENCE, || {
             host.libvirt.check_alive()?;
@@ -123,7 +148,8 @@ impl Host {
         let children = fs::read_to_string(children).unwrap();
         let inner = children.split_whitespace().next().unwrap();
         let mut command = Command::new("nsenter");
-        command.args(["--target", inner, "--mount", "--pid", "timeout", "100"]).args(argv);
+        command.args(["--target", inner, "--mount", "--pid", "--root", "--wd"]);
+        command.args(["timeout", "300"]).args(argv);
         command.stdin(Stdio::null()).output().unwrap()
     }
 
@@ -161,11 +187,51 @@ impl Host {
         names
     }
 
+    /// What a command of weir's prints, which has to succeed.
+    fn has_weir(&self, args: &[&str]) -> String {
+        let output = self.weir_command(args);
+        assert!(output.status.success(), "{args:?}: {}\n{}", text(&output), self.log());
+        text(&output)
+    }
+
+    fn config_of(&self, name: &str) -> Value {
+        let mut configs = self.vifs().into_iter().map(|vif| vif["config"].clone());
+        configs.find(|config| config["name"] == name).unwrap()
+    }
+
+    /// SIGKILL.
+    fn end_weir(&mut self) {
+        match self.later.take() {
+            None => {
+                self.weir.kill().unwrap();
+                self.weir.wait().unwrap();
+            }
+            Some(later) => {
+                kill_process(later, Signal::KILL).unwrap();
+                eventually("it ends", || test_kill_process(later).is_err().then_some(()));
+            }
+        }
+    }
+
     /// SIGKILL; the next one starts as it would under a service manager.
     fn kill_weir(&mut self) {
-        self.weir.kill().unwrap();
-        self.weir.wait().unwrap();
+        self.end_weir();
         self.weir = run(self.dir.path());
+    }
+
+    fn upgrade_weir(&mut self) {
+        self.vifs();
+        let said = self.has_weir(&["upgrade"]);
+        let (_, rest) = said.split_once("process ").unwrap();
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+        match self.later.replace(Pid::from_raw(digits.parse().unwrap()).unwrap()) {
+            None => drop(self.weir.wait().unwrap()),
+            Some(before) => {
+                eventually("the one before ends", || {
+                    test_kill_process(before).is_err().then_some(())
+                });
+            }
+        }
     }
 
     fn restart_libvirtd(&self) {
@@ -207,6 +273,19 @@ impl Host {
     }
 }
 
+/// Writes weir's configuration, with the rate of one tenant.
+fn write_config(place: &Path, rate: &str) {
+    let [control, keeper] = ["control.sock", "keeper.sock"].map(|name| place.join(name));
+    let switch = format!("[switch]\ncontrol = {control:?}\nkeeper = {keeper:?}\nworkers = 1\n");
+    let tenants = TENANTS.replace("{RATE}", rate);
+    fs::write(place.join("weir.toml"), format!("{switch}[vif.file]\n{tenants}")).unwrap();
+}
+
+/// The number that an environment variable names.
+fn number(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
 fn uuid(number: usize) -> String {
     format!("6e1c0a9e-0a6e-4d8e-9c55-{number:012x}")
 }
@@ -224,7 +303,7 @@ fn text(output: &Output) -> String {
 
 fn interface(name: &str, number: usize) -> String {
     format!(
-        "<interface type='vhostuser'><mac address='52:54:00:00:0{number}:01'/>\
+        "<interface type='vhostuser'><mac address='52:54:00:00:{number:02}:01'/>\
          <source type='unix' path='{{DIR}}/{name}.sock' mode='client'>\
          <reconnect enabled='yes' timeout='1'/></source><model type='virtio'/>\
          <rom enabled='no'/></interface>"
@@ -273,8 +352,7 @@ fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
     assert!(host.does(&["list"]).contains("d1"));
 
     // libvirtd comes back while weir is away: the domain goes on.
-    host.weir.kill().unwrap();
-    host.weir.wait().unwrap();
+    host.end_weir();
     host.restart_libvirtd();
     assert!(host.does(&["list"]).contains("d1"), "{}", host.log());
     // The end of a domain waits for a weir that is about to be back.
@@ -287,6 +365,111 @@ fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
     host.weir = end.1;
     assert_eq!(host.names(), Vec::<String>::new());
     host.does(&["undefine", "d1"]);
+}
+
+#[test]
+fn root_an_interface_is_there_while_its_domain_has_a_qemu() {
+    let Some(mut host) = Host::start() else { return };
+    let saved = host.path("saved").display().to_string();
+    let elements = "<weir:vif vlan='7'/><weir:vif socket='{DIR}/late.sock'/>";
+    host.does(&["define", &host.domain(1, elements, &interface("web1", 1))]);
+    let late = host.device("late", 2);
+    let both: &[&str] = &["late", "web1"];
+    for (operation, left) in [
+        (&["start", "d1"][..], both),
+        (&["suspend", "d1"], both),
+        (&["resume", "d1"], both),
+        (&["reset", "d1"], both),
+        (&["attach-device", "d1", &late, "--live"], both),
+        (&["detach-device", "d1", &late, "--live"], both),
+        (&["shutdown", "d1"], both),
+        (&["save", "d1", &saved], &[]),
+        (&["restore", &saved], both),
+        (&["managedsave", "d1"], &[]),
+        (&["start", "d1"], both),
+        (&["destroy", "d1"], &[]),
+        (&["create", &host.domain(1, elements, &interface("web1", 1))], both),
+    ] {
+        host.does(operation);
+        assert_eq!(host.names(), left, "{operation:?}\n{}", host.log());
+    }
+    // Each of these replaces weir's process.
+    for end in [Host::upgrade_weir, Host::kill_weir, Host::upgrade_weir, Host::upgrade_weir] {
+        end(&mut host);
+        assert_eq!(host.names(), both);
+        eventually("QEMU is connected", || {
+            let mut vifs = host.vifs().into_iter();
+            vifs.any(|vif| vif["config"]["name"] == "web1" && vif["state"] == "connected")
+                .then_some(())
+        });
+    }
+    host.does(&["destroy", "d1"]);
+    assert_eq!(host.names(), Vec::<String>::new());
+}
+
+#[test]
+fn root_domains_of_two_tenants_have_what_their_templates_say() {
+    let Some(host) = Host::start() else { return };
+    let elements = ["<weir:vif template='red'/>", "<weir:vif template='blue' rate='2Gbit'/>"];
+    for (domain, element) in (1..).zip(elements) {
+        let interfaces = interface(&format!("web{domain}"), domain);
+        host.does(&["create", &host.domain(domain, element, &interfaces)]);
+    }
+    let (red, blue) = (host.config_of("web1"), host.config_of("web2"));
+    for (config, tenant, rate, number) in [(&red, "red", "1Gbit", 1), (&blue, "blue", "2Gbit", 2)] {
+        assert_eq!(config["template"], tenant, "{config}");
+        assert_eq!(config["vlan"]["network"], tenant, "{config}");
+        assert_eq!(config["sharing"]["rate"], rate, "{config}");
+        assert_eq!(config["by"], format!("libvirt:{}", uuid(number)));
+        assert_eq!(config["mac"], format!("52:54:00:00:0{number}:01"));
+        assert_eq!(config["socket_mode"], "0660");
+    }
+    let rules = |config: &Value| config["filter"].as_array().map_or(0, Vec::len);
+    assert_eq!((rules(&red), rules(&blue)), (1, 0), "{red}\n{blue}");
+
+    // What the tenant may do changes while its domain runs. What the domain says itself stays.
+    write_config(host.dir.path(), "3Gbit");
+    host.has_weir(&["reload"]);
+    for (name, rate) in [("web1", "3Gbit"), ("web2", "2Gbit")] {
+        assert_eq!(host.config_of(name)["sharing"]["rate"], rate);
+    }
+    let green = host.domain(3, "<weir:vif template='green'/>", &interface("web3", 3));
+    let refused = host.virsh(&["create", &green]);
+    assert!(!refused.status.success() && text(&refused).contains("green"), "{}", text(&refused));
+    assert_eq!(host.names(), ["web1", "web2"]);
+    // The end of one is not the end of the other's.
+    host.does(&["destroy", "d1"]);
+    assert_eq!(host.names(), ["web2"]);
+    host.does(&["destroy", "d2"]);
+    assert_eq!(host.names(), Vec::<String>::new());
+}
+
+#[test]
+fn root_many_domains_start_and_end_at_once() {
+    let Some(host) = Host::start() else { return };
+    let domains = number("WEIR_LIBVIRT_DOMAINS").unwrap_or(DOMAINS);
+    let files: Vec<_> = (1..=domains)
+        .map(|domain| {
+            let interfaces = interface(&format!("web{domain}"), domain);
+            host.domain(domain, "<weir:vif template='red'/>", &interfaces)
+        })
+        .collect();
+    let host = &host;
+    std::thread::scope(|scope| {
+        for file in &files {
+            // Twenty emulated processors would take each other's time.
+            scope.spawn(move || host.does(&["create", "--paused", file]));
+        }
+    });
+    let mut all: Vec<_> = (1..=domains).map(|domain| format!("web{domain}")).collect();
+    all.sort();
+    assert_eq!(host.names(), all);
+    std::thread::scope(|scope| {
+        for domain in 1..=domains {
+            scope.spawn(move || host.does(&["destroy", &format!("d{domain}")]));
+        }
+    });
+    assert_eq!(host.names(), Vec::<String>::new());
 }
 
 #[test]
@@ -417,7 +600,6 @@ fn root_an_interface_moves_with_its_domain_and_stays_where_a_move_fails() {
 #[test]
 fn root_operations_by_chance_leave_no_interface_behind() {
     let Some(mut host) = Host::start() else { return };
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let operations = number("WEIR_LIBVIRT_OPERATIONS").unwrap_or(OPERATIONS);
     let seed = number("WEIR_LIBVIRT_SEED").unwrap_or(49) as u64;
     println!("WEIR_LIBVIRT_SEED={seed}");
@@ -434,6 +616,11 @@ fn root_operations_by_chance_leave_no_interface_behind() {
         let name = format!("d{domain}");
         let device = host.path(&format!("late{domain}.xml")).display().to_string();
         let operation = random.random_range(0..12);
+        // A socket has one front end. QEMU waits for ever for one that another device has.
+        let is_attached = || {
+            text(&host.virsh(&["dumpxml", &name])).matches("<interface type='vhostuser'>").count()
+                == 2
+        };
         // Some do not fit the domain's state: libvirt refuses those.
         let what: &[&str] = match operation {
             0..=2 => &["start", &name],
@@ -442,12 +629,15 @@ fn root_operations_by_chance_leave_no_interface_behind() {
             6 => &["resume", &name],
             7 => &["managedsave", &name],
             8 => &["reset", &name],
+            9 if is_attached() => &["domstate", &name],
             9 => &["attach-device", &name, &device, "--live"],
             10 => &["detach-device", &name, &device, "--live"],
             _ => &["shutdown", &name],
         };
-        if random.random_range(0..8) == 0 {
-            host.kill_weir();
+        match random.random_range(0..16) {
+            0 | 1 => host.kill_weir(),
+            2 => host.upgrade_weir(),
+            _ => {}
         }
         if random.random_range(0..12) == 0 {
             host.restart_libvirtd();

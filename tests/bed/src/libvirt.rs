@@ -1,6 +1,14 @@
 //! libvirt in namespaces of a test's own: it sees none of the machine's directories, and the machine's libvirtd does not
 //! see it.
 
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+/// Environment variable with the root of another system (made by debootstrap) whose libvirt and QEMU are used.
+pub const LIBVIRT_ROOT: &str = "WEIR_LIBVIRT_ROOT";
+
 /// The directories of libvirtd. Each is empty at its start.
 const DIRECTORIES: &str =
     "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
@@ -10,9 +18,48 @@ const DIRECTORIES: &str =
 const QEMU_CONF: &str =
     "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\ngroup = \"root\"\n";
 
-/// The command that starts a script in its own namespaces. QEMU is a daemon: it ends with their first process.
-pub const NAMESPACES: [&str; 8] =
+/// Starts a script in its own namespaces. QEMU is a daemon: it ends with their first process.
+const NAMESPACES: [&str; 8] =
     ["unshare", "--mount", "--uts", "--pid", "--kill-child", "--fork", "--mount-proc", "sh"];
+
+/// Runs the script `$2` in the system `$1`, which sees the other directories of this machine. What it writes elsewhere
+/// goes with the namespaces, so that tests can share the system.
+const ENTER: &str = "\
+set -e
+system=$1 script=$2
+shift 2
+over=${script%/*}/system
+mkdir \"$over\"
+mount -t tmpfs tmpfs \"$over\"
+mkdir \"$over/upper\" \"$over/work\" \"$over/root\"
+mount -t overlay -o \"lowerdir=$system,upperdir=$over/upper,workdir=$over/work\" overlay \"$over/root\"
+for dir in /dev /proc /sys \"$@\"; do
+    mkdir -p \"$over/root$dir\"
+    mount --rbind \"$dir\" \"$over/root$dir\"
+done
+exec chroot \"$over/root\" sh \"$script\"
+";
+
+/// The system of [`LIBVIRT_ROOT`].
+pub fn root() -> Option<PathBuf> {
+    env::var_os(LIBVIRT_ROOT).filter(|root| !root.is_empty()).map(PathBuf::from)
+}
+
+/// The command that starts a script in its own namespaces, and in the system `root` if there is one. That system sees
+/// this one's temporary files, and the directories `seen`.
+pub fn command(script: &Path, root: Option<&Path>, seen: &[&Path]) -> Vec<String> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let mut argv: Vec<String> = NAMESPACES.map(String::from).into();
+    match root {
+        None => argv.push(text(script)),
+        Some(root) => {
+            argv.extend(["-c", ENTER, "enter"].map(String::from));
+            argv.extend([root, script, &env::temp_dir()].map(text));
+            argv.extend(seen.iter().copied().map(text));
+        }
+    }
+    argv
+}
 
 /// The lines of a script that start libvirtd, and wait until it answers; `before` once its directories are there.
 pub fn start_lines(before: &str) -> String {

@@ -1,4 +1,5 @@
-//! A libvirt domain with the output of `weir qemu-args --for libvirt`, under a separate libvirtd.
+//! A libvirt domain with the output of `weir qemu-args --for libvirt`, under a separate libvirtd: the installed one, or
+//! that of another release.
 
 use std::{
     fs,
@@ -28,11 +29,36 @@ use super::{
 /// Longest time for libvirtd to start, and for a domain.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the cell.
+/// The installed libvirt.
 pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    if let Err(error) = packages::ensure_libvirt(&bed.lab.workspace) {
-        return Ok(Verdict::Skipped(format!("no libvirt: {error}")));
+    match packages::ensure_libvirt(&bed.lab.workspace) {
+        Ok(()) => run_under(None, bed, record),
+        Err(error) => Ok(Verdict::Skipped(format!("no libvirt: {error}"))),
     }
+}
+
+/// The libvirt of Debian 13.
+pub fn domain_of_13(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    of_suite("trixie", bed, record)
+}
+
+/// The libvirt of Debian sid.
+pub fn domain_of_sid(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    of_suite("sid", bed, record)
+}
+
+fn of_suite(suite: &str, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    let root = bed.lab.workspace.target("roots")?.join(format!("{suite}-libvirt"));
+    match packages::version_of("libvirt-daemon-system", &root) {
+        Ok(version) => record.version = Some(version),
+        Err(_) => {
+            return Ok(Verdict::Skipped(format!("no libvirt of {suite}: `make hooks` gets it")));
+        }
+    }
+    run_under(Some(&root), bed, record)
+}
+
+fn run_under(root: Option<&Path>, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     let (mut weir, mut partner) = bed.set_up(&[Vif { for_all_users: true, ..Vif::default() }])?;
     // Debian's QEMU user must reach sockets and files, but their directories belong to root.
     let place = tempfile::Builder::new()
@@ -44,7 +70,7 @@ pub fn domain(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     domain.write(bed, &weir)?;
     // The process is declared last, so that it ends before the namespace is removed.
     let netns = Netns::new()?;
-    let guest = domain.start(&netns, weir.dir())?;
+    let guest = domain.start(&netns, weir.dir(), root)?;
     let expected = Expected { queues: 1, present: &[], absent: &[], streams: Streams::Rate };
     try_out(&mut weir, &mut partner, guest, &expected, Return::ByItself, record)?;
     bed.give_back(partner);
@@ -118,11 +144,10 @@ impl Domain {
         )
     }
 
-    fn start(&self, netns: &Netns, log_dir: &Path) -> Result<Guest> {
-        let script = self.file("start.sh");
-        let script = script.to_string_lossy();
-        let argv = [&libvirt::NAMESPACES[..], &[&script]].concat();
-        let log = log_dir.join("libvirt.log");
+    fn start(&self, netns: &Netns, weir_dir: &Path, root: Option<&Path>) -> Result<Guest> {
+        let argv = libvirt::command(&self.file("start.sh"), root, &[weir_dir]);
+        let argv: Vec<_> = argv.iter().map(String::as_str).collect();
+        let log = weir_dir.join("libvirt.log");
         run(&["touch".as_ref(), log.as_os_str()])?;
         let mut process = Process::start_logged(&argv, &netns.placement(), &log)?;
         let (started, serial) = (self.file("started"), self.file("serial.sock"));

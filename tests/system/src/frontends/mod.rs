@@ -176,6 +176,8 @@ const CELLS: &[Cell] = &[
     net_boot("QEMU's SLOF", "network boot, ppc64", netboot::SLOF),
     net_boot("QEMU's firmware of s390x", "network boot (virtio 0.9)", netboot::S390X),
     other("libvirt", "a domain with the printed XML", libvirt::domain),
+    other("libvirt of Debian 13", "a domain with the printed XML", libvirt::domain_of_13),
+    other("libvirt of Debian sid", "a domain with the printed XML", libvirt::domain_of_sid),
     other("vhost crate (rust-vmm)", "split", linux::vhost_crate),
     short(other("vhost crate (rust-vmm)", "packed", linux::vhost_crate_packed)),
     other("vif", "split", linux::vif),
