@@ -5,7 +5,7 @@ use std::cell::{OnceCell, RefCell};
 use std::fmt;
 
 use weir_fabric::PortId;
-use weir_guestmem::{HostBuffer, Loan, OfMemory, Reused, Slice, recycle};
+use weir_guestmem::{HostBuffer, Loan, OfMemory, Reused, Slice};
 use weir_limits::{BURST_MAX, FILTER_WINDOW_LEN, FRAME_LEN_MAX, HEAD_LEN};
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{Head, Offload, OffloadError, TagProtocol, Tci};
