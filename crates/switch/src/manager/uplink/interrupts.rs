@@ -91,7 +91,7 @@ impl Irqs<'_> {
     ) -> io::Result<()> {
         let there = |(irq, found): &(&u32, &FoundIrq)| self.dir(**irq).join(&found.name).is_dir();
         let restored = found.into_iter().filter(there).map(|(irq, it)| self.write(*irq, &it.cpus));
-        restored.fold(Ok(()), |all, one| all.and(one))
+        restored.filter_map(Result::err).reduce(|first, _| first).map_or(Ok(()), Err)
     }
 
     fn dir(&self, irq: u32) -> PathBuf {
