@@ -1,9 +1,11 @@
-//! The program of `examples/embed.rs`, with two guests.
+//! The program of `examples/embed.rs`, with two guests, and a switch with a program in an interface's way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use weir_config::{Config, Networks, SocketPath, SwitchConfig, VifConfig, VlanMode};
+use weir_switch::Switch;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
@@ -77,4 +79,66 @@ fn an_embedded_switch_counts_the_frames_of_two_guests() {
         shown("a: running, 1 frames sent, 2 received; b: running, 2 frames sent, 1 received");
         drop(end_of);
     });
+}
+
+/// The lines of a stream, whose frames may cut them anywhere.
+#[derive(Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    /// The lines that are whole with this part of the stream.
+    fn whole(&mut self, part: &[u8]) -> Vec<Vec<u8>> {
+        self.0.extend_from_slice(part);
+        let end = self.0.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let whole: Vec<u8> = self.0.drain(..end).collect();
+        whole.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+    }
+}
+
+/// Two VLANs, and a program with an interface in each: what guest `a` sends reaches guest `b` through the program only.
+#[test]
+fn a_program_in_an_interfaces_way_filters_and_changes_messages_of_a_stream() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = |name: &str| SocketPath::try_from(dir.path().join(name).as_path()).unwrap();
+    let vif = |(name, vid): (&str, u64)| VifConfig {
+        vlan: VlanMode::Access(vid.try_into().unwrap()),
+        ..VifConfig::new(name.parse().unwrap(), socket(name))
+    };
+    let config = Config {
+        switch: SwitchConfig::new(socket("control.sock")),
+        networks: Networks::default(),
+        groups: Default::default(),
+        templates: Default::default(),
+        uplinks: Vec::new(),
+        vifs: [("a", 1), ("inside", 1), ("outside", 2), ("b", 2)].map(vif).into(),
+        xen: None,
+    };
+    let _switch = Switch::start(&config).unwrap();
+    let join =
+        |name: &str, mac| Vif::connect(dir.path().join(name), &Options::new(Mac(mac))).unwrap();
+    // The program sends on with the guests' own addresses.
+    let (mut a, mut inside) = (join("a", A), join("inside", B));
+    let (mut outside, mut b) = (join("outside", A), join("b", B));
+    let [mut a, mut inside, mut outside, mut b] =
+        [&mut a, &mut inside, &mut outside, &mut b].map(|vif| vif.queue_pairs().remove(0));
+
+    let mut lines = Lines::default();
+    for part in ["buy 1\nsec", "ret 2\nse", "ll 3\n"] {
+        let frame = [&B[..], &A, &[0x88, 0xb5], part.as_bytes()].concat();
+        a.send(&frame, &Offload::NONE).unwrap();
+        a.flush();
+        let received = receive(&mut inside);
+        assert_eq!(received[14..], *part.as_bytes());
+        for line in lines.whole(&received[14..]) {
+            if !line.starts_with(b"secret") {
+                let frame = [&received[..14], &line.to_ascii_uppercase()].concat();
+                outside.send(&frame, &Offload::NONE).unwrap();
+            }
+        }
+        outside.flush();
+    }
+    for line in ["BUY 1\n", "SELL 3\n"] {
+        let received = receive(&mut b);
+        assert_eq!((&received[..12], &received[14..]), (&[B, A].concat()[..], line.as_bytes()));
+    }
 }
