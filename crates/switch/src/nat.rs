@@ -18,9 +18,6 @@ use serde::{Deserialize, Serialize};
 use weir_config::{ForwardProtocol, InterfaceName};
 use weir_wire::Mac;
 
-#[cfg(test)]
-mod tests;
-
 /// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
 const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
 /// The time limit for the rules to appear. They usually take a hundredth of it.
@@ -327,4 +324,35 @@ fn shown<T: DeserializeOwned>(arguments: &[&str]) -> io::Result<Vec<T>> {
         return Ok(Vec::new());
     }
     Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+#[cfg(test)]
+mod tests {
+    //! Rules of nftables in a namespace of the test's own, which needs root.
+
+    use super::*;
+
+    fn task() -> NatTask {
+        NatTask {
+            interface: "weir-lan".parse().unwrap(),
+            addresses: vec!["192.168.77.1/24".parse().unwrap(), "fd00:77::1/64".parse().unwrap()],
+            forwards: vec![NatForward {
+                protocol: ForwardProtocol::Udp,
+                port: 5353,
+                guest: Ipv4Addr::new(192, 168, 77, 10),
+                guest_port: 53,
+            }],
+        }
+    }
+
+    #[test]
+    fn each_rule_names_the_interface_or_the_subnet_of_the_network() {
+        let script = task().script("weir-lan-7");
+        for line in script.lines().filter(|line| line.starts_with("add rule")) {
+            let names = ["weir-lan\"", "192.168.77.", "fd00:77::/64"];
+            assert!(names.iter().any(|name| line.contains(name)), "{line}");
+        }
+        assert!(script.lines().all(|line| line.contains(" inet weir-lan-7 ")), "{script}");
+        assert!(script.contains("udp dport 5353 dnat ip to 192.168.77.10:53"));
+    }
 }
