@@ -9,10 +9,11 @@ use super::profile::Machine;
 use super::runs::run_one;
 use super::*;
 
-const SMALL: &str = r#"title = "A stream to guests"
-profile = "dong-2011"
-seeds = [7]
-warm_up = "1ms"
+/// The times, the host and the load of a small experiment, whose guests have this moderation.
+macro_rules! small_host {
+    ($moderation:literal) => {
+        concat!(
+            r#"warm_up = "1ms"
 run = "5ms"
 
 [topology]
@@ -27,7 +28,9 @@ cpus = [0]
 [guests]
 count = 1
 cpus = [1, 2, 3]
-moderation = "auto"
+moderation = ""#,
+            $moderation,
+            r#""
 latency_budget = "250us"
 
 [uplink]
@@ -41,7 +44,19 @@ from = "uplink"
 to = "guests"
 traffic = { datagrams = { bytes = 500, arrivals = { poisson = "20kpps" } } }
 
-[[sweep]]
+"#
+        )
+    };
+}
+pub(crate) use small_host;
+
+const SMALL: &str = concat!(
+    r#"title = "A stream to guests"
+profile = "dong-2011"
+seeds = [7]
+"#,
+    small_host!("auto"),
+    r#"[[sweep]]
 name = "guests"
 points = ["1", "3"]
 sweep = { "guests.count" = [1, 3] }
@@ -49,7 +64,8 @@ sweep = { "guests.count" = [1, 3] }
 [plot]
 x = "guests"
 y = ["cpu_percent"]
-"#;
+"#
+);
 
 fn experiment(text: &str) -> Result<Experiment, LabError> {
     parse(Source { name: "mine.toml", text }, None, None)

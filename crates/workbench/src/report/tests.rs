@@ -10,43 +10,18 @@ use crate::papers::Standings;
 use crate::profile::{self, Machine};
 use crate::runs::parse;
 use crate::sensitivity::Sensitivity;
+use crate::tests::small_host;
 use crate::verdict::Verdict;
 
 /// Two sweeps, one of them with numbers; markup in every text; each kind of claim; a measurement.
-const SMALL: &str = r#"title = "Streams & <b>guests</b>"
+const SMALL: &str = concat!(
+    r#"title = "Streams & <b>guests</b>"
 paper = "Nobody | 2099"
 profile = "dong-2011"
 seeds = [1, 2]
-warm_up = "1ms"
-run = "5ms"
-
-[topology]
-sockets = 1
-llcs_per_socket = 1
-cores_per_llc = 4
-threads_per_core = 1
-
-[[worker]]
-cpus = [0]
-
-[guests]
-count = 1
-cpus = [1, 2, 3]
-moderation = "immediate"
-latency_budget = "250us"
-
-[uplink]
-rate = "1Gbit"
-delay = "20us"
-hold = "0ns"
-
-[[load]]
-name = "packets"
-from = "uplink"
-to = "guests"
-traffic = { datagrams = { bytes = 500, arrivals = { poisson = "20kpps" } } }
-
-[[sweep]]
+"#,
+    small_host!("immediate"),
+    r#"[[sweep]]
 name = "guests"
 points = ["1", "2", "3"]
 sweep = { "guests.count" = [1, 2, 3] }
@@ -104,7 +79,8 @@ used = "predict"
 y = "calls_per_s"
 is = { change = { from = { guests = "3", calls = "at <once>" }, to = { guests = "3", calls = "held" }, sign = "down" } }
 reason = "so it is"
-"#;
+"#
+);
 
 fn experiment() -> Experiment {
     let source = Source { name: "a/small.toml", text: SMALL };
