@@ -76,7 +76,7 @@ tried() { # TEST
     case $1 in
     *_a_domain_has_its_interface_*) echo "SIGKILL of weir and a restart of libvirtd, each alone and both" ;;
     *_while_its_domain_has_a_qemu)
-        echo "create, start, destroy, shutdown, suspend, resume, reset, save, restore, attach, detach; weir upgrade" ;;
+        echo "start, stop, suspend, save, restore, attach, detach; upgrade" ;;
     *_of_two_tenants_*) echo "domains of two tenants" ;;
     *_many_domains_*) echo "20 domains at once" ;;
     *_moves_with_its_domain_*) echo "migrate between two libvirtds; a migration that fails" ;;
@@ -131,7 +131,7 @@ proxmox() { # SUITE
         verdict=FAILED why=$(tail -n 1 "$log" | tr '\t' ' ')
     fi
     count=$(sed -n 's/^\([0-9]* of [0-9]*\) machines .*/\1/p' "$log")
-    result "$work/proxmox.tsv" "Proxmox VE's command lines" "${count:-0}, QEMU $(version_of qemu-system-x86)" \
+    result "$work/proxmox.tsv" "Proxmox VE's lines" "${count:-0}, QEMU $(version_of qemu-system-x86)" \
         "the hook's phases, a start with weir's \`args\`" "$verdict" "$why"
 }
 

@@ -34,6 +34,7 @@ pub mod host;
 mod loops;
 mod manager;
 pub mod memory;
+pub mod named;
 mod nat;
 mod resolver;
 pub mod sandbox;

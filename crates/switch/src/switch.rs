@@ -21,10 +21,11 @@ use weir_port_tap::UplinkPort;
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_sandbox::descriptors;
 
-use crate::control::{NoSuchPort, Response, VifStatus};
+use crate::control::{Response, VifStatus};
 use crate::helper::{Ahead, Hands, WantedSocket};
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
+use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
 use crate::upgrade::Upgrades;
