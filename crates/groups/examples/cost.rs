@@ -59,7 +59,7 @@ fn main() {
         {
             rows.ask(|nth| {
                 let bytes = &burst[nth][..LEN];
-                if table.goes_on(policy, direction, (bytes, 0), 0) {
+                if table.goes_on(policy, direction, (bytes, 0), None, 0) {
                     return true;
                 }
                 let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
@@ -96,7 +96,7 @@ fn connections(table: &mut Table, policy: &Policy, frames: usize) {
             head[address..address + 4].copy_from_slice(&own[2..6]);
             head[port..port + 2].copy_from_slice(&own[6..]);
             let bytes = &head[..LEN];
-            if table.goes_on(policy, direction, (bytes, 0), 0) {
+            if table.goes_on(policy, direction, (bytes, 0), None, 0) {
                 continue;
             }
             let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };

@@ -35,6 +35,9 @@ pub struct Peer<'g> {
     pub serves: bool,
     /// Groups are behind the port, and only the frames that come from there tell which.
     pub hides: bool,
+    /// The ID in the header of a frame from another host, which stands for `groups`; 0 without one. `None` of a frame of
+    /// this host.
+    pub claimed: Option<u16>,
 }
 
 /// The change that a frame makes if it passes.
@@ -82,17 +85,20 @@ fn passes(allowed: Allowed) -> Thought {
 
 impl Table {
     /// True if a frame passes since it belongs to a connection, and changes nothing but when that was seen. So do all
-    /// frames of [its row](crate::Rows). Of any other frame nothing is said, and it has to be judged.
+    /// frames of [its row](crate::Rows). Of any other frame nothing is said, and it has to be judged. `claimed` is the
+    /// one of [`Peer`].
     #[inline]
     pub fn goes_on(
         &mut self,
         policy: &Policy,
         direction: Direction,
         (bytes, vid): (&[u8], u16),
+        claimed: Option<u16>,
         now_ns: u64,
     ) -> bool {
+        let (generation, now) = (policy.generation, ticks(now_ns));
         plain::key(bytes, direction, vid)
-            .is_some_and(|key| self.go_on(&key, direction, policy.generation, ticks(now_ns)))
+            .is_some_and(|key| self.go_on((&key, direction), generation, claimed, now))
     }
 
     /// Judges a frame that goes `direction`; `None` if its headers go on behind the bytes at hand.
@@ -104,7 +110,7 @@ impl Table {
         peer: Peer<'_>,
         now_ns: u64,
     ) -> Option<Decision> {
-        if self.steps_on(policy, direction, frame, now_ns) {
+        if self.steps_on(policy, direction, frame, peer.claimed, now_ns) {
             return Some(Decision::Passes(Why::Established));
         }
         let carried = read(frame.bytes, frame.len);
@@ -116,7 +122,7 @@ impl Table {
         };
         let noted = match change {
             Change::None => true,
-            Change::Note(place, key, known) => self.note(place, &key, known),
+            Change::Note(place, key, known) => self.note(place, &key, known, peer.claimed),
             Change::Remove(place) => {
                 self.remove(place);
                 true
@@ -144,6 +150,7 @@ impl Table {
         policy: &Policy,
         direction: Direction,
         frame: Frame<'_>,
+        claimed: Option<u16>,
         now_ns: u64,
     ) -> bool {
         let segment = plain::segment(frame.bytes, direction, frame.vid);
@@ -156,6 +163,9 @@ impl Table {
         let Some(known) = known.filter(|known| known.generation == policy.generation) else {
             return false;
         };
+        if self.claims_other(place, claimed) {
+            return false;
+        }
         let Step::To(state) = step(known.state, flags, known.first() == direction) else {
             return false;
         };
@@ -309,13 +319,20 @@ impl Judge<'_> {
         self.peer.hides && self.direction == Direction::Out && opener == Direction::In
     }
 
-    /// True if the present rules still allow a connection. They are read only after a change.
-    fn is_allowed_still(&self, known: &Known, flow: &Flow) -> bool {
+    /// True if the present rules still allow a connection. They are read only after a change of the rules, or of the
+    /// other end's groups.
+    fn is_allowed_still(&self, (place, known): (Place, &Known), flow: &Flow) -> bool {
         let allows = || match known.opener == self.direction {
             true => self.allowed(flow),
             false => self.allowed_reversed(flow),
         };
-        known.generation == self.policy.generation || allows().is_some()
+        !self.has_changed(place, known) || allows().is_some()
+    }
+
+    /// True if the connection was allowed under other rules, or for other groups of the other end.
+    fn has_changed(&self, place: Place, known: &Known) -> bool {
+        known.generation != self.policy.generation
+            || self.table.claims_other(place, self.peer.claimed)
     }
 
     /// A packet that belongs to no connection and opens none.
@@ -348,7 +365,7 @@ impl Judge<'_> {
     fn datagram(&self, flow: &Flow, query: Option<Direction>) -> Thought {
         let key = self.key(flow, query);
         let (place, known) = self.table.find(&key, ticks(self.now_ns));
-        if let Some(known) = known.filter(|known| self.is_allowed_still(known, flow)) {
+        if let Some(known) = known.filter(|known| self.is_allowed_still((place, known), flow)) {
             let state = if known.opener == self.direction { known.state } else { State::Answered };
             let change = self.changed(place, key, known, state);
             return Thought::new(Decision::Passes(Why::Established)).with(change);
@@ -373,7 +390,10 @@ impl Judge<'_> {
         };
         let seen = ticks(self.now_ns);
         let now = Known { state, generation, seen, ..known };
-        if now == known { Change::None } else { Change::Note(place, key, now) }
+        match now == known && !self.has_changed(place, &known) {
+            true => Change::None,
+            false => Change::Note(place, key, now),
+        }
     }
 
     fn segment(&self, flow: &Flow, flags: Flags) -> Thought {
@@ -390,8 +410,8 @@ impl Judge<'_> {
                 false => self.take_up(place, key, flow, flags),
             };
         };
-        if known.generation != self.policy.generation {
-            let still = self.is_allowed_still(&known, flow);
+        if self.has_changed(place, &known) {
+            let still = self.is_allowed_still((place, &known), flow);
             match (still, known.state) {
                 (true, State::Forbidden) => known = self.known(State::TakenUp, known.opener),
                 (true, _) => {}

@@ -216,7 +216,7 @@ fn way_of(bit: usize) -> usize {
 type Entry = [u64; 6];
 /// The place of the packed [`Known`].
 const KNOWN: usize = 2;
-const _: () = assert!(size_of::<Entry>() + size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX);
+const _: () = assert!(size_of::<Entry>() + 2 * size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX);
 
 /// Buckets that a key's hash names, and the tag there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,6 +237,9 @@ pub(crate) struct Place {
 pub struct Table {
     tags: Box<[Tags; BUCKETS]>,
     entries: Box<[Entry; GROUP_CONNECTIONS_MAX]>,
+    /// The ID of groups that the other end's latest judged frame had, for stations of other hosts; otherwise 0. Frames
+    /// of this host do not touch this memory, except to note a new connection.
+    claims: Box<[u16; GROUP_CONNECTIONS_MAX]>,
     seed: [u64; 6],
     live: u32,
     /// Connections that found no place.
@@ -300,6 +303,7 @@ impl Table {
         Self {
             tags: zeros(vec![[0; WAYS / 4]; BUCKETS]),
             entries: zeros(vec![[0; 6]; GROUP_CONNECTIONS_MAX]),
+            claims: zeros(vec![0; GROUP_CONNECTIONS_MAX]),
             seed,
             live: 0,
             full: 0,
@@ -362,10 +366,19 @@ impl Table {
     }
 
     /// Notes the time of a plain packet that leaves its connection as it is otherwise; `false` if there is no such
-    /// connection.
+    /// connection, or if its other end has `claimed` other groups.
     #[inline(always)]
-    pub(crate) fn go_on(&mut self, key: &Key, way: Direction, generation: u16, now: u32) -> bool {
+    pub(crate) fn go_on(
+        &mut self,
+        (key, way): (&Key, Direction),
+        generation: u16,
+        claimed: Option<u16>,
+        now: u32,
+    ) -> bool {
         let Some(at) = self.going_on(key, way, generation, now) else { return false };
+        if claimed.is_some_and(|id| self.claims[at % GROUP_CONNECTIONS_MAX] != id) {
+            return false;
+        }
         let known = &mut self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN];
         *known = *known & 0xffff_ffff | u64::from(now) << 32;
         true
@@ -410,8 +423,21 @@ impl Table {
         (Place { spots, at }, known)
     }
 
-    /// Notes what is known of a connection that was [looked for](Self::find). `false` if there is no room for it.
-    pub(crate) fn note(&mut self, place: Place, key: &Key, known: Known) -> bool {
+    /// True if a frame has `claimed` other groups for the other end than the frame before.
+    pub(crate) fn claims_other(&self, place: Place, claimed: Option<u16>) -> bool {
+        let noted = || place.at.and_then(|at| self.claims.get(at));
+        claimed.is_some_and(|id| noted().is_some_and(|noted| *noted != id))
+    }
+
+    /// Notes what is known of a connection that was [looked for](Self::find), and the ID of groups that the frame has
+    /// `claimed` for the other end. `false` if there is no room for the connection.
+    pub(crate) fn note(
+        &mut self,
+        place: Place,
+        key: &Key,
+        known: Known,
+        claimed: Option<u16>,
+    ) -> bool {
         if place.at.is_none() {
             self.sweep_one(known.seen);
         }
@@ -427,6 +453,9 @@ impl Table {
         self.live += u32::from(tag_at(tags, way) == 0);
         set_tag(tags, way, place.spots.tag);
         self.entries[at] = entry_of(key, known.pack());
+        if claimed.is_some() || place.at.is_none() {
+            self.claims[at] = claimed.unwrap_or(0);
+        }
         true
     }
 
@@ -490,6 +519,7 @@ impl Table {
                 });
                 let Some((bucket, way)) = free else { continue };
                 self.entries[bucket * WAYS + way] = entry;
+                self.claims[bucket * WAYS + way] = self.claims[at];
                 set_tag(&mut self.tags[bucket], way, own.tag);
                 set_tag(&mut self.tags[from], at % WAYS, 0);
                 return Some(at);

@@ -54,7 +54,11 @@ impl Bed {
     }
 
     fn goes_on(&mut self, direction: Direction, bytes: &[u8]) -> bool {
-        self.table.goes_on(&self.policy, direction, (bytes, 0), self.now_ns)
+        self.goes_on_of(direction, bytes, None)
+    }
+
+    fn goes_on_of(&mut self, direction: Direction, bytes: &[u8], claimed: Option<u16>) -> bool {
+        self.table.goes_on(&self.policy, direction, (bytes, 0), claimed, self.now_ns)
     }
 
     /// Judges as workers do: only a frame that does not go on.
@@ -62,7 +66,7 @@ impl Bed {
         let frame = Frame { bytes, len: bytes.len() as u32, vid: 0, again: false };
         let would = self.table.would_judge(&self.policy, direction, frame, peer, self.now_ns);
         let would = would.unwrap();
-        if self.goes_on(direction, bytes) {
+        if self.goes_on_of(direction, bytes, peer.claimed) {
             assert!(matches!(would, Decision::Passes(_)), "goes on: {would:?}");
             return would;
         }
@@ -384,10 +388,10 @@ fn an_answer_to_another_host_waits_for_that_hosts_next_frame_to_be_held_to_new_r
     let from = |group| rule(Direction::In, None, &[], Other::Group(group));
     let closed =
         |group, generation| Policy { allow_out: false, generation, ..closed_in(&[from(group)]) };
-    let there = Peer { groups: &[], serves: true, hides: true };
+    let there = Peer { serves: true, hides: true, ..Peer::default() };
     let goes = |bed: &mut Bed, bytes: &[u8]| bed.judge_of(Direction::Out, bytes, there);
     let comes = |bed: &mut Bed, bytes: &[u8], groups: &[GroupId]| {
-        bed.judge_of(Direction::In, bytes, Peer { groups, serves: true, hides: false })
+        bed.judge_of(Direction::In, bytes, Peer { groups, serves: true, ..Peer::default() })
     };
     let established = Decision::Passes(Why::Established);
     let refused = Decision::Refused(Why::NoRule);
@@ -424,6 +428,59 @@ fn an_answer_to_another_host_waits_for_that_hosts_next_frame_to_be_held_to_new_r
     let to = rule(Direction::Out, None, &[], Other::Group(lb));
     let mut bed = Bed::new(Policy { allow_out: false, ..closed_in(&[to]) });
     assert_eq!(goes(&mut bed, &udp(GUEST, PEER, 5000, 53)), refused);
+}
+
+#[test]
+fn a_connection_ends_when_the_other_end_claims_groups_that_no_rule_allows() {
+    let lb = GroupId::of("lb");
+    let from = rule(Direction::In, None, &[], Other::Group(lb));
+    let dns = rule(Direction::Out, Some(17), &[(53, 53)], Other::Anyone);
+    let mut bed = Bed::new(Policy { allow_out: false, ..closed_in(&[from, dns]) });
+    let there = Peer { serves: true, hides: true, ..Peer::default() };
+    let goes = |bed: &mut Bed, bytes: &[u8]| bed.judge_of(Direction::Out, bytes, there);
+    let comes = |bed: &mut Bed, bytes: &[u8], id: u16| {
+        let groups = if matches!(id, 17 | 18) { &[lb][..] } else { &[] };
+        let peer = Peer { groups, serves: true, claimed: Some(id), ..Peer::default() };
+        bed.judge_of(Direction::In, bytes, peer)
+    };
+    let established = Decision::Passes(Why::Established);
+    let refused = Decision::Refused(Why::NoRule);
+    let segment = |flags| tcp(PEER, GUEST, 4000, 80, flags);
+    let (answer, data) = (tcp(GUEST, PEER, 80, 4000, SYN | ACK), tcp(GUEST, PEER, 80, 4000, ACK));
+    assert_eq!(comes(&mut bed, &segment(SYN), 17), Decision::Passes(Why::Rule(0)));
+    assert_eq!(goes(&mut bed, &answer), established);
+    assert_eq!([(); 3].map(|()| comes(&mut bed, &segment(ACK), 17)), [established; 3]);
+    assert!(bed.goes_on_of(Direction::In, &segment(ACK), Some(17)));
+    // Another set with the group goes on, and is remembered at once, in the same moment as before.
+    assert!(!bed.goes_on_of(Direction::In, &segment(ACK), Some(18)));
+    assert_eq!(comes(&mut bed, &segment(ACK), 18), established);
+    assert!(bed.goes_on_of(Direction::In, &segment(ACK), Some(18)));
+    assert!(!bed.goes_on_of(Direction::In, &segment(ACK), Some(17)));
+    // A sender that has left the group ends the connection, both ways, with whatever segment it sends.
+    for (left, flags) in [(0, ACK), (20, FIN | ACK), (0, RST)] {
+        let mut bed = Bed::new(bed.policy.clone());
+        assert_eq!(comes(&mut bed, &segment(SYN), 17), Decision::Passes(Why::Rule(0)));
+        assert_eq!(goes(&mut bed, &answer), established);
+        assert_eq!(comes(&mut bed, &segment(ACK), 17), established);
+        assert_eq!(comes(&mut bed, &segment(flags), left), refused, "{flags:#x}");
+        assert_eq!(goes(&mut bed, &data), refused);
+        assert_eq!(comes(&mut bed, &segment(ACK), left), refused);
+        // It may come back, as after a change of rules.
+        assert_eq!(comes(&mut bed, &segment(ACK), 17), established);
+        assert_eq!(goes(&mut bed, &data), established);
+    }
+    // So do datagrams.
+    let (asks, told) = (udp(PEER, GUEST, 4000, 5000), udp(GUEST, PEER, 5000, 4000));
+    assert_eq!(comes(&mut bed, &asks, 17), Decision::Passes(Why::Rule(0)));
+    assert_eq!(goes(&mut bed, &told), established);
+    assert_eq!(comes(&mut bed, &asks, 0), refused);
+    assert_eq!(goes(&mut bed, &told), refused);
+    // A connection that needs no group goes on, whatever the other end is in.
+    let (asks, told) = (udp(GUEST, PEER, 5000, 53), udp(PEER, GUEST, 53, 5000));
+    assert_eq!(goes(&mut bed, &asks), Decision::Passes(Why::Rule(1)));
+    for id in [0, 17, 18, 0] {
+        assert_eq!(comes(&mut bed, &told, id), established);
+    }
 }
 
 #[test]

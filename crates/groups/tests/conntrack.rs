@@ -514,7 +514,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                 }
                 let bytes = flow.frame(direction, sent);
                 let kernel_passes = kernel.passes(direction, &bytes);
-                let judged = match table.goes_on(&policy, direction, (&bytes, 0), now_ns) {
+                let judged = match table.goes_on(&policy, direction, (&bytes, 0), None, now_ns) {
                     true => Decision::Passes(Why::Established),
                     false => {
                         let len = bytes.len() as u32;

@@ -247,6 +247,12 @@ impl Overlay for VxlanPort {
 }
 
 impl Claims for VxlanPort {
+    fn set_id_of(&self, token: u64) -> u16 {
+        let token = Token::unpack(token);
+        let buffers = self.tx.get(usize::from(token.queue));
+        buffers.map_or(0, |(_, buffers)| buffers.set_id(token))
+    }
+
     fn groups_of(&self, token: u64) -> Arc<[GroupId]> {
         let token = Token::unpack(token);
         let buffers = self.tx.get(usize::from(token.queue)).map(|(_, buffers)| buffers);

@@ -203,8 +203,11 @@ pub trait Overlay {
 
 /// Groups of senders on other hosts.
 pub trait Claims {
-    /// The groups of the sender of a frame that the port has taken and not completed, by the frame's token. It is asked
-    /// only for frames that a security group judges by its rules.
+    /// The ID in the header of a frame that the port has taken and not completed, by the frame's token; 0 without one.
+    /// It is asked for the first frame of each row that a security group judges.
+    fn set_id_of(&self, token: u64) -> u16;
+
+    /// The groups that this ID stands for. It is asked only for frames that a security group judges by its rules.
     fn groups_of(&self, token: u64) -> Arc<[GroupId]>;
 }
 

@@ -128,12 +128,13 @@ impl PortGroups {
             let Some(outgoing) = list.get(nth) else { return false };
             let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return false };
             let (vid, bytes) = (vid(direction, outgoing, burst), frame.head.as_slice());
-            if table.goes_on(&self.policy, direction, (bytes, vid), now_ns) {
+            let claimed = claims.map(|claims| claims.set_id_of(frame.token));
+            if table.goes_on(&self.policy, direction, (bytes, vid), claimed, now_ns) {
                 return true;
             }
-            let claimed = claims.map(|claims| claims.groups_of(frame.token));
-            let groups = claimed.as_deref().unwrap_or(peer.groups);
-            let peer = Peer { groups, ..peer };
+            let behind = claims.map(|claims| claims.groups_of(frame.token));
+            let groups = behind.as_deref().unwrap_or(peer.groups);
+            let peer = Peer { groups, claimed, ..peer };
             let frame = Frame { bytes, len: frame.len, vid, again: burst.waited };
             let judged = table.judge(&self.policy, direction, frame, peer, now_ns);
             // Headers behind the copied front its sender could still change.

@@ -123,7 +123,8 @@ impl Slot {
     /// The port as the rules of another port's groups see it.
     pub(crate) fn peer(&self) -> Peer<'_> {
         let groups = self.groups.as_deref().map_or(&[][..], PortGroups::names);
-        Peer { groups, serves: self.gives_leases, hides: self.port.claims().is_some() }
+        let hides = self.port.claims().is_some();
+        Peer { groups, serves: self.gives_leases, hides, claimed: None }
     }
 
     /// Takes up a change of the fields above.

@@ -103,6 +103,44 @@ fn a_rule_from_a_group_holds_for_guests_of_other_hosts() {
 }
 
 #[test]
+fn a_guest_of_another_host_that_leaves_a_group_ends_the_connections_allowed_for_it() {
+    let one = Bench::with(&(overlay(6, 1, true) + &groups("", IDS) + SENDERS));
+    let two = Bench::with(&(overlay(6, 2, true) + &groups(FROM_LB, IDS) + RECEIVER));
+    let (_a, mut a) = one.guest("a", 1, 1);
+    let (_d, mut d) = one.guest("d", 4, 1);
+    let (_c, mut c) = two.guest("c", 3, 1);
+    let ([a], [d], [c]) = (&mut a[..], &mut d[..], &mut c[..]) else { panic!("a queue pair each") };
+    is_heard(c, 3, a);
+    let ports = [5000, 80];
+    let (opens, data) = (|n| tcp(n, 3, ports, SYN), |n| tcp(n, 3, ports, ACK));
+    let answers = |n, flags| tcp(3, n, [80, 5000], flags);
+    for (pair, number) in [(&mut *a, 1), (&mut *d, 4)] {
+        is_heard(pair, number, c);
+        put(pair, &opens(number));
+        assert_eq!(next(c), opens(number));
+        put(c, &answers(number, SYN | ACK));
+        assert_eq!(next(pair), answers(number, SYN | ACK));
+        put(pair, &data(number));
+        assert_eq!(next(c), data(number));
+    }
+    // One leaves the group; the other one changes its groups and stays in it.
+    let moved = SENDERS.replacen("groups = [\"lb\"]\n", "groups = [\"ops\"]\n", 1);
+    let moved = moved.replacen("[\"ops\", \"lb\"]", "[\"lb\"]", 1);
+    one.reload(&(overlay(6, 1, true) + &groups("", IDS) + &moved));
+    let before = two.refused("c", "group_in");
+    put(a, &data(1));
+    eventually("it is refused", || two.refused("c", "group_in") == before + 1);
+    two.in_vain(c, &answers(1, ACK), "c", "group_out");
+    for _ in 0..3 {
+        put(d, &data(4));
+        assert_eq!(next(c), data(4));
+        put(c, &answers(4, ACK));
+        assert_eq!(next(d), answers(4, ACK));
+    }
+    assert_eq!(two.refused("c", "group_in"), before + 1);
+}
+
+#[test]
 fn an_id_that_means_other_groups_on_two_hosts_is_no_group_and_is_shown() {
     let one = Bench::with(&(overlay(5, 1, true) + &groups("", IDS) + SENDERS));
     // The groups of 17 and 19 have changed places.
