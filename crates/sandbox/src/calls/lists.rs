@@ -61,6 +61,7 @@ pub(super) const SESSION: &[c_long] = &[
 pub(super) const HIRE: &[c_long] = &[
     SYS_epoll_create1, SYS_timerfd_create,
     SYS_sched_setscheduler, SYS_sched_get_priority_max, SYS_sched_get_priority_min,
+    SYS_sched_setattr, SYS_sched_getattr,
 ];
 
 /// Calls by pipe or by socket.

@@ -69,6 +69,17 @@ impl Client {
         None
     }
 
+    /// Takes the frames of others, as a guest does all the time, until none has come for a while: an answer finds room.
+    fn catches_up(&mut self) {
+        let mut last = Instant::now();
+        while last.elapsed() < Duration::from_millis(200) {
+            match self.pair.recv(|_| ()) {
+                Some(()) => last = Instant::now(),
+                None => std::thread::sleep(Duration::from_micros(200)),
+            }
+        }
+    }
+
     fn must_hear(&mut self, kind: MessageType) -> Message {
         let message = self.hears(Duration::from_secs(60)).expect("an answer");
         assert_eq!(message.opts().msg_type(), Some(kind));
@@ -310,6 +321,7 @@ fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
         }
     }
     assert!(bench.answered("over_rate") > 0);
+    c.catches_up();
     let had = c.leases();
     assert!(had != FIXED);
     assert!(bench.answered("dhcp_offered") < 200);
