@@ -77,7 +77,7 @@ fuzz_target!(|input: &[u8]| {
             }
         }
         let mut sink = [0; 256];
-        for slice in &burst.pieces {
+        for slice in burst.pieces.iter() {
             slice.read(&mut sink);
         }
         if step & 0x40 != 0 {
