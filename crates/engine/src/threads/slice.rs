@@ -29,7 +29,7 @@ fn attributes(thread: u32) -> io::Result<sched_attr> {
 /// The error of sched_setattr(2).
 pub(crate) fn set_own(slice_ns: u64) -> io::Result<()> {
     let attributes = sched_attr { sched_runtime: slice_ns, ..attributes(0)? };
-    // SAFETY: the kernel reads `size` bytes of the structure, as many as it wrote or fewer than there are.
+    // SAFETY: the kernel reads `size` bytes, and sched_getattr(2) has set `size` to `SIZE` at most.
     let set = unsafe { syscall(SYS_sched_setattr, 0, &raw const attributes, 0) };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -105,8 +105,6 @@ impl Paired {
 #[derive(Debug)]
 pub struct Scene {
     switch: Switch,
-    /// Another weir, without guests.
-    other: Option<Switch>,
     victims: Victims,
     before: Held,
     setting: Setting,
@@ -157,7 +155,7 @@ impl Scene {
                     // With a keeper, the memory for learned addresses may be made later.
                     before.fds += 1;
                 }
-                return Ok(Self { switch, other: None, victims, before, setting });
+                return Ok(Self { switch, victims, before, setting });
             }
         }
     }
@@ -192,8 +190,9 @@ impl Trial {
     pub fn run(&self, attack: &Attack, setting: Setting) -> Result<Row, String> {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
         let mut scene = Scene::set(self, setting, load)?;
-        scene.other = Some(Switch::start(&self.weir, &self.dir.join("b"), setting)?);
-        let Scene { switch, other, .. } = &scene;
+        // This one has no guests.
+        let other = Switch::start(&self.weir, &self.dir.join("b"), setting)?;
+        let Scene { switch, .. } = &scene;
         let mut watch = Watch::new(switch);
         let newcomer = Newcomer::start(switch.socket("newcomer"));
         let (mut with, mut without) = (Windows::new(), Windows::new());
@@ -203,9 +202,7 @@ impl Trial {
             let (window, outcome) = self.attacked(attack, &scene, &mut watch)?;
             with.push(window);
             without.push(self.beside(&scene, || Attacker::stand_in(outcome.work(&self.weir)))?);
-            if let Some(other) = other {
-                limit.push(self.beside(&scene, || self.struck(attack, other))?);
-            }
+            limit.push(self.beside(&scene, || self.struck(attack, &other))?);
             outcomes.push(outcome);
             if attack.own_share.is_some() {
                 let other = || self.attacker(&crate::floods::WELL_BEHAVED, switch, 0);
