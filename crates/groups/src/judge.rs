@@ -87,7 +87,7 @@ impl Table {
     /// True if a frame passes since it belongs to a connection, and changes nothing but when that was seen. So do all
     /// frames of [its row](crate::Rows). Of any other frame nothing is said, and it has to be judged. `claimed` is the
     /// one of [`Peer`].
-    #[inline]
+    #[inline(always)]
     pub fn goes_on(
         &mut self,
         policy: &Policy,
