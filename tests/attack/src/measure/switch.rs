@@ -350,6 +350,14 @@ impl Switch {
         }
     }
 
+    /// Removes what an attacker has left where sockets make interfaces: weir would try one after the other.
+    pub fn clear_demand(&self) {
+        let entries = fs::read_dir(self.dir.join(DEMAND)).into_iter().flatten().flatten();
+        for entry in entries {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+
     /// Removes an interface if it exists.
     pub fn forget(&self, name: &str) {
         let _ = self.ask(&format!("DELETE /v1/vifs/{name}"), Duration::from_secs(2));

@@ -421,8 +421,9 @@ impl Watch {
 
 /// Waits until weir has the resources of `before`. Returns its resources then.
 fn recovered(switch: &Switch, before: Held) -> Held {
-    // An administrator's attack may have ended between adding and removing an interface.
+    // An attack may have ended between adding and removing an interface, or with its sockets in the directory.
     switch.forget("guest");
+    switch.clear_demand();
     let end = Instant::now() + RECOVERY;
     loop {
         let now = Held::of(switch);
