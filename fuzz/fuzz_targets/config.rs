@@ -1,17 +1,17 @@
 //! Any text as `weir.toml`, as an interface for `weir vif add`, and as `KEY=VALUE` for `weir vif set`. The text is
 //! accepted or refused, and the diagnostic of a refusal can be printed.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
-use libfuzzer_sys::fuzz_target;
 use weir_config::{Config, Defaults};
 
 static DEFAULTS: LazyLock<Defaults> =
     LazyLock::new(|| Defaults::of_user(true, None).expect("the system's defaults"));
 
-fuzz_target!(|text: &str| {
+weir_fuzz::target!(|input: &[u8]| {
+    let Ok(text) = std::str::from_utf8(input) else { return };
     let mut printed = String::new();
     match Config::from_toml("weir.toml", text, &DEFAULTS) {
         Ok(config) => {

@@ -2,7 +2,7 @@
 //! the connection must end when the client closes its side.
 //!
 //! Byte 0 of the input is the offset at which the client pauses: the rest is sent by a second write.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::Shutdown;
@@ -10,7 +10,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use weir_api::{ApiServer, Done, Problem};
 use weir_switch::control::{ControlHandler, Request, Response};
 
@@ -41,7 +40,7 @@ static SERVER: LazyLock<ApiServer> = LazyLock::new(|| {
     ApiServer::start(&path, Arc::new(Echo)).expect("a control socket")
 });
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let [pause, bytes @ ..] = input else { return };
     let mut client = UnixStream::connect(SERVER.path()).expect("the server accepts");
     let (first, second) = bytes.split_at(bytes.len().min(usize::from(*pause)));

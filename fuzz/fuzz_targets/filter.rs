@@ -2,12 +2,11 @@
 //!
 //! The input is the number of instructions (a byte), the instructions (eight bytes each, as `struct bpf_insn` in
 //! little endian), and the first bytes of the packet.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use weir_filter::{Instruction, Outcome, Program};
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let [count, rest @ ..] = input else { return };
     let (code, front) = rest.split_at(rest.len().min(8 * usize::from(*count)));
     let instructions: Vec<_> = code

@@ -4,12 +4,11 @@
 //! The input sets up four ports, and is then a sequence of bursts. For any frames of a guest, a receiver gets only
 //! packets that it can accept, of its own VLANs, tagged as its port is, and with no more bytes than frames and
 //! headers explain.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use libfuzzer_sys::fuzz_target;
 use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::egress::{Emitted, Packet, Put};
 use weir_engine::filter::{Action, PortRules, Rules};
@@ -279,7 +278,7 @@ fn add<'m>(
     Some(())
 }
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let mut rest = input;
     let fabric = Fabric::new();
     let sent = Arc::new(Mutex::new(Sent::default()));

@@ -4,13 +4,12 @@
 //! The input is a sequence of frames of three guests. Each is made whole before it is sent (lengths, checksums), or is
 //! sent as it is. Whatever guests send, an answer is bounded and goes to the guest that asked and to nobody else, no
 //! table grows beyond its bound, and a guest that keeps the rules is served at the end.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::cell::RefCell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 
-use libfuzzer_sys::fuzz_target;
 use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
 use weir_engine::{
     Ask, Delivered, Forward, Forwarder, Ingress, Outgoing, Port, PortCounters, Ports, Side, Slot,
@@ -445,7 +444,7 @@ impl Bench {
     }
 }
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let mut rest = input;
     let mut bench = Bench::new();
     let mut now_secs = clock::secs(clock::now_ns());

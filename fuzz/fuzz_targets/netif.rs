@@ -1,13 +1,12 @@
 //! The rings of a hostile Xen guest. The input is the content of a transmit, a receive and a control ring, and a
 //! script of weir's actions meanwhile. Every request must end in bytes inside one page, in one answer, or in a named
 //! error.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_netif::{CtrlBack, HashState, RxBack, RxMeta, Segment, Status, Step, Taken, TxBack};
@@ -21,7 +20,7 @@ fn inside(segment: &Segment) {
     assert!(usize::from(segment.offset) + usize::from(segment.len) <= PAGE);
 }
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let (script, image) = input.split_at(input.len().min(16));
     let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd"));
     ftruncate(&file, MEMORY).expect("ftruncate");

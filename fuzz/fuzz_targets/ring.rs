@@ -1,12 +1,11 @@
 //! The ring of a hostile guest. The input is the guest's memory, and a script of the device's actions meanwhile.
 //! Every chain must end in frames inside the memory or in a named error.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use weir_engine::burst::{Pieces, Scratch, TakenChain};
 use weir_guestmem::{GuestMemory, RegionSpec};
@@ -18,7 +17,7 @@ const SIZE: u16 = 16;
 const ODD_SIZE: u16 = 11;
 const AT: Addresses = Addresses { descriptor: 0, driver: 0x400, device: 0x800 };
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let [options, base, script @ ..] = input else { return };
     let (script, image) = script.split_at(script.len().min(16));
     let file = File::from(memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd"));

@@ -3,7 +3,7 @@
 //!
 //! The input is a script: a byte for each step, and the data of the step. For any script, all descriptors, threads
 //! and mappings of the session no longer exist at its end, and the neighbours are served.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::fs::File;
 use std::io::Read;
@@ -13,7 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -386,7 +385,7 @@ fn session(bench: &mut Bench, input: &[u8]) {
     bench.engine.remove_port(port.id());
 }
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let mut bench = BENCH.lock().expect("one thread");
     let before = held();
     session(&mut bench, input);

@@ -2,12 +2,11 @@
 //!
 //! The input is a sequence of pieces: one byte for the length, one for the number of descriptors, and the bytes. The
 //! connection must not panic, and must close every descriptor that it receives.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::pipe::{PipeFlags, pipe_with};
 use weir_vhost_user::{Connection, FrontEnd};
@@ -15,7 +14,7 @@ use weir_vhost_user::{Connection, FrontEnd};
 /// The kernel's limit per `sendmsg` is higher (`SCM_MAX_FD` is 253). Fewer are faster to make.
 const FDS_PER_PIECE_MAX: usize = 16;
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let (front, back) = UnixStream::pair().expect("a socket pair");
     let (mut front, mut back) = (FrontEnd::new(front), Connection::new(back));

@@ -1,11 +1,10 @@
 //! Any bytes from xenstore: unrequested replies, wrong lengths, random names and values. The follower of vifs must
 //! end with a named error or continue, and must release each vif that it has connected.
-#![no_main]
+#![cfg_attr(fuzzing, no_main)]
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 
-use libfuzzer_sys::fuzz_target;
 use weir_xen::store::Client;
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 
@@ -98,7 +97,7 @@ impl Serve for All {
     }
 }
 
-fuzz_target!(|input: &[u8]| {
+weir_fuzz::target!(|input: &[u8]| {
     let script = Script { rest: input, asked: [0; 8], out: Vec::new() };
     let Ok(mut vifs) = Vifs::new(Client::new(script)) else { return };
     let mut all = All::default();

@@ -87,7 +87,8 @@ pub fn targets(root: &Path) -> Result<Vec<String>> {
 
 fn build(root: &Path) -> Result<()> {
     let mut command = Command::new(Workspace::cargo());
-    command.args(["build", "--release", "--target", TRIPLE]).current_dir(root);
+    command.args(["build", "--release", "--target", TRIPLE, "--target-dir", "target"]);
+    command.current_dir(root);
     let status = command.env("RUSTFLAGS", RUSTFLAGS).status().map_err(Error::io("build", root))?;
     check(status.success(), || String::from("the fuzz targets do not compile"))
 }
