@@ -13,7 +13,7 @@ use weir_switch::explain::{
 };
 use weir_switch::host::Lack;
 use weir_switch::stats::{
-    BlockStats, CallSettings, GroupStats, KeeperState, Limit, PortKind, PortState, PortStats,
+    BlockStats, CallSettings, GroupStats, KeeperState, Limit, OnDemandStats, PortKind, PortState, PortStats,
     QueuePairNumbers, RuleStats, Silence, SilentRing, StillThread, SwitchStats, Unclosed,
     WorkerStats,
 };
@@ -91,6 +91,19 @@ fn uplink_called(name: &str, interface: &str) -> Explanation {
         "cost": { "ns": 1000, "source": "default" },
     });
     Explanation::Uplink(Box::new(serde_json::from_value(of).unwrap()))
+}
+
+fn on_demand(facts: &mut Facts, error: Option<&str>, refused: &[&str]) {
+    let refused: Vec<_> = refused.iter().map(|&it| it.to_owned()).collect();
+    let stats = OnDemandStats {
+        pattern: "vm-*".into(),
+        interfaces: Limit { used: 16, max: 16 },
+        refused_total: refused.len() as u64,
+        error: error.map(str::to_owned),
+        refused,
+        ..OnDemandStats::default()
+    };
+    facts.switch.as_mut().unwrap().on_demand.push(stats);
 }
 
 /// A VM that runs well and has an uplink.
@@ -230,6 +243,8 @@ fn faults() -> Vec<(&'static str, Seed)> {
             vif(it).stopped_reason =
                 Some("ring 1: the descriptor area at 0x1000 is not in shared memory".into());
         }),
+        ("on-demand", |it| on_demand(it, None, &["vm-7: there are 16 interfaces already (`max`)"])),
+        ("on-demand", |it| on_demand(it, Some("/run/vms: No such file or directory"), &[])),
         ("session-fails", |it| {
             vif(it).sessions.failed = 3;
             vif(it).sessions.last_error =

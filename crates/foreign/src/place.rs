@@ -5,7 +5,7 @@
 //! root and weir's own user could have put it.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -102,7 +102,7 @@ fn open_dir(path: &str) -> io::Result<OwnedFd> {
 }
 
 /// A descriptor of the file with this name. It serves only to refer to the file (`O_PATH`).
-fn look(dir: &OwnedFd, name: &OsString) -> Result<OwnedFd, Errno> {
+pub(crate) fn look(dir: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, WatchFlags};
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat, openat, statat};
+use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt};
 
-use crate::place::{Links, Place, by_descriptor, is_ours, is_safe};
+use crate::place::{Links, Place, by_descriptor, is_ours, is_safe, look};
 use crate::{Foreign, Party};
 
 /// The reason why a socket is not connected to, although somebody may listen there.
@@ -105,6 +105,13 @@ fn connect_to(kind: SocketType, socket: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(stream)
 }
 
+/// True if no program has the socket open. Its program, if there is one, notices nothing: the kernel looks for a program
+/// before it finds that a socket of another type asks.
+fn is_dead(socket: &OwnedFd) -> bool {
+    let asked = connect_to(SocketType::DGRAM, socket);
+    asked.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
 /// A descriptor of the socket that serves only to refer to it (`O_PATH`).
 fn find(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
     let place = Place::of_target_by(links, path)?;
@@ -131,13 +138,22 @@ fn check(here: &Stat, found: &Stat, path: impl FnOnce() -> PathBuf) -> Result<()
 /// A file's inode and the time of its last change (ns): two sockets of one name differ in one of them.
 pub type Stamp = (u64, i64);
 
+/// A socket of a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Its file.
+    pub stamp: Stamp,
+    /// True if no program has it open: the program that made it has ended without removing the file.
+    pub is_dead: bool,
+}
+
 /// The sockets of a directory.
 #[derive(Debug)]
 pub struct Sockets {
     /// The directory's device and inode.
     pub directory: (u64, u64),
     /// Wanted files by name: those that weir would connect to, and the others with the reason.
-    pub files: Vec<(String, io::Result<Stamp>)>,
+    pub files: Vec<(String, io::Result<Socket>)>,
     /// True if these are all.
     pub is_whole: bool,
 }
@@ -168,17 +184,18 @@ pub fn sockets_in(
         if !wanted(name) {
             continue;
         }
-        let found = match statat(&at, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(found) => found,
+        let file = match look(&at, name.as_ref()) {
+            Ok(file) => file,
             // It has gone since.
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno.into()),
         };
+        let found = fstat(&file)?;
         let nanoseconds = i64::try_from(found.st_ctime_nsec).unwrap_or_default();
         let changed = found.st_ctime.saturating_mul(1_000_000_000).saturating_add(nanoseconds);
         let checked = check(&here, &found, || dir.join(name));
-        let checked = checked.map(|()| (found.st_ino, changed)).map_err(io::Error::from);
-        files.push((name.to_owned(), checked));
+        let socket = |()| Socket { stamp: (found.st_ino, changed), is_dead: is_dead(&file) };
+        files.push((name.to_owned(), checked.map(socket).map_err(io::Error::from)));
     }
     Ok(Sockets { directory: (here.st_dev, here.st_ino), files, is_whole })
 }
@@ -304,12 +321,15 @@ pub(crate) mod tests {
         };
         let good = |listed: &Sockets| -> Vec<_> {
             let good = listed.files.iter().filter_map(|(name, it)| Some((name, it.as_ref().ok()?)));
-            good.map(|(name, stamp)| (name.clone(), *stamp)).collect()
+            good.map(|(name, socket)| (name.clone(), *socket)).collect()
         };
         let listener = UnixListener::bind(at("vm-1")).unwrap();
         assert!(told(), "a socket comes");
         let first = good(&look(9, 9));
-        assert_eq!(first.len(), 1);
+        assert!(matches!(first[..], [(_, Socket { is_dead: false, .. })]));
+        listener.set_nonblocking(true).unwrap();
+        let unasked = listener.accept().unwrap_err();
+        assert_eq!(unasked.kind(), io::ErrorKind::WouldBlock, "a look is no connection");
         fs::write(at("vm-2"), "").unwrap();
         symlink(at("vm-1"), at("vm-3")).unwrap();
         let _other = UnixListener::bind(at("other")).unwrap();
@@ -324,6 +344,8 @@ pub(crate) mod tests {
         assert!(!look(9, 2).is_whole);
         while told() {}
         drop(listener);
+        let [(_, left)] = good(&look(9, 9))[..] else { panic!("its file is still there") };
+        assert_eq!(left, Socket { is_dead: true, ..first[0].1 });
         fs::remove_file(at("vm-1")).unwrap();
         assert!(told(), "a socket goes");
         // A file system may give the inode again. Its clock ticks a few times in this while.

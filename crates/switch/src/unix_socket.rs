@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use weir_config::{NamePattern, OnDemandConfig, PortName, SocketMode};
 use weir_foreign::place::{Links, Place};
-use weir_foreign::reach::{self, Stamp};
+use weir_foreign::reach::{self, Socket, Stamp};
 use weir_foreign::{Foreign, Party};
 use weir_limits::{ON_DEMAND_ENTRIES_MAX, ON_DEMAND_REFUSED_SHOWN, ON_DEMAND_SOCKETS_MAX};
 
@@ -264,6 +264,8 @@ pub(crate) struct Listed {
     pub(crate) directory: FileId,
     /// Sockets to which weir would connect, by the names of their interfaces.
     pub(crate) sockets: BTreeMap<PortName, Stamp>,
+    /// Sockets whose programs have ended without removing them.
+    pub(crate) dead: BTreeMap<PortName, Stamp>,
     /// Some of the files to which weir would not connect: the reasons.
     pub(crate) refused: Vec<String>,
     /// The number of all such files.
@@ -286,8 +288,9 @@ pub(crate) fn sockets_in(directory: &Path, pattern: &NamePattern) -> io::Result<
     for (file, found) in found.files {
         let name = pattern.name(&stem(&file).unwrap_or_default());
         let why = match (name, found) {
-            (Ok(name), Ok(stamp)) => {
-                listed.sockets.insert(name, stamp);
+            (Ok(name), Ok(Socket { stamp, is_dead })) => {
+                let sockets = if is_dead { &mut listed.dead } else { &mut listed.sockets };
+                sockets.insert(name, stamp);
                 continue;
             }
             (Ok(_), Err(error)) => error.to_string(),

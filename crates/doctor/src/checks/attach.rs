@@ -118,6 +118,33 @@ pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+/// Reports patterns that cannot look into their directory, and sockets of theirs that have no interface.
+pub(super) fn on_demand(facts: &Facts, found: &mut Vec<Finding>) {
+    for stats in facts.switch.iter().flat_map(|switch| &switch.on_demand) {
+        let pattern = &stats.pattern;
+        if let Some(error) = &stats.error {
+            found.push(finding(
+                "on-demand",
+                pattern,
+                "sockets of this pattern get no interface, or get it late: its directory cannot be looked at",
+                error,
+                "make the directory, or let weir's user read it; the key is `directory` of [vif-on-demand]",
+            ));
+        }
+        let Some(first) = stats.refused.first() else { continue };
+        let without = finding(
+            "on-demand",
+            pattern,
+            format!("{} of the files in its directory have no interface", stats.refused_total),
+            first,
+            "weir stats shows more of them; remove files whose monitors have ended, or raise `max` of [vif-on-demand]",
+        );
+        // Left-over files harm nobody.
+        let is_full = stats.interfaces.used >= stats.interfaces.max;
+        found.push(if is_full { without } else { note(without) });
+    }
+}
+
 /// A VM that was turned away and has given up since is worth a note for a while.
 pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(|port| port.sessions.turned_away > 0) {

@@ -23,6 +23,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "waiting-socket-missing", find: attach::socket_missing },
     Check { name: "waiting-other-path", find: attach::other_path },
     Check { name: "waiting-monitor", find: attach::waiting },
+    Check { name: "on-demand", find: attach::on_demand },
     Check { name: "second-vm", find: attach::second_vm },
     Check { name: "memory-private", find: attach::memory_private },
     Check { name: "driver-absent", find: attach::driver_absent },

@@ -172,13 +172,14 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn stamp(&self, name: &PortName) -> Option<Stamp> {
-        self.listed.as_ref().ok()?.sockets.get(name).copied()
+        let listed = self.listed.as_ref().ok()?;
+        listed.sockets.get(name).or_else(|| listed.dead.get(name)).copied()
     }
 
     /// True if the socket is certainly not there.
     fn lacks(&self, name: &PortName) -> bool {
         match &self.listed {
-            Ok(listed) => listed.is_whole && !listed.sockets.contains_key(name),
+            Ok(listed) => listed.is_whole && self.stamp(name).is_none(),
             Err(error) => error.kind() == io::ErrorKind::NotFound,
         }
     }
@@ -322,7 +323,7 @@ impl Watcher {
             }
         };
         let mut sockets: Vec<_> = look.listed.iter().flat_map(|it| &it.sockets).collect();
-        // Sockets of monitors that were killed are old: they keep no new one waiting for its turn.
+        // Monitors that never answer are old after a while: they keep no new one waiting for its turn.
         sockets.sort_by_key(|(_, (_, changed))| Reverse(*changed));
         for (name, stamp) in sockets {
             let place = (keys.directory.clone(), name.clone());
@@ -368,6 +369,10 @@ impl Watcher {
                     });
                 }
             }
+        }
+        let dead = look.listed.iter().flat_map(|it| it.dead.keys());
+        for name in dead.filter(|name| !self.vifs.contains_key(name)) {
+            refuse(format!("{name}: no program has its socket open"));
         }
         if let Ok(listed) = &look.listed {
             stats.refused_total += listed.refused_all as u64;
