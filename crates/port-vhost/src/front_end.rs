@@ -109,7 +109,6 @@ pub(crate) fn start(
     let end = Arc::new(End { asked, leaves, wake, tid: AtomicI32::default() });
     let (asked, gone) = (Arc::clone(&end), Arc::clone(&end));
     let thread = move |stack: &Stack| {
-        weir_sandbox::narrow(weir_sandbox::Thread::Session);
         asked.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
         // This thread serves no other front end.
         let stream = stream.release();

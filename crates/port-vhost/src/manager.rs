@@ -132,6 +132,8 @@ impl Manager {
         };
         let name = "weir-sessions";
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
+            // A kernel takes half a millisecond to install these filters: threads of sessions inherit them.
+            weir_sandbox::narrow(weir_sandbox::Thread::Session);
             let run = || {
                 // The wake-up is for commands after one that has panicked.
                 sessions.commands.wake();

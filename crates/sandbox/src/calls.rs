@@ -41,7 +41,8 @@ pub enum Profile {
 pub enum Thread {
     /// Rings and frames.
     Worker,
-    /// Messages of a front end, and descriptors from it.
+    /// Messages of a front end, and descriptors from it. The thread that accepts front ends has this filter, and the
+    /// threads of their sessions inherit it.
     Session,
     /// No input: the thread writes to descriptors of front ends.
     Caller,
@@ -83,7 +84,7 @@ impl Programs {
             ],
         };
         let worker: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::WORKER];
-        // This thread makes workers, for queue pairs of their own, and they inherit its filter.
+        // These threads make workers, for queue pairs of their own, and workers inherit their filter.
         let session: &[&[c_long]] =
             &[lists::ANY, lists::FILES, lists::SESSION, lists::WORKER, lists::HIRE];
         let caller: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CALLER];

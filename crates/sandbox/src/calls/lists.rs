@@ -48,11 +48,11 @@ pub(super) const WORKER: &[c_long] = &[
     SYS_sched_getscheduler, SYS_sched_getparam,
 ];
 
-/// Messages with descriptors, memory that is mapped and judged, a thread that calls.
+/// Accepting, messages with descriptors, memory that is mapped and judged, a thread that calls.
 #[rustfmt::skip]
 pub(super) const SESSION: &[c_long] = &[
-    SYS_recvmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendto, SYS_getsockopt, SYS_getsockname, SYS_getpeername, SYS_shutdown,
-    SYS_eventfd2, SYS_epoll_ctl, SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
+    SYS_accept4, SYS_recvmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendto, SYS_getsockopt, SYS_getsockname, SYS_getpeername,
+    SYS_shutdown, SYS_eventfd2, SYS_epoll_ctl, SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
     SYS_memfd_create, SYS_ftruncate, SYS_fallocate, SYS_fstatfs,
 ];
 
@@ -76,10 +76,10 @@ pub(super) const CONTROL: &[c_long] = &[
     SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername,
 ];
 
-/// The rest: accepting, and the manager's questions and settings.
+/// The rest: the manager's questions and settings.
 #[rustfmt::skip]
 pub(super) const PROCESS: &[c_long] = &[
-    SYS_accept4, SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,
+    SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,
     SYS_pipe2,
     SYS_getdents64, SYS_pread64, SYS_statfs,
     #[cfg(target_arch = "x86_64")] SYS_access,
