@@ -21,7 +21,8 @@ pub const ALL: &[Attack] = &[
     attack!(chains_that_loop, "continues a chain at its own beginning"),
     attack!(
         chains_that_share_their_tails,
-        "makes 256 chains available that all end in the same descriptors"
+        "makes 256 chains available that all end in the same descriptors",
+        own_share: "a frame of 64 pieces is one that any guest may send, and is charged to it"
     ),
     attack!(the_same_head_in_the_whole_ring, "makes one descriptor available 256 times"),
     attack!(chains_of_the_whole_ring, "sends chains of 1,024 descriptors"),
