@@ -7,7 +7,7 @@
 //! A link goes down to its other end with each of these. **Receive**: what the partner said, until it is too old
 //! (current, expired, defaulted). **Selection**: the links that lead to the same system and key are together.
 //! **Mux**: a selected link carries frames as soon as both ends say that they have it together. **Periodic** and
-//! **transmit**: when this end speaks.
+//! **transmit**: when this end speaks. **Markers** of the other end are answered.
 
 use weir_config::LacpRate;
 use weir_wire::Mac;
@@ -29,6 +29,8 @@ const SHORT_TIMEOUT_NS: u64 = 3 * SECOND_NS;
 const LONG_TIMEOUT_NS: u64 = 90 * SECOND_NS;
 /// Most frames that a link sends in `FAST_PERIOD_NS` (§5.4.16).
 const SENT_MAX: u32 = 3;
+/// Most markers that a link answers in that time (annex 57A.3 of IEEE 802.3: ten frames of slow protocols a second).
+const ANSWERED_MAX: u32 = 5;
 /// The priorities and the key of this end. They are the usual ones of Linux.
 const SYSTEM_PRIORITY: u16 = 0xffff;
 const PORT_PRIORITY: u16 = 0xff;
@@ -67,6 +69,10 @@ struct Link {
     sent_ns: Option<u64>,
     second_ns: u64,
     sent: u32,
+    /// Answers to markers, the start of a second, and the answers in it.
+    answers: Vec<[u8; LEN]>,
+    answered_ns: u64,
+    answered: u32,
 }
 
 impl Link {
@@ -80,6 +86,20 @@ impl Link {
             sent_ns: None,
             second_ns: 0,
             sent: 0,
+            answers: Vec::new(),
+            answered_ns: 0,
+            answered: 0,
+        }
+    }
+
+    /// Takes up the answer to a marker, unless the other end asks too often.
+    fn will_answer(&mut self, answer: [u8; LEN], now_ns: u64) {
+        if self.answered_ns + FAST_PERIOD_NS <= now_ns {
+            (self.answered_ns, self.answered) = (now_ns, 0);
+        }
+        if self.receive != Receive::Disabled && self.answered < ANSWERED_MAX {
+            self.answered += 1;
+            self.answers.push(answer);
         }
     }
 
@@ -114,6 +134,9 @@ impl Link {
     fn due_ns(&self, rate: LacpRate) -> u64 {
         if self.receive == Receive::Disabled {
             return u64::MAX;
+        }
+        if !self.answers.is_empty() {
+            return 0;
         }
         let period = self.sent_ns.map_or(0, |sent| sent + self.period_ns(rate));
         let speaks = if self.must_send { 0 } else { period };
@@ -205,9 +228,15 @@ impl Lacp {
         Port { system: (SYSTEM_PRIORITY, self.system.0), key: KEY, port, state }
     }
 
-    /// Takes up a frame that came in by a link. What is no LACPDU changes nothing, nor does one of this end itself: the
+    /// Takes up a frame that came in by a link. What is no LACPDU and no marker changes nothing, nor does one of this end itself: the
     /// link leads back here.
     pub(super) fn hear(&mut self, place: u8, frame: &[u8], now_ns: u64) {
+        if let Some(answer) = pdu::answer(frame, self.system) {
+            if let Some(link) = self.links.get_mut(usize::from(place)) {
+                link.will_answer(answer, now_ns);
+            }
+            return;
+        }
         let Some(Pdu { actor: theirs, partner: ours }) = Pdu::from_frame(frame) else { return };
         let own = self.actor(place);
         let timeout_ns =
@@ -256,6 +285,7 @@ impl Lacp {
         for place in 0..self.links.len() as u8 {
             let actor = self.actor(place);
             let Some(link) = self.links.get_mut(usize::from(place)) else { break };
+            frames.extend(link.answers.drain(..).map(|answer| (place, answer)));
             let is_due = link.receive != Receive::Disabled
                 && (link.must_send
                     || link.sent_ns.is_none_or(|sent| sent + link.period_ns(rate) <= now_ns))

@@ -1,4 +1,4 @@
-//! LACPDUs (IEEE 802.1AX-2008 §5.4.2): 124 bytes of a frame, each field at one place.
+//! LACPDUs (IEEE 802.1AX-2008 §5.4.2) and markers (§5.5.3): 124 bytes of a frame, each field at one place.
 
 use weir_wire::{Mac, ethertype};
 
@@ -7,6 +7,13 @@ pub(in super::super) const SLOW_PROTOCOLS: Mac = Mac([0x01, 0x80, 0xc2, 0x00, 0x
 /// LACP among the slow protocols, and its version.
 const SUBTYPE: u8 = 1;
 const VERSION: u8 = 1;
+/// Markers among the slow protocols. The other end asks by one whether all frames before it have arrived.
+const MARKER: u8 = 2;
+/// The types of a marker and of its answer, their length, and their place in the frame.
+const ASKS: u8 = 1;
+const ANSWERS: u8 = 2;
+const MARKER_LEN: u8 = 22;
+const MARKER_AT: usize = 16;
 /// The type and the length of each TLV, and its place in the frame.
 const ACTOR: (u8, u8, usize) = (1, 20, 16);
 const PARTNER: (u8, u8, usize) = (2, 20, 36);
@@ -111,6 +118,19 @@ impl Pdu {
     }
 }
 
+/// The answer to a frame that is a marker: the same with another type (§5.5.4.2.2).
+pub(super) fn answer(frame: &[u8], src: Mac) -> Option<[u8; LEN]> {
+    let mut frame = *frame.first_chunk::<LEN>()?;
+    let asks = frame[..6] == SLOW_PROTOCOLS.0
+        && frame[12..14] == ethertype::SLOW_PROTOCOLS.to_be_bytes()
+        && frame[14] == MARKER
+        && frame[15] >= VERSION
+        && frame[MARKER_AT..MARKER_AT + 2] == [ASKS, MARKER_LEN];
+    frame[6..12].copy_from_slice(&src.0);
+    frame[MARKER_AT] = ANSWERS;
+    asks.then_some(frame)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -157,6 +177,30 @@ mod tests {
         assert_eq!(Pdu::from_frame(&frame), Some(pdu), "a later version");
     }
 
+    #[test]
+    fn a_marker_is_answered_by_the_same_with_another_type() {
+        let mut asked = [0; LEN];
+        asked[..6].copy_from_slice(&SLOW_PROTOCOLS.0);
+        asked[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+        // Port 7 of a system asks, for the ninth time.
+        let marker = [
+            0x88, 0x09, 2, 1, 1, 22, 0, 7, 2, 0, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0,
+        ];
+        asked[12..34].copy_from_slice(&marker);
+        let mut answered = asked;
+        answered[6..12].copy_from_slice(&OF_LINUX_MAC.0);
+        answered[16] = 2;
+        assert_eq!(answer(&asked, OF_LINUX_MAC), Some(answered));
+        assert_eq!(answer(&answered, OF_LINUX_MAC), None, "an answer has none");
+        assert_eq!(answer(&asked[..LEN - 1], OF_LINUX_MAC), None, "cut off");
+        assert_eq!(Pdu::from_frame(&asked), None);
+        for at in [5, 13, 14, 15, 16, 17] {
+            let mut other = asked;
+            other[at] ^= other[at];
+            assert_eq!(answer(&other, OF_LINUX_MAC), None, "byte {at}");
+        }
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_and_any_bytes_are(
@@ -168,7 +212,7 @@ mod tests {
             let mut frame = pdu.to_frame(Mac([2; 6])).to_vec();
             frame.extend(&bytes);
             prop_assert_eq!(Pdu::from_frame(&frame), Some(pdu));
-            let _ = Pdu::from_frame(&bytes);
+            let _ = (Pdu::from_frame(&bytes), answer(&bytes, Mac([2; 6])));
         }
     }
 }

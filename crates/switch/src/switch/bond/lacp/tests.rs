@@ -269,3 +269,28 @@ proptest! {
         prop_assert!(ours.due_ns() > 2);
     }
 }
+
+#[test]
+fn markers_are_answered_five_a_second_where_they_come_in() {
+    let mut marker = [0; LEN];
+    marker[..6].copy_from_slice(&SLOW_PROTOCOLS.0);
+    marker[6..12].copy_from_slice(&THEIRS.0);
+    marker[12..18].copy_from_slice(&[0x88, 0x09, 2, 1, 1, 22]);
+    let mut lacp = Lacp::new(OURS, LacpRate::Slow, 2);
+    lacp.hear(1, &marker, SECOND_NS);
+    lacp.set_up(0b11, SECOND_NS);
+    lacp.act(SECOND_NS);
+    let mut answers = |now_ns| {
+        for _ in 0..9 {
+            lacp.hear(1, &marker, now_ns);
+        }
+        assert_eq!(lacp.due_ns(), 0);
+        let is_answer = |(_, frame): &(u8, [u8; LEN])| frame[14..17] == [2, 1, 2];
+        let answers: Vec<_> = lacp.act(now_ns).into_iter().filter(is_answer).collect();
+        assert!(answers.iter().all(|(link, frame)| *link == 1 && frame[6..12] == OURS.0));
+        assert_ne!(lacp.due_ns(), 0);
+        answers.len()
+    };
+    assert_eq!(answers(2 * SECOND_NS), 5);
+    assert_eq!(answers(3 * SECOND_NS), 5);
+}
