@@ -231,6 +231,10 @@ fn faults() -> Vec<(&'static str, Seed)> {
             it.vifs[0].state = PortState::Waiting;
             it.host.qemus[0].args[1] = format!("socket,id=weir-web0,path={SOCKET}");
         }),
+        ("on-demand", |it| {
+            on_demand(it, None, &["vm-7: there are 16 interfaces already (`max`)"]);
+            on_demand(it, Some("/run/vms: No such file or directory"), &[]);
+        }),
         ("second-vm", |it| vif(it).sessions.turned_away = 2),
         ("memory-private", |it| {
             (it.vifs[0].state, vif(it).state) = (PortState::Connected, PortState::Connected);
@@ -243,8 +247,6 @@ fn faults() -> Vec<(&'static str, Seed)> {
             vif(it).stopped_reason =
                 Some("ring 1: the descriptor area at 0x1000 is not in shared memory".into());
         }),
-        ("on-demand", |it| on_demand(it, None, &["vm-7: there are 16 interfaces already (`max`)"])),
-        ("on-demand", |it| on_demand(it, Some("/run/vms: No such file or directory"), &[])),
         ("session-fails", |it| {
             vif(it).sessions.failed = 3;
             vif(it).sessions.last_error =
