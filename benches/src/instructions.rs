@@ -2,7 +2,8 @@
 //! notices when the data path grows.
 //!
 //! The count covers `measured` of the example `instructions` in `weir-port-vhost`, in the release profile: from one
-//! guest's ring to another's, without drivers, sleep and wake-ups.
+//! guest's ring to another's, without drivers, sleep and wake-ups. Rows of security groups are counted by themselves,
+//! in the example `cost` of `weir-groups`.
 
 mod calls;
 mod librte_vhost;
@@ -86,6 +87,23 @@ const ROWS: [Row; 9] = [
     Row::new("instructions_per_packet_1500_split_burst1", "split", 1500, 1),
 ];
 
+/// What security groups take for a frame in bursts of 32, with the number of flows that take turns: of both ends for
+/// known flows of UDP, of one end for the handshake and close of TCP (0 flows).
+const GROUPS: [(&str, u32); 3] = [
+    ("instructions_per_packet_groups_one_flow", 1),
+    ("instructions_per_packet_groups_1000_flows", 1000),
+    ("instructions_per_packet_groups_handshakes", 0),
+];
+
+/// The example of these rows.
+const GROUPS_EXAMPLE: &str = "cost";
+
+/// Frames of the shorter of two runs, whose difference is counted: each of 1,000 flows has each place of a burst once.
+const GROUPS_FRAMES: u32 = 32_000;
+
+/// Rules of each end's groups.
+const GROUPS_RULES: u32 = 64;
+
 /// Name of the difference between a port after a capture and a port that was never captured, per
 /// frame of a burst of 32.
 const CAPTURE_OFF: &str = "capture_off_instructions";
@@ -101,9 +119,44 @@ pub type Count = (&'static str, f64);
 
 /// Builds the program and counts every row.
 pub fn count(workspace: &Workspace) -> Result<Vec<Count>> {
-    let program = Programs::build(workspace)?.example(EXAMPLE);
+    let programs = Programs::build(workspace)?;
     let dir = workspace.target("instructions")?;
-    ROWS.iter().map(|row| Ok((row.name, row.count(&program, &dir)?))).collect()
+    let [program, groups] = [EXAMPLE, GROUPS_EXAMPLE].map(|name| programs.example(name));
+    let rows = ROWS.iter().map(|row| Ok((row.name, row.count(&program, &dir)?)));
+    let of_groups = |&(name, flows)| Ok((name, count_groups(name, flows, &groups, &dir)?));
+    rows.chain(GROUPS.iter().map(of_groups)).collect()
+}
+
+/// Returns the instructions for a frame, by the difference of two runs.
+fn count_groups(name: &str, flows: u32, program: &Path, dir: &Path) -> Result<f64> {
+    let run = |frames: u32| {
+        let arguments = [flows, frames, GROUPS_RULES].map(|number| number.to_string());
+        total(&callgrind(program, &arguments, name, dir, &[])?.1)
+    };
+    Ok((run(2 * GROUPS_FRAMES)? - run(GROUPS_FRAMES)?) / f64::from(GROUPS_FRAMES))
+}
+
+/// Runs callgrind with `options`. Returns what the program printed, and the profile, which stays in `dir`.
+fn callgrind(
+    program: &Path,
+    arguments: &[String],
+    name: &str,
+    dir: &Path,
+    options: &[&str],
+) -> Result<(String, String)> {
+    let out = dir.join(name.replace(' ', "_"));
+    let mut argv = vec![
+        String::from(VALGRIND),
+        String::from("--tool=callgrind"),
+        format!("--callgrind-out-file={}", out.display()),
+    ];
+    argv.extend(options.iter().map(|option| String::from(*option)));
+    argv.push(program.display().to_string());
+    argv.extend_from_slice(arguments);
+    let (variable, value) = TUNABLES;
+    let printed = run_in(&argv, dir, &[(variable, OsStr::new(value))])?;
+    let profile = fs::read_to_string(&out).map_err(Error::io("read", &out))?;
+    Ok((printed, profile))
 }
 
 /// Counts and prints the remaining cost of an ended capture. Returns true if there is none.
@@ -134,26 +187,13 @@ impl Row {
 
     /// Runs callgrind with `options`. Returns the number of packets, and the profile.
     fn profile(&self, program: &Path, dir: &Path, options: &[&str]) -> Result<(f64, String)> {
-        let out = dir.join(self.name.replace(' ', "_"));
-        let mut argv = vec![
-            String::from(VALGRIND),
-            String::from("--tool=callgrind"),
-            format!("--callgrind-out-file={}", out.display()),
-            format!("--toggle-collect={COUNTED}"),
-        ];
-        argv.extend(options.iter().map(|option| String::from(*option)));
-        argv.extend([
-            program.display().to_string(),
-            self.rings.to_owned(),
-            self.frame_bytes.to_string(),
-            self.burst.to_string(),
-            BURSTS.to_string(),
-        ]);
-        let (name, value) = TUNABLES;
-        let packets = run_in(&argv, dir, &[(name, OsStr::new(value))])?;
+        let toggle = format!("--toggle-collect={COUNTED}");
+        let options = [&[toggle.as_str()][..], options].concat();
+        let numbers = [self.frame_bytes, self.burst, BURSTS].map(|number| number.to_string());
+        let arguments = [&[self.rings.to_owned()][..], &numbers].concat();
+        let (packets, profile) = callgrind(program, &arguments, self.name, dir, &options)?;
         let packets: f64 =
             packets.trim().parse().map_err(|_| Error::parse("a number of packets", packets))?;
-        let profile = fs::read_to_string(&out).map_err(Error::io("read", &out))?;
         check(total(&profile)? > 0.0 && packets > 0.0, || {
             format!("callgrind saw no call of {COUNTED} in {}", program.display())
         })?;
@@ -212,7 +252,8 @@ impl Record {
         let Self { compiler: Compiler { rustc, target }, figures } = self;
         let mut text = format!(
             "# Instructions that weir takes for a packet, as callgrind counted them in the release\n\
-             # build: from one guest's ring to another's, by ring format, frame length and burst.\n\
+             # build: from one guest's ring to another's, by ring format, frame length and burst;\n\
+             # and of security groups by themselves.\n\
              # `make test` fails where one grows by more than {TOLERANCE_PERCENT} %.\n\
              # Written by `{RECORD_COMMAND}`.\n\
              rustc = \"{rustc}\"\ntarget = \"{target}\"\n\n[figures]\n"
@@ -357,7 +398,8 @@ mod tests {
     #[test]
     fn every_row_is_recorded_and_nothing_else() {
         let record = Record::read(&path(&Workspace::find().unwrap())).unwrap();
-        let mut names: Vec<_> = ROWS.iter().map(|row| row.name).collect();
+        let groups = GROUPS.map(|(name, _)| name);
+        let mut names: Vec<_> = ROWS.iter().map(|row| row.name).chain(groups).collect();
         names.sort_unstable();
         assert_eq!(record.figures.keys().collect::<Vec<_>>(), names);
     }

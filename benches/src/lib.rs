@@ -210,7 +210,7 @@ fn add_looks(name: &'static str, looks: Looks, first: usize, report: &mut Report
 /// Counts weir's instructions per packet, which do not depend on the machine's load.
 fn instructions_per_packet(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for (name, instructions) in instructions::count(&bench.lab.workspace)? {
-        let what = "counted by callgrind, from one guest's ring to another's";
+        let what = "counted by callgrind: from one guest's ring to another's, or of groups alone";
         report.add(Figure::new(name, "instructions", what, Samples::one(instructions)));
     }
     Ok(())

@@ -114,6 +114,12 @@ impl Ring {
         self.logging.as_ref().map_or(Ok(()), |logging| logging.check(faulted))
     }
 
+    /// [`fault_count`] when the memory was last found whole.
+    #[inline]
+    pub(crate) fn faults(&self) -> u64 {
+        self.faults
+    }
+
     /// Uses `logs` from now on, and returns the earlier ones.
     pub(crate) fn set_logs(&mut self, logs: Logs) -> Logs {
         let (logging, of_ring) = logs;

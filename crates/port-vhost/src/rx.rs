@@ -17,14 +17,14 @@ pub(crate) mod unseen;
 use std::mem::take;
 use std::sync::Arc;
 
-use weir_engine::burst::Burst;
+use weir_engine::burst::{Burst, Frame};
 use weir_engine::egress::{Packet, Put};
 use weir_engine::gro::{EgressList, Plain, PlainRow};
 use weir_engine::guest::ReceiveRing;
 use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
-use weir_guestmem::{GuestMemory, Loan, Slice, WriteLog};
+use weir_guestmem::{GuestMemory, Loan, Slice, WriteLog, fault_count};
 use weir_limits::RX_MERGE_MAX;
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
@@ -34,7 +34,7 @@ use weir_wire::VnetHdr;
 use self::room::Reserved;
 use self::unseen::{Open, Unseen};
 use crate::error::StopReason;
-use crate::queue::Queue;
+use crate::queue::{Queue, Ring};
 
 pub(crate) type RxQueue = ReceiveQueue<Queue>;
 
@@ -103,55 +103,89 @@ pub(crate) fn place<'m>(
         *delivered = Delivered::default();
         return Ok(None);
     };
-    let mut room = Filling {
-        device: &mut ring.device,
-        memory,
-        buffers: room.buffers.lend(),
-        chains: room.chains.lend(),
-        copies: room.copies.lend(),
-        next: 0,
-        completed: 0,
-        bytes: 0,
-        log: ring.logging.as_ref().and_then(|logging| logging.data.as_ref()),
-    };
     if !*armed {
-        room.device.suppress_kicks();
+        ring.device.suppress_kicks();
     }
     let (caps, vnet_len) = (ring.caps, ring.features.vnet_len());
     let (packs, waited) = (ring.containers && withholds, burst.waited);
-    let (mut row, mut placed) = (None, 0);
-    if !packs {
-        row = PlainRow::of(burst, frames, caps).filter(|_| vnet_len == VnetHdr::LEN);
-        match row {
-            Some(row) => placed = room.place_row(row),
-            None => room.reserve(frames.len()),
+    let row = if packs { None } else { PlainRow::of(burst, frames, caps) };
+    let row = row.filter(|_| vnet_len == VnetHdr::LEN);
+    let (batch, chains, slices) = match row.and_then(|row| place_one(ring, row, memory)) {
+        Some(batch) => (batch, 1, None),
+        None => {
+            let can_show = settled && !withholds && ring.logging.is_none();
+            let shows = can_show.then(|| ring.faults());
+            let mut room = Filling {
+                device: &mut ring.device,
+                memory,
+                buffers: room.buffers.lend(),
+                chains: room.chains.lend(),
+                copies: room.copies.lend(),
+                next: 0,
+                completed: 0,
+                bytes: 0,
+                shows,
+                log: ring.logging.as_ref().and_then(|logging| logging.data.as_ref()),
+            };
+            let placed = match row {
+                Some(row) => room.place_row(row),
+                None if packs => 0,
+                None => room.reserve(frames.len()),
+            };
+            let Some(row) = row.filter(|_| placed == frames.len()) else {
+                let writer = Writer {
+                    room,
+                    vnet_len,
+                    mergeable: ring.features.mergeable(),
+                    packs,
+                    container: None,
+                    counters,
+                    broken: None,
+                    packets: 0,
+                };
+                let list = EgressList::new(burst, frames, caps);
+                let last = (&mut ring.unseen, settled);
+                let placed = place_any(writer, last, list, frames.len(), (row, placed), waited);
+                let (written, slices) = placed.map_err(|error| {
+                    StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory)
+                })?;
+                return settle_rest(rx, index, written, slices, counters, delivered);
+            };
+            let Run { frames, arrived_ns } = Run::of_row(row, placed);
+            room.finish();
+            let batch = Batch { frames, bytes: room.bytes, arrived_ns };
+            (batch, room.completed, room.take_copies())
         }
-    }
-    if let Some(row) = row.filter(|_| placed == frames.len()) {
-        let Run { frames, arrived_ns } = Run::of_row(row, placed);
-        room.finish();
-        let batch = Batch { frames, bytes: room.bytes, arrived_ns };
-        let dealt_with = Delivered { frames: placed, ..Delivered::default() };
-        let (chains, slices) = (room.completed, room.take_copies());
-        let written = Written { dealt_with, full: false, batch, chains, merged: 0, waited };
-        return settle(rx, index, written, slices, counters, delivered);
-    }
-    let writer = Writer {
-        room,
-        vnet_len,
-        mergeable: ring.features.mergeable(),
-        packs,
-        container: None,
-        counters,
-        broken: None,
-        packets: 0,
     };
-    let list = EgressList::new(burst, frames, caps);
-    let last = (&mut ring.unseen, settled);
-    let placed = place_any(writer, last, list, frames.len(), (row, placed), waited);
-    let (written, slices) = placed
-        .map_err(|error| StopReason::Ring { ring: 2 * index, error }.unless_truncated(memory))?;
-    settle_rest(rx, index, written, slices, counters, delivered)
+    let dealt_with = Delivered { frames: frames.len(), ..Delivered::default() };
+    let written = Written { dealt_with, full: false, batch, chains, merged: 0, waited };
+    settle(rx, index, written, slices, counters, delivered)
+}
+
+/// Places a row of one frame without a body, if the ring's next chain is one buffer with room for it, and no write is
+/// logged. Otherwise nothing is done.
+#[inline(always)]
+fn place_one(ring: &mut Ring, row: PlainRow<'_>, memory: &GuestMemory) -> Option<Batch> {
+    let frame = row.only().filter(|_| ring.logging.is_none())?;
+    let (token, front) = ring.device.take_plain(Direction::Writable, memory)?;
+    let Some(written) = write_front(&front, frame) else {
+        ring.device.give_back([token].into_iter());
+        return None;
+    };
+    ring.device.complete(token, written);
+    Some(Batch { frames: 1, bytes: frame.len.into(), arrived_ns: row.since_ns(1) })
+}
+
+/// Writes the virtio-net header of a frame that needs no changes, and its front, into the first buffer of a chain.
+/// Returns the bytes of the whole frame with its header; `None`, without a write, if the buffer is too small for them.
+#[inline(always)]
+fn write_front(to: &Slice<'_>, frame: &Frame) -> Option<u32> {
+    let need = VnetHdr::LEN + frame.len as usize;
+    if to.len() < need || !to.write_at(VnetHdr::LEN, frame.head.as_slice()) {
+        return None;
+    }
+    to.write_array(PLAIN_VNET);
+    Some(need as u32) // a frame is shorter than 2^17
 }
 
 /// Writes the `frames` frames of `list`, of which the first ones are placed if they are in a row. Goes on with the ring's
@@ -273,6 +307,8 @@ struct Filling<'r, 'm> {
     copies: Loan<'r, [Slice<'m>; 2]>,
     completed: u16,
     bytes: u64,
+    /// [`fault_count`] up to which frames can be shown as soon as they are placed; `None` if they cannot.
+    shows: Option<u64>,
     log: Option<&'r WriteLog>,
 }
 
@@ -298,10 +334,12 @@ fn reserved<'m>(taken: Taken<'m>) -> Reserved<'m> {
 }
 
 impl<'m> Filling<'_, 'm> {
-    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written.
+    /// Takes chains ahead, one per coming packet, so that the CPU fetches all while the first are written. Places
+    /// nothing: the result is 0.
     #[inline(never)]
-    fn reserve(&mut self, packets: usize) {
+    fn reserve(&mut self, packets: usize) -> usize {
         self.reserve_ahead(packets);
+        0
     }
 
     /// Takes chains ahead for the frames of `row`, and [places](Self::place_each) them. Returns how many fit.
@@ -336,22 +374,16 @@ impl<'m> Filling<'_, 'm> {
     /// does not fit, and writes nothing of it. Returns how many fit.
     #[inline(always)]
     fn place_each(&mut self, frames: impl Iterator<Item = Plain<'m>> + Clone) -> usize {
-        let Self { chains, next, copies, device, .. } = self;
+        let Self { chains, next, copies, device, shows, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
         let (mut placed, mut bytes, mut heads) = (0, 0, 0);
         for (Reserved { chain, front, .. }, Plain { frame, .. }) in
             free.iter_mut().zip(frames.clone())
         {
-            let front = *front;
-            let need = VnetHdr::LEN + frame.len as usize;
-            let head = frame.head.as_slice();
-            if front.len() < need || !front.write_at(VnetHdr::LEN, head) {
-                break;
-            }
-            front.write_array(PLAIN_VNET);
-            chain.len = need as u32; // a frame is shorter than 2^17
+            let Some(written) = write_front(front, frame) else { break };
+            chain.len = written;
             bytes += u64::from(frame.len);
-            heads += head.len();
+            heads += frame.head.len();
             placed += 1;
         }
         let used = free.get(..placed).unwrap_or_default();
@@ -364,7 +396,11 @@ impl<'m> Filling<'_, 'm> {
                 }
             }
         }
-        device.complete_all(used.iter().map(|reserved| (reserved.chain.token, reserved.chain.len)));
+        let of = |reserved: &Reserved<'_>| (reserved.chain.token, reserved.chain.len);
+        let can_show = bytes == heads as u64 && *shows == Some(fault_count());
+        if !can_show || !device.show_all(used, of) {
+            device.complete_all(used.iter().map(of));
+        }
         self.next += placed;
         self.completed += placed as u16; // a burst
         self.bytes += bytes;

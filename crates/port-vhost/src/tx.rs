@@ -216,17 +216,29 @@ fn fill_new<'m>(
 ) -> Result<usize, Broken> {
     let Ring { device, features, .. } = ring;
     device.suppress_kicks();
-    device.refill()?;
-    let frames_max = burst.frames_max.min(BURST_MAX) as u16;
+    let available = device.refill()?;
+    let mut frames_max = burst.frames_max.min(BURST_MAX) as u16;
     let Burst { chains, pieces, .. } = burst;
     let mut bytes = 0;
-    device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
-        bytes += u64::from(taken.chain.len);
-        taken.front.prefetch();
-        note(&taken)
-    })?;
-    if bytes > BURST_BYTES_MAX {
-        give_back_rest(device, chains);
+    // A packed ring may have more than it says.
+    if available == 1
+        && frames_max > 0
+        && let Some((token, front)) = device.take_plain(Direction::Readable, memory)
+    {
+        let (token, len) = (token.into(), front.len() as u32); // a descriptor's
+        chains.push(TakenChain { token, len, pieces: Pieces::Only(front) });
+        bytes = len.into();
+        frames_max = if device.has_more() { frames_max - 1 } else { 0 };
+    }
+    if frames_max > 0 {
+        device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
+            bytes += u64::from(taken.chain.len);
+            taken.front.prefetch();
+            note(&taken)
+        })?;
+        if bytes > BURST_BYTES_MAX {
+            give_back_rest(device, chains);
+        }
     }
     burst.add_chains(features.vnet_len(), now_ns, |error| refused(error, counters))?;
     Ok(burst.chains.len())

@@ -341,6 +341,20 @@ impl DeviceRing {
         })
     }
 
+    /// Takes the next chain, if it has one buffer in the largest region, as nearly all have. `None` says nothing about
+    /// the chain, which [`take_burst`](Self::take_burst) reads anew.
+    #[inline(always)]
+    pub fn take_plain<'m>(
+        &mut self,
+        direction: Direction,
+        memory: &'m GuestMemory,
+    ) -> Option<(Token, Slice<'m>)> {
+        if !self.in_order.is_idle() {
+            return None;
+        }
+        each!(&mut self.format, ring => ring.take_plain(direction, memory))
+    }
+
     /// A driver with more chains in flight than entries would make the list of waiting chains grow: it breaks the
     /// rules.
     #[inline]
@@ -419,6 +433,18 @@ impl DeviceRing {
         }
     }
 
+    /// Completes chains with written bytes, `used`, in their order, and shows them to the guest, if a packed ring can do
+    /// both at once. Returns false, with nothing done, if not.
+    #[inline(always)]
+    pub fn show_all<T>(&mut self, chains: &[T], used: impl Fn(&T) -> (Token, u32)) -> bool {
+        let Format::Packed(ring) = &mut self.format else { return false };
+        let can = ring.is_at_rest() && self.in_order.is_idle() && !self.busy && self.log.is_none();
+        if can {
+            ring.return_plain(chains, used, self.record.as_ref());
+        }
+        can
+    }
+
     /// Completes chains that were only read, in their order, and shows the guest all completed ones. Returns their
     /// number.
     #[inline(always)]
@@ -426,11 +452,15 @@ impl DeviceRing {
         match &mut self.format {
             Format::Packed(ring) if self.in_order.is_idle() => {
                 if ring.is_at_rest() && !self.busy && self.log.is_none() {
-                    return ring.return_plain(chains, token, self.record.as_ref());
+                    let read = |chain: &T| (token(chain), 0);
+                    return ring.return_plain(chains, read, self.record.as_ref());
                 }
                 ring.complete_read(chains, token);
             }
-            _ => self.complete_all(chains.iter().map(|chain| (token(chain), 0))),
+            _ => match chains {
+                [only] => self.complete(token(only), 0),
+                _ => self.complete_all(chains.iter().map(|chain| (token(chain), 0))),
+            },
         }
         self.publish()
     }

@@ -100,10 +100,10 @@ pub fn socket_path(dir: &Path, name: &str) -> Result<PathBuf> {
 
 /// One cargo call builds all of these packages. For a single package, cargo would choose other features of its
 /// dependencies and compile the data path again.
-const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
+const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-groups -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
 /// The examples that tests run. Those for measurements only are as many again, and each is linked like weir.
-const EXAMPLES: &str = "--example answer --example attach --example instructions --example paced --example vhost_crate --example xen_control --example xen_vifs";
+const EXAMPLES: &str = "--example answer --example attach --example cost --example instructions --example paced --example vhost_crate --example xen_control --example xen_vifs";
 
 /// The directory of the built programs.
 #[derive(Clone, Debug)]

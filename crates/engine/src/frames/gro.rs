@@ -107,6 +107,13 @@ impl<'b> PlainRow<'b> {
         }
     }
 
+    /// The only frame, if all of it is in its front.
+    #[inline(always)]
+    pub fn only(self) -> Option<&'b Frame> {
+        let [frame] = self.row else { return None };
+        (frame.len as usize == frame.head.len()).then_some(frame)
+    }
+
     /// The frames.
     #[inline(always)]
     pub fn iter(self) -> impl ExactSizeIterator<Item = Plain<'b>> + Clone {

@@ -173,10 +173,10 @@ struct List {
 }
 
 impl List {
-    /// Adds an empty list.
+    /// An empty list.
     #[cold]
-    fn add_to(lists: &mut Vec<Self>, port: PortId, queue: usize) {
-        lists.push(Self { port, queue, frames: Vec::new(), unicast: 0, tagged: false });
+    fn new(port: PortId, queue: usize) -> Self {
+        Self { port, queue, frames: Vec::new(), unicast: 0, tagged: false }
     }
 
     #[inline]
@@ -357,8 +357,54 @@ impl Forwarder {
                 None => self.forward_careful(sender, ingress, burst),
                 Some(rules) => self.forward_filtered(sender, rules, ingress, burst),
             },
+            _ if self.forward_alone(&ingress, burst) => {}
             _ => self.forward_but(0, None, ingress, burst),
         }
+    }
+
+    /// Forwards the only frame of a burst without a list, if its route is noted, and its receiver has one queue and
+    /// checks nothing. Returns false, with nothing done, for all others.
+    #[inline(always)]
+    fn forward_alone(&mut self, ingress: &Ingress<'_>, burst: &mut Burst<'_>) -> bool {
+        let [Frame { head, tag: None, .. }] = burst.frames() else { return false };
+        if burst.still_tagged != 0 || burst.away.is_some() || !burst.room.blocked.is_empty() {
+            return false;
+        }
+        let now_secs = clock::secs(ingress.now_ns);
+        let found = self.routes.find(ingress.view, ingress.port, head.addresses(), now_secs);
+        let Some(Route { port, tag: EgressTag::Untagged }) = found else { return false };
+        let Some(slot) = slot(ingress.ports, port) else { return false };
+        if !slot.receives_freely || slot.police.is_some() || slot.port.rx_queues() != 1 {
+            return false;
+        }
+        stages::lap(Stage::Classify);
+        (burst.at_last, burst.is_untagged) = (true, true);
+        let refills = slot.waiters.refills();
+        let done = deliver(slot, (port, 0), burst, &[Outgoing::untagged(0)]);
+        if let Some(until_ns) = done.hold_until {
+            self.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
+        }
+        if done.frames == 0 || done.again {
+            self.keep_alone(slot, port, burst, &done, refills);
+        }
+        true
+    }
+
+    /// Deals with the only frame of a burst as its receiver has left it.
+    #[cold]
+    #[inline(never)]
+    fn keep_alone(
+        &mut self,
+        slot: &Slot,
+        port: PortId,
+        burst: &mut Burst<'_>,
+        done: &Delivered,
+        refills: u64,
+    ) {
+        let mut list = List::new(port, 0);
+        list.push(Outgoing::untagged(0), true);
+        let waiting = list.keep_rest(slot, burst, done, None);
+        self.note_waiting(slot, port, waiting != 0, done.again, refills);
     }
 
     /// Forwards frames with tags that may be payload.
@@ -608,7 +654,7 @@ impl Forwarder {
         let index = self.used;
         *entry = index as u16;
         if index == self.lists.len() {
-            List::add_to(&mut self.lists, port, queue);
+            self.lists.push(List::new(port, queue));
         }
         let list = &mut self.lists[index];
         (list.port, list.queue, list.unicast, list.tagged) = (port, queue, 0, false);
@@ -653,14 +699,7 @@ impl Forwarder {
         }
         burst.is_untagged = !list.tagged;
         let refills = slot.waiters.refills();
-        let deliver = || slot.port.deliver(list.queue, burst, &list.frames);
-        let deliver = || blocked::delivering(list.port, deliver);
-        let done = catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
-            // The receiver's code has a bug. Its sender and all others continue.
-            slot.port.fail(PANICKED);
-            slot.counters.dropped(DropReason::RxNotReady, list.frames.len() as u64);
-            Delivered { frames: list.frames.len(), ..Delivered::default() }
-        });
+        let done = deliver(slot, (list.port, list.queue), burst, &list.frames);
         if let Some(until_ns) = done.hold_until {
             let (port, queue) = (list.port, list.queue);
             self.holds.push(Hold { until_ns, port, queue, side: Side::Rx });
@@ -673,12 +712,37 @@ impl Forwarder {
             rules.settle(burst, &self.received, waiting);
         }
         if waiting != 0 || done.again {
-            let refilled = waiting != 0 && slot.waiters.wait(self.worker, refills);
-            if refilled || done.again {
-                self.refilled.push(list.port);
-            }
+            let port = list.port;
+            self.note_waiting(slot, port, waiting != 0, done.again, refills);
         }
     }
+
+    /// Notes that frames for a port are waiting, or that its buffers have come `again`. `refills` is from before their
+    /// delivery.
+    #[cold]
+    fn note_waiting(&mut self, slot: &Slot, port: PortId, waits: bool, again: bool, refills: u64) {
+        let refilled = waits && slot.waiters.wait(self.worker, refills);
+        if refilled || again {
+            self.refilled.push(port);
+        }
+    }
+}
+
+/// Delivers frames to a receive queue, and reports what became of them.
+#[inline(always)]
+fn deliver(
+    slot: &Slot,
+    (port, queue): (PortId, usize),
+    burst: &Burst<'_>,
+    frames: &[Outgoing],
+) -> Delivered {
+    let deliver = || blocked::delivering(port, || slot.port.deliver(queue, burst, frames));
+    catch_unwind(AssertUnwindSafe(deliver)).unwrap_or_else(|_| {
+        // The receiver's code has a bug. Its sender and all others continue.
+        slot.port.fail(PANICKED);
+        slot.counters.dropped(DropReason::RxNotReady, frames.len() as u64);
+        Delivered { frames: frames.len(), ..Delivered::default() }
+    })
 }
 
 impl Forwarder {

@@ -124,6 +124,29 @@ fn frames_that_a_helper_has_parked_are_tried_by_who_serves_their_queue_then() {
 }
 
 #[test]
+fn a_frame_by_itself_whose_way_is_noted_waits_and_is_not_overtaken() {
+    let engine = Engine::start(1).unwrap();
+    let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));
+    send(&engine, &b, [frame(2, 0xff, 0)]);
+    eventually("a has it", || numbers(&a) == [0]);
+    for number in 1..=20 {
+        // Buffers for the first two: one whose way may be looked up, and one that finds it noted.
+        b.room.store(2, Ordering::SeqCst);
+        let before = numbers(&b).len();
+        for nth in 1..=4 {
+            send(&engine, &a, [frame(1, 2, 4 * number + nth)]);
+            let all = || numbers(&b).len() - before + waits(&a) == usize::from(nth);
+            eventually("it arrives or waits", all);
+        }
+        assert_eq!(waits(&a), 2);
+        b.room.store(100, Ordering::SeqCst);
+        kick_receiver(&engine, &b);
+        eventually("all arrive", || waits(&a) == 0);
+    }
+    assert_eq!(numbers(&b), (5..=84).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_nudge_of_weirs_own_is_no_kick() {
     let engine = Engine::start(1).unwrap();
     let (a, b) = (add(&engine, |_| {}), add(&engine, |_| {}));

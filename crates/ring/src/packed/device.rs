@@ -81,6 +81,20 @@ fn marked(descriptor: &Element<'_, DESC_BYTES>, marks: u16) -> Option<Descriptor
     Some(Descriptor::packed(descriptor.read_first(), word))
 }
 
+/// The list of the descriptor at `place`, if it has these flags, and one buffer in the region of `in_main`.
+#[inline(always)]
+fn plain_list<'m>(
+    descriptor: &Element<'_, DESC_BYTES>,
+    flags: u16,
+    place: u16,
+    in_main: impl Fn(u64, u32) -> Option<Slice<'m>>,
+) -> Option<(Token, Slice<'m>)> {
+    let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
+    let word = descriptor.load_second_acquire(is_plain)?;
+    let buffer = in_main(descriptor.read_first(), word as u32)?;
+    Some((Token::packed((word >> 32) as u16, 1, place), buffer))
+}
+
 /// A packed ring that weir serves.
 #[derive(Debug)]
 pub(crate) struct PackedDevice {
@@ -387,10 +401,7 @@ impl PackedDevice {
             let mut place = at;
             let plain =
                 append(chains, self.run(at, (max - lists).min(room - taken)), |descriptor| {
-                    let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
-                    let word = descriptor.load_second_acquire(is_plain)?;
-                    let front = in_main(descriptor.read_first(), word as u32)?;
-                    let token = Token::packed((word >> 32) as u16, 1, place);
+                    let (token, front) = plain_list(&descriptor, flags, place, in_main)?;
                     place = place.wrapping_add(1);
                     Some(note(Taken::plain(token, front)))
                 }) as u16; // at most `max`
@@ -425,6 +436,26 @@ impl PackedDevice {
         }
         self.next_avail = at;
         result
+    }
+
+    /// Takes the next list, if it has one buffer, in the largest region.
+    #[inline(always)]
+    pub(crate) fn take_plain<'m>(
+        &mut self,
+        direction: Direction,
+        memory: &'m GuestMemory,
+    ) -> Option<(Token, Slice<'m>)> {
+        let at = self.next_avail;
+        if self.distance(self.next_used, at) >= self.config.size {
+            return None;
+        }
+        let flags = self.marks(at) | plain_flags(direction);
+        let list = plain_list(&self.descriptors.get(self.nth(at)), flags, at, memory.in_main())?;
+        self.next_avail = self.ahead(at, 1);
+        if self.avail_end == at {
+            self.avail_end = self.next_avail;
+        }
+        Some(list)
     }
 
     /// Checks that no slot from this place on was known to be available, because no list begins here.
@@ -622,39 +653,42 @@ impl PackedDevice {
         self.completed.is_empty() && !(self.long || self.joined || self.config.in_order)
     }
 
-    /// Completes `lists` that were only read, and shows them to the guest, while the ring [is at
-    /// rest](Self::is_at_rest): their used descriptors are written without a note of them. Returns the number of lists.
+    /// Completes `lists` and shows them to the guest, while the ring [is at rest](Self::is_at_rest): their used
+    /// descriptors are written without a note of them. Bytes were written to all of the lists, or to none: `used` has
+    /// the token and the bytes of each. Returns the number of lists.
     #[inline(always)]
     pub(crate) fn return_plain<T>(
         &mut self,
         lists: &[T],
-        token: impl Fn(&T) -> Token,
+        used: impl Fn(&T) -> (Token, u32),
         record: Option<&Record>,
     ) -> u16 {
         let Some((first, mut left)) = lists.split_first() else { return 0 };
-        let (id, count) = (token(first).id(), lists.len() as u16); // at most a ring's
+        let ((token, written), count) = (used(first), lists.len() as u16); // at most a ring's
+        let id = token.id();
         if let Some(record) = record {
             record.publishes(&Publication {
                 before: self.next_used,
                 after: self.ahead(self.next_used, count),
                 single: count == 1,
                 id,
-                written: 0,
+                written,
             });
         }
-        self.begin_used(id, 0);
+        self.begin_used(id, written);
         let mut at = self.ahead(self.next_used, 1);
         while !left.is_empty() {
-            let flags = u64::from(self.used_flags(at, 0)) << 48;
+            let flags = u64::from(self.used_flags(at, written)) << 48;
             let run = self.run(at, left.len() as u16);
             let (now, behind) = left.split_at(run.len());
             for (descriptor, list) in run.zip(now) {
-                descriptor.write_second(u64::from(token(list).id()) << 32 | flags);
+                let (token, written) = used(list);
+                descriptor.write_second(u64::from(written) | u64::from(token.id()) << 32 | flags);
             }
             at = self.ahead(at, now.len() as u16);
             left = behind;
         }
-        self.show_used(0, count);
+        self.show_used(written, count);
         count
     }
 

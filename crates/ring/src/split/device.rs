@@ -183,6 +183,24 @@ impl SplitDevice {
         result
     }
 
+    /// Takes the next chain, if it has one buffer, in the largest region.
+    #[inline(always)]
+    pub(crate) fn take_plain<'m>(
+        &mut self,
+        direction: Direction,
+        memory: &'m GuestMemory,
+    ) -> Option<(Token, Slice<'m>)> {
+        if self.available() == 0 && self.refill().ok()? == 0 {
+            return None;
+        }
+        self.elements.prefetch_write(self.elements.around(self.next_used));
+        let head = self.heads.reader()(self.next_avail.into());
+        let only = self.descriptors.word_reader()(head).map(Descriptor::of_words)?;
+        let buffer = plain_buffer(only, direction, memory.in_main())?;
+        self.next_avail = self.next_avail.wrapping_add(1);
+        Some((Token::split(head), buffer))
+    }
+
     /// Prefetches the memory for taking and completing `count` chains, all at once: the guest's core has written it,
     /// and the worker would wait for each line in turn. A line of descriptors has those of several chains, if the
     /// driver uses descriptors in order.

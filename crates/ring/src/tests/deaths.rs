@@ -254,6 +254,9 @@ impl Sender {
                 let room = 4usize.saturating_sub(waiting.len());
                 let stays = |nth: usize| kept >> (nth % 8) & 1 == 1;
                 let kept: Vec<_> = (0..taken.len()).filter(|nth| stays(*nth)).take(room).collect();
+                if kept.is_empty() {
+                    return taken.iter().map(|chain| (chain.len, chain.token)).unzip();
+                }
                 for (nth, chain) in taken.iter().enumerate() {
                     if kept.contains(&nth) {
                         device.keep(chain.token);
@@ -263,7 +266,7 @@ impl Sender {
                     }
                 }
                 let sent = taken.iter().enumerate().filter(|(nth, _)| !kept.contains(nth));
-                sent.map(|(_, chain)| chain.len).collect()
+                (sent.map(|(_, chain)| chain.len).collect(), Vec::new())
             }),
             Step::Retry { kept } => self.burst(|device, memory, waiting| {
                 let mut sent = Vec::new();
@@ -278,7 +281,7 @@ impl Sender {
                         sent.push(chain.len);
                     }
                 }
-                sent
+                (sent, Vec::new())
             }),
             Step::Reap => self.reap(),
             Step::Away(takes) => self.away(takes.into()),
@@ -298,19 +301,33 @@ impl Sender {
         self.come();
     }
 
-    /// Sends chains, and gives them back unless the device dies before.
+    /// Sends chains, and gives them back unless the device dies before. `work` completes all but those that it names
+    /// again.
     fn burst(
         &mut self,
-        work: impl FnOnce(&mut DeviceRing, &GuestMemory, &mut VecDeque<Token>) -> Vec<u32>,
+        work: impl FnOnce(
+            &mut DeviceRing,
+            &GuestMemory,
+            &mut VecDeque<Token>,
+        ) -> (Vec<u32>, Vec<Token>),
     ) {
         let memory = Arc::clone(&self.outlives.memory);
         let Some(mut device) = self.device.take() else { return };
-        let sent = work(&mut device, &memory, &mut self.waiting);
+        let (sent, left) = work(&mut device, &memory, &mut self.waiting);
+        // Each way to give chains back at once.
+        let give_back = |device: &mut DeviceRing| {
+            if left.len() % 2 == 0 {
+                device.return_all(&left, |token| *token);
+            } else if !device.show_all(&left, |token| (*token, 1)) {
+                device.complete_all(left.iter().map(|token| (*token, 1)));
+                device.publish();
+            }
+        };
         for chain in &sent {
             *self.sent.entry(*chain).or_default() += 1;
         }
         self.since.extend(sent);
-        match self.fate.live(|| device.publish()) {
+        match self.fate.live(|| give_back(&mut device)) {
             Some(_) => {
                 self.device = Some(device);
                 if self.outlives.config.packed || self.outlives.indices().1 != 0 {

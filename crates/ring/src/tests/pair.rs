@@ -160,6 +160,49 @@ fn chains_given_back_are_taken_again() {
 }
 
 #[test]
+fn a_plain_chain_taken_by_itself_is_that_of_a_burst_and_any_other_stays() {
+    for config in formats(8) {
+        let (memory, mut driver, mut device) = pair(config);
+        let mut twin = DeviceRing::new(&memory, config, &AT, config.fresh_base()).unwrap();
+        for round in 0..50 {
+            let plain = round % 3 > 0;
+            let buffers = [buffer(1, 100, true), buffer(2, 50, true)];
+            driver.offer(&buffers[usize::from(plain)..]).unwrap();
+            driver.publish();
+            assert_eq!(device.refill(), twin.refill());
+            let expected = twin.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap();
+            assert!(device.take_plain(Direction::Readable, &memory).is_none());
+            for again in [true, false] {
+                let token = match device.take_plain(Direction::Writable, &memory) {
+                    Some((token, buffer)) => {
+                        assert!(plain && buffer.len() == 50);
+                        assert_eq!(memory.address_of(&buffer), Some(buffers[1].address));
+                        token
+                    }
+                    None => {
+                        assert!(!plain, "round {round} of {config:?}");
+                        let mut pieces = Vec::new();
+                        device.take(Direction::Writable, &memory, &mut pieces).unwrap().unwrap().token
+                    }
+                };
+                assert_eq!(token, expected.token);
+                assert!(!device.has_more());
+                assert!(device.take_plain(Direction::Writable, &memory).is_none());
+                if again {
+                    device.give_back([token].into_iter());
+                    assert!(device.has_more());
+                }
+            }
+            for ring in [&mut device, &mut twin] {
+                ring.complete(expected.token, 1);
+                ring.publish();
+            }
+            assert_eq!(driver.take().map(|used| used.written), Some(1));
+        }
+    }
+}
+
+#[test]
 fn a_new_device_goes_on_where_the_old_one_stopped() {
     for config in formats(8) {
         let (memory, mut driver, mut device) = pair(config);
