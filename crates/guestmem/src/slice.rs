@@ -141,8 +141,7 @@ impl<'m> Slice<'m> {
     /// [`prefetch`](Self::prefetch).
     #[inline]
     pub fn prefetch_front_write(&self) {
-        prefetch_line_to_write(self.start.as_ptr());
-        prefetch_line_to_write(self.start.as_ptr().wrapping_add(CACHE_LINE_BYTES));
+        prefetch_two_lines_to_write(self.start.as_ptr());
     }
 
     /// Asks the processor to fetch the first `bytes` bytes before a write.
@@ -246,6 +245,23 @@ pub(crate) fn prefetch_line_to_write(address: *const u8) {
     unsafe {
         std::arch::asm!(
             "prefetchw [{}]",
+            in(reg) address,
+            options(nostack, preserves_flags, readonly)
+        );
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
+/// Prefetches two consecutive lines for writing.
+#[inline]
+fn prefetch_two_lines_to_write(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw [{0}]",
+            "prefetchw [{0} + 64]",
             in(reg) address,
             options(nostack, preserves_flags, readonly)
         );
