@@ -61,7 +61,7 @@ impl Call {
     ///
     /// # Errors
     /// The call was not given, and will not be: [`CallError`].
-    #[inline]
+    #[inline(always)]
     pub fn give(&self) -> Result<(), CallError> {
         match self {
             Self::Eventfd(fd) => Ok(signal::signal(fd.as_fd())?),

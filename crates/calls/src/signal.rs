@@ -60,12 +60,17 @@ impl Own {
         Ok(Self { common, context: kept.or_else(|| Context::new(common.empty).ok()) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn signal(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.context {
             Some(context) => context.read_nothing(eventfd),
-            None => lock(&self.common.context).read_nothing(eventfd),
+            None => self.signal_with_others(eventfd),
         }
+    }
+
+    #[cold]
+    fn signal_with_others(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
+        lock(&self.common.context).read_nothing(eventfd)
     }
 }
 
@@ -92,7 +97,7 @@ pub fn available() -> io::Result<()> {
 /// # Errors
 /// Nothing was signalled: the descriptor is no eventfd, the kernel had no memory, or [`available`]
 /// returns the reason.
-#[inline]
+#[inline(always)]
 pub fn signal(eventfd: BorrowedFd<'_>) -> io::Result<()> {
     OWN.with(|own| match own.get() {
         Some(own) => own.signal(eventfd),

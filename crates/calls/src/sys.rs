@@ -115,7 +115,7 @@ impl Context {
     /// # Errors
     /// `EINVAL` if `eventfd` is no eventfd; then nothing was signalled. `EAGAIN` without memory for
     /// it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read_nothing(&self, eventfd: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: a context is not `Sync`, so nobody else uses the request. When io_submit returns,
         // the kernel has read the request and written its key. The request names no memory to read

@@ -19,6 +19,8 @@ use crate::split::device::SplitDevice;
 #[derive(Debug)]
 pub struct DeviceRing {
     format: Format,
+    /// That of `format`.
+    config: RingConfig,
     /// The order with `VIRTIO_F_IN_ORDER`; otherwise it is always empty.
     in_order: InOrder,
     /// Kept chains, without `VIRTIO_F_IN_ORDER`, in the order in which they were taken.
@@ -86,6 +88,7 @@ impl DeviceRing {
 
     fn of(format: Format) -> Self {
         Self {
+            config: *each!(&format, ring => ring.config()),
             format,
             in_order: InOrder::default(),
             kept: VecDeque::new(),
@@ -260,7 +263,7 @@ impl DeviceRing {
     /// The negotiated configuration.
     #[inline]
     pub fn config(&self) -> &RingConfig {
-        each!(&self.format, ring => ring.config())
+        &self.config
     }
 
     /// The position of the ring: the answer to `GET_VRING_BASE`.
@@ -359,8 +362,8 @@ impl DeviceRing {
     /// rules.
     #[inline]
     fn check_waiting(&self) -> Result<(), RingError> {
-        let size = self.config().size;
-        if self.in_order.len() > size.into() {
+        let size = self.config.size;
+        if !self.in_order.is_idle() && self.in_order.len() > size.into() {
             return Err(RingError::TooManyInFlight { size });
         }
         Ok(())
