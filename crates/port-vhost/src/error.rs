@@ -89,6 +89,9 @@ pub enum StopReason {
     Internal(String),
 }
 
+/// A reason that the data path finds. One word leaves its results in registers.
+pub(crate) type Fault = Box<StopReason>;
+
 impl StopReason {
     /// This reason, unless `memory` was truncated: then the bytes that were read are not the guest's.
     pub(crate) fn unless_truncated(self, memory: &GuestMemory) -> Self {

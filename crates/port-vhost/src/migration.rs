@@ -10,7 +10,7 @@ use weir_guestmem::{Account, DirtyLog, GuestMemory, LogError, WriteLog};
 use weir_ring::{Addresses, RingConfig, RingLog};
 use weir_vhost_user::LogBase;
 
-use crate::error::{Refusal, StopReason};
+use crate::error::{Fault, Refusal, StopReason};
 use crate::notify::Notifier;
 
 /// A front end's statements about its log.
@@ -100,11 +100,11 @@ impl Migration {
 impl Logging {
     /// Checks that the log is still whole: always for an overrun, and for a truncation only if `faulted` says that
     /// shared memory was found missing.
-    pub(crate) fn check(&self, faulted: bool) -> Result<(), StopReason> {
+    pub(crate) fn check(&self, faulted: bool) -> Result<(), Fault> {
         if faulted && self.log.is_poisoned() {
-            return Err(StopReason::LogTruncated);
+            return Err(StopReason::LogTruncated.into());
         }
-        if self.log.is_overrun() { Err(StopReason::LogOverrun) } else { Ok(()) }
+        if self.log.is_overrun() { Err(StopReason::LogOverrun.into()) } else { Ok(()) }
     }
 
     /// The descriptor to notify, if there are new marks.

@@ -21,7 +21,7 @@ use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_ring::Record;
 
 use crate::allowance::Allowance;
-use crate::error::StopReason;
+use crate::error::{Fault, StopReason};
 use crate::keep::Keep;
 use crate::logs::{Logs, Said};
 use crate::notify::Caller;
@@ -542,7 +542,7 @@ impl VhostPort {
         burst: &Burst<'_>,
         frames: &[Outgoing],
         delivered: &mut Delivered,
-    ) -> Result<(), StopReason> {
+    ) -> Result<(), Fault> {
         let mut rx = lock(&pair.rx);
         // The memory stays mapped while this worker copies without the lock.
         let Some(memory) = rx::memory(&rx) else {
@@ -567,7 +567,7 @@ impl VhostPort {
         queue: usize,
         pair: &QueuePair<Queue, Queue>,
         copies: Copies<'_>,
-    ) -> Result<Option<u64>, StopReason> {
+    ) -> Result<Option<u64>, Fault> {
         copies.copy();
         rx::finish(&mut lock(&pair.rx), queue, copies, self.counters())
     }

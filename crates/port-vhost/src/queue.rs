@@ -11,7 +11,7 @@ use weir_guestmem::{GuestMemory, fault_count};
 use weir_ring::{DeviceRing, Token};
 use weir_wire::{OffloadCaps, Tci};
 
-use crate::error::StopReason;
+use crate::error::{Fault, StopReason};
 use crate::features::Features;
 use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
@@ -104,12 +104,12 @@ impl Ring {
     /// Checks that the memory and its dirty log are whole. If the memory is not, the bytes that were read are not the
     /// guest's.
     #[inline(always)]
-    pub(crate) fn check(&mut self) -> Result<(), StopReason> {
+    pub(crate) fn check(&mut self) -> Result<(), Fault> {
         let faults = fault_count();
         let faulted = faults != self.faults;
         self.faults = faults;
         if faulted && self.memory.poisoned() {
-            return Err(StopReason::MemoryTruncated);
+            return Err(StopReason::MemoryTruncated.into());
         }
         self.logging.as_ref().map_or(Ok(()), |logging| logging.check(faulted))
     }
@@ -222,7 +222,7 @@ impl GuestRing for Queue {
 }
 
 impl ReceiveRing for Queue {
-    type Error = StopReason;
+    type Error = Fault;
 
     fn is_ready(&self) -> bool {
         self.enabled && self.ring.as_ref().is_some_and(|ring| ring.started)
@@ -235,13 +235,13 @@ impl ReceiveRing for Queue {
         }
     }
 
-    fn arm(&mut self, index: usize) -> Result<bool, StopReason> {
+    fn arm(&mut self, index: usize) -> Result<bool, Fault> {
         let Some(ring) = self.ring.as_mut() else { return Ok(false) };
         let seen = ring.device.available();
         let now = ring.device.enable_kicks();
         self.armed = true;
         now.map(|now| now > seen).map_err(|error| {
-            StopReason::Ring { ring: 2 * index, error }.unless_truncated(&ring.memory)
+            StopReason::Ring { ring: 2 * index, error }.unless_truncated(&ring.memory).into()
         })
     }
 
@@ -250,7 +250,7 @@ impl ReceiveRing for Queue {
     }
 
     #[inline(always)]
-    fn check(&mut self) -> Result<(), StopReason> {
+    fn check(&mut self) -> Result<(), Fault> {
         self.ring.as_mut().map_or(Ok(()), Ring::check)
     }
 }

@@ -33,7 +33,7 @@ use weir_wire::VnetHdr;
 
 use self::room::Reserved;
 use self::unseen::{Open, Unseen};
-use crate::error::StopReason;
+use crate::error::{Fault, StopReason};
 use crate::queue::{Queue, Ring};
 
 pub(crate) type RxQueue = ReceiveQueue<Queue>;
@@ -97,7 +97,7 @@ pub(crate) fn place<'m>(
     frames: &'m [Outgoing],
     counters: &PortCounters,
     delivered: &mut Delivered,
-) -> Result<Option<Copies<'m>>, StopReason> {
+) -> Result<Option<Copies<'m>>, Fault> {
     let (withholds, settled) = (rx.calls.withholds(), rx.is_settled());
     let Queue { ring: Some(ring), room, armed, .. } = &mut rx.queue else {
         *delivered = Delivered::default();
@@ -229,7 +229,7 @@ fn settle<'m>(
     slices: Option<Slices<'m>>,
     counters: &PortCounters,
     delivered: &mut Delivered,
-) -> Result<Option<Copies<'m>>, StopReason> {
+) -> Result<Option<Copies<'m>>, Fault> {
     let (placed, filled) = rx.place(index, written, counters)?;
     *delivered = placed;
     if let Some(slices) = slices {
@@ -251,7 +251,7 @@ fn settle_rest<'m>(
     slices: Option<Slices<'m>>,
     counters: &PortCounters,
     delivered: &mut Delivered,
-) -> Result<Option<Copies<'m>>, StopReason> {
+) -> Result<Option<Copies<'m>>, Fault> {
     settle(rx, index, written, slices, counters, delivered)
 }
 
@@ -261,7 +261,7 @@ pub(crate) fn finish(
     index: usize,
     copies: Copies<'_>,
     counters: &PortCounters,
-) -> Result<Option<u64>, StopReason> {
+) -> Result<Option<u64>, Fault> {
     let Copies { slices, place } = copies;
     // The present log counts: it may have come after the copies began.
     let logging = rx.queue.ring.as_ref().and_then(|ring| ring.logging.as_ref());

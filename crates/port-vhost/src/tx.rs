@@ -11,7 +11,7 @@ use weir_guestmem::GuestMemory;
 use weir_limits::{BURST_BYTES_MAX, BURST_MAX, PARKED_MAX};
 use weir_ring::{DeviceRing, Direction, RingError, Taken, Token};
 
-use crate::error::StopReason;
+use crate::error::{Fault, StopReason};
 use crate::port::VhostPort;
 use crate::queue::{Queue, Ring};
 
@@ -34,15 +34,15 @@ pub(crate) struct Lent {
 impl Sending<'_> {
     /// A fault of the ring, as the reason to stop.
     #[cold]
-    fn broken(&self, broken: Broken, lent: &Lent) -> StopReason {
-        broken.at(2 * self.index + 1, &lent.memory)
+    fn broken(&self, broken: Broken, lent: &Lent) -> Fault {
+        broken.at(2 * self.index + 1, &lent.memory).into()
     }
 }
 
 impl Source for Sending<'_> {
     type Ring = Queue;
     type Lent = Lent;
-    type Error = StopReason;
+    type Error = Fault;
 
     #[inline]
     fn index(&self) -> usize {
@@ -91,7 +91,7 @@ impl Source for Sending<'_> {
         lent: &'m Lent,
         now_ns: u64,
         burst: &mut Burst<'m>,
-    ) -> Result<usize, StopReason> {
+    ) -> Result<usize, Fault> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(0) };
         let counters = self.port.counters();
         let filled = match lent.stayed {
@@ -111,7 +111,7 @@ impl Source for Sending<'_> {
         token: u64,
         arrived_ns: u64,
         burst: &mut Burst<'m>,
-    ) -> Result<(), StopReason> {
+    ) -> Result<(), Fault> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(()) };
         retake(ring, &lent.memory, token.into(), burst, arrived_ns, self.port.counters())
             .map_err(|broken| self.broken(broken, lent))
@@ -144,7 +144,7 @@ impl Source for Sending<'_> {
     }
 
     #[inline]
-    fn has_more(&self, queue: &mut Queue) -> Result<bool, StopReason> {
+    fn has_more(&self, queue: &mut Queue) -> Result<bool, Fault> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
         // A burst may have had no room for all injected frames.
         let more = ring.has_more() || (queue.injected.is_some() && ring.is_served());
