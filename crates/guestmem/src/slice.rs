@@ -141,7 +141,8 @@ impl<'m> Slice<'m> {
     /// [`prefetch`](Self::prefetch).
     #[inline]
     pub fn prefetch_front_write(&self) {
-        prefetch_two_lines_to_write(self.start.as_ptr());
+        prefetch_line_to_write::<0>(self.start.as_ptr());
+        prefetch_line_to_write::<CACHE_LINE_BYTES>(self.start.as_ptr());
     }
 
     /// Asks the processor to fetch the first `bytes` bytes before a write.
@@ -150,11 +151,14 @@ impl<'m> Slice<'m> {
         let bytes = self.len.min(bytes);
         let (mut at, mut left) = (self.start.as_ptr(), bytes.div_ceil(CACHE_LINE_BYTES));
         while left >= 4 {
-            prefetch_four_lines_to_write(at);
+            prefetch_line_to_write::<0>(at);
+            prefetch_line_to_write::<CACHE_LINE_BYTES>(at);
+            prefetch_line_to_write::<{ 2 * CACHE_LINE_BYTES }>(at);
+            prefetch_line_to_write::<{ 3 * CACHE_LINE_BYTES }>(at);
             (at, left) = (at.wrapping_add(4 * CACHE_LINE_BYTES), left - 4);
         }
         for _ in 0..left {
-            prefetch_line_to_write(at);
+            prefetch_line_to_write::<0>(at);
             at = at.wrapping_add(CACHE_LINE_BYTES);
         }
     }
@@ -234,9 +238,10 @@ pub(crate) fn prefetch_line(address: *const u8) {
     let _ = address;
 }
 
-/// Does the same as [`prefetch_line`], and takes the line from other cores.
+/// Does the same as [`prefetch_line`] for the line `AT` bytes behind the address, and takes the line from other cores.
+/// The distance is part of the instruction, so lines in a row cost one each.
 #[inline]
-pub(crate) fn prefetch_line_to_write(address: *const u8) {
+pub(crate) fn prefetch_line_to_write<const AT: usize>(address: *const u8) {
     // The intrinsic with a hint to write becomes a plain prefetch unless the whole program is built
     // for newer processors. Then each line would be fetched twice, the second time by the first
     // store.
@@ -244,52 +249,15 @@ pub(crate) fn prefetch_line_to_write(address: *const u8) {
     // SAFETY: PREFETCHW accesses nothing architecturally; processors without it take it for a no-op.
     unsafe {
         std::arch::asm!(
-            "prefetchw [{}]",
+            "prefetchw [{} + {}]",
             in(reg) address,
+            const AT,
             options(nostack, preserves_flags, readonly)
         );
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
-
-/// Prefetches two consecutive lines for writing.
-#[inline]
-fn prefetch_two_lines_to_write(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!(
-            "prefetchw [{0}]",
-            "prefetchw [{0} + 64]",
-            in(reg) address,
-            options(nostack, preserves_flags, readonly)
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
-/// Prefetches four consecutive lines for writing. Separate calls would each compute their address.
-#[inline]
-fn prefetch_four_lines_to_write(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!(
-            "prefetchw [{0}]",
-            "prefetchw [{0} + 64]",
-            "prefetchw [{0} + 128]",
-            "prefetchw [{0} + 192]",
-            in(reg) address,
-            options(nostack, preserves_flags, readonly)
-        );
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
-}
-
-const _: () = assert!(CACHE_LINE_BYTES == 64);
 
 impl std::fmt::Debug for Slice<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

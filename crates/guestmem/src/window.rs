@@ -343,7 +343,7 @@ impl<const N: usize> Elements<N> {
     /// Asks the processor to fetch an element for a write; see [`prefetch`](Self::prefetch).
     #[inline(always)]
     pub fn prefetch_write(&self, index: usize) {
-        prefetch_line_to_write(self.start.as_ptr().wrapping_add(index * N));
+        prefetch_line_to_write::<0>(self.start.as_ptr().wrapping_add(index * N));
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Ring {
     /// The marks that go to a dirty log.
     pub(crate) logging: Option<Box<Logging>>,
     /// [`fault_count`] when the memory was last found whole.
-    faults: u64,
+    pub(crate) faults: u64,
 }
 
 impl Ring {
@@ -112,12 +112,6 @@ impl Ring {
             return Err(StopReason::MemoryTruncated.into());
         }
         self.logging.as_ref().map_or(Ok(()), |logging| logging.check(faulted))
-    }
-
-    /// [`fault_count`] when the memory was last found whole.
-    #[inline]
-    pub(crate) fn faults(&self) -> u64 {
-        self.faults
     }
 
     /// Uses `logs` from now on, and returns the earlier ones.

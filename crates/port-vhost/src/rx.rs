@@ -114,7 +114,7 @@ pub(crate) fn place<'m>(
         Some(batch) => (batch, 1, None),
         None => {
             let can_show = settled && !withholds && ring.logging.is_none();
-            let shows = can_show.then(|| ring.faults());
+            let shows = can_show.then_some(ring.faults);
             let mut room = Filling {
                 device: &mut ring.device,
                 memory,

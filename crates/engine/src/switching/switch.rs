@@ -385,7 +385,7 @@ impl Forwarder {
             self.holds.push(Hold { until_ns, port, queue: 0, side: Side::Rx });
         }
         if done.frames == 0 || done.again {
-            self.keep_alone(slot, port, burst, &done, refills);
+            self.keep_alone((slot, port, refills), burst, &done);
         }
         true
     }
@@ -393,14 +393,8 @@ impl Forwarder {
     /// Deals with the only frame of a burst as its receiver has left it.
     #[cold]
     #[inline(never)]
-    fn keep_alone(
-        &mut self,
-        slot: &Slot,
-        port: PortId,
-        burst: &mut Burst<'_>,
-        done: &Delivered,
-        refills: u64,
-    ) {
+    fn keep_alone(&mut self, to: (&Slot, PortId, u64), burst: &mut Burst<'_>, done: &Delivered) {
+        let (slot, port, refills) = to;
         let mut list = List::new(port, 0);
         list.push(Outgoing::untagged(0), true);
         let waiting = list.keep_rest(slot, burst, done, None);
