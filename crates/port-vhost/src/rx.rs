@@ -114,7 +114,7 @@ pub(crate) fn place<'m>(
         Some(batch) => (batch, 1, None),
         None => {
             let can_show = settled && !withholds && ring.logging.is_none();
-            let shows = can_show.then_some(ring.faults);
+            let shows = can_show.then_some((frames.len(), ring.faults));
             let mut room = Filling {
                 device: &mut ring.device,
                 memory,
@@ -307,8 +307,9 @@ struct Filling<'r, 'm> {
     copies: Loan<'r, [Slice<'m>; 2]>,
     completed: u16,
     bytes: u64,
-    /// [`fault_count`] up to which frames can be shown as soon as they are placed; `None` if they cannot.
-    shows: Option<u64>,
+    /// All frames of the list, and the [`fault_count`] of whole memory: if all are placed at once and nothing is left to
+    /// copy, they can be shown. `None` if they cannot.
+    shows: Option<(usize, u64)>,
     log: Option<&'r WriteLog>,
 }
 
@@ -397,7 +398,7 @@ impl<'m> Filling<'_, 'm> {
             }
         }
         let of = |reserved: &Reserved<'_>| (reserved.chain.token, reserved.chain.len);
-        let can_show = bytes == heads as u64 && *shows == Some(fault_count());
+        let can_show = bytes == heads as u64 && *shows == Some((placed, fault_count()));
         if !can_show || !device.show_all(used, of) {
             device.complete_all(used.iter().map(of));
         }
