@@ -353,7 +353,9 @@ impl<'m> Filling<'_, 'm> {
 
     #[inline(always)]
     fn reserve_ahead(&mut self, packets: usize) {
-        if usize::from(self.device.available()) < packets && self.device.refill().is_err() {
+        // A packed ring has no number of available chains, and each is looked at when it is taken.
+        let is_short = !self.device.config().packed && usize::from(self.device.available()) < packets;
+        if is_short && self.device.refill().is_err() {
             return;
         }
         let packets = packets as u16; // a burst

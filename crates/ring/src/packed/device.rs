@@ -411,6 +411,10 @@ impl PackedDevice {
             if lists == max {
                 break;
             }
+            // The run has ended with the ring, and the next one begins with it.
+            if plain > 0 && self.nth(at) == 0 {
+                continue;
+            }
             let Some(first) = self.available_at(at) else {
                 result = self.none_at(at);
                 break;
