@@ -379,16 +379,19 @@ impl<'m> Filling<'_, 'm> {
     fn place_each(&mut self, frames: impl Iterator<Item = Plain<'m>> + Clone) -> usize {
         let Self { chains, next, copies, device, shows, .. } = self;
         let free = chains.get_mut(*next..).unwrap_or_default();
-        let (mut placed, mut bytes, mut heads) = (0, 0, 0);
+        let (mut placed, mut all, mut heads) = (0, 0, 0);
         for (Reserved { chain, front, .. }, Plain { frame, .. }) in
             free.iter_mut().zip(frames.clone())
         {
-            let Some(written) = write_front(front, frame) else { break };
+            // Values of their own, which need not be read again behind the write.
+            let (front, head_len) = (*front, frame.head.len());
+            let Some(written) = write_front(&front, frame) else { break };
             chain.len = written;
-            bytes += u64::from(frame.len);
-            heads += frame.head.len();
+            all += u64::from(written);
+            heads += head_len;
             placed += 1;
         }
+        let bytes = all - (placed * VnetHdr::LEN) as u64;
         let used = free.get(..placed).unwrap_or_default();
         if bytes > heads as u64 {
             for (Reserved { front, .. }, plain) in used.iter().zip(frames) {
