@@ -354,7 +354,8 @@ impl<'m> Filling<'_, 'm> {
     #[inline(always)]
     fn reserve_ahead(&mut self, packets: usize) {
         // A packed ring has no number of available chains, and each is looked at when it is taken.
-        let is_short = !self.device.config().packed && usize::from(self.device.available()) < packets;
+        let is_short =
+            !self.device.config().packed && usize::from(self.device.available()) < packets;
         if is_short && self.device.refill().is_err() {
             return;
         }

@@ -104,6 +104,9 @@ impl<'m> Taken<'m> {
     }
 }
 
+/// A chain of one buffer in the largest region, if the next one is such: its name, and the buffer.
+pub type Plain<'m> = Option<(Token, Slice<'m>)>;
+
 /// The direction of a queue's buffers; a network queue's chains have only one (virtio 1.2 §5.1.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {

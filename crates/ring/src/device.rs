@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use weir_guestmem::{GuestMemory, Slice, fence};
 
-use crate::buffers::{Chain, Direction, Taken, Token};
+use crate::buffers::{Chain, Direction, Plain, Taken, Token};
 use crate::dirty::{Place, RingLog};
 use crate::error::{RingError, SetupError};
 use crate::in_order::InOrder;
@@ -347,11 +347,7 @@ impl DeviceRing {
     /// Takes the next chain, if it has one buffer in the largest region, as nearly all have. `None` says nothing about
     /// the chain, which [`take_burst`](Self::take_burst) reads anew.
     #[inline(always)]
-    pub fn take_plain<'m>(
-        &mut self,
-        direction: Direction,
-        memory: &'m GuestMemory,
-    ) -> Option<(Token, Slice<'m>)> {
+    pub fn take_plain<'m>(&mut self, direction: Direction, memory: &'m GuestMemory) -> Plain<'m> {
         if !self.in_order.is_idle() {
             return None;
         }

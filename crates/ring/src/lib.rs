@@ -27,7 +27,7 @@ mod packed;
 mod record;
 mod split;
 
-pub use buffers::{Chain, Direction, Taken, Token};
+pub use buffers::{Chain, Direction, Plain, Taken, Token};
 pub use device::DeviceRing;
 pub use dirty::RingLog;
 pub use driver::{Buffer, DriverRing, Used};

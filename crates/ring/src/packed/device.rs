@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use weir_guestmem::{Element, Elements, GuestMemory, Slice, Window, append, fence};
 use weir_limits::QUEUE_SIZE_MAX;
 
-use crate::buffers::{Chain, Descriptor, Direction, PLAIN_FLAGS, Taken, Token, plain_flags};
+use crate::buffers::*;
 use crate::error::{RingError, SetupError};
 use crate::index::*;
 use crate::layout::*;
@@ -88,7 +88,7 @@ fn plain_list<'m>(
     flags: u16,
     place: u16,
     in_main: impl Fn(u64, u32) -> Option<Slice<'m>>,
-) -> Option<(Token, Slice<'m>)> {
+) -> Plain<'m> {
     let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
     let word = descriptor.load_second_acquire(is_plain)?;
     let buffer = in_main(descriptor.read_first(), word as u32)?;
@@ -444,16 +444,12 @@ impl PackedDevice {
 
     /// Takes the next list, if it has one buffer, in the largest region.
     #[inline(always)]
-    pub(crate) fn take_plain<'m>(
-        &mut self,
-        direction: Direction,
-        memory: &'m GuestMemory,
-    ) -> Option<(Token, Slice<'m>)> {
+    pub(crate) fn take_plain<'m>(&mut self, to: Direction, memory: &'m GuestMemory) -> Plain<'m> {
         let at = self.next_avail;
         if self.distance(self.next_used, at) >= self.config.size {
             return None;
         }
-        let flags = self.marks(at) | plain_flags(direction);
+        let flags = self.marks(at) | plain_flags(to);
         let list = plain_list(&self.descriptors.get(self.nth(at)), flags, at, memory.in_main())?;
         self.next_avail = self.ahead(at, 1);
         if self.avail_end == at {

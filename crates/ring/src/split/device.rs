@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use weir_guestmem::{CACHE_LINE_BYTES, Elements, Field, GuestMemory, Slice, Window, append, fence};
 use weir_limits::BURST_MAX;
 
-use crate::buffers::{Descriptor, Direction, Taken, Token, plain_buffer};
+use crate::buffers::{Descriptor, Direction, Plain, Taken, Token, plain_buffer};
 use crate::error::{RingError, SetupError};
 use crate::index::{distance, passed};
 use crate::layout::*;
@@ -185,18 +185,14 @@ impl SplitDevice {
 
     /// Takes the next chain, if it has one buffer, in the largest region.
     #[inline(always)]
-    pub(crate) fn take_plain<'m>(
-        &mut self,
-        direction: Direction,
-        memory: &'m GuestMemory,
-    ) -> Option<(Token, Slice<'m>)> {
+    pub(crate) fn take_plain<'m>(&mut self, to: Direction, memory: &'m GuestMemory) -> Plain<'m> {
         if self.available() == 0 && self.refill().ok()? == 0 {
             return None;
         }
         self.elements.prefetch_write(self.elements.around(self.next_used));
         let head = self.heads.reader()(self.next_avail.into());
         let only = self.descriptors.word_reader()(head).map(Descriptor::of_words)?;
-        let buffer = plain_buffer(only, direction, memory.in_main())?;
+        let buffer = plain_buffer(only, to, memory.in_main())?;
         self.next_avail = self.next_avail.wrapping_add(1);
         Some((Token::split(head), buffer))
     }

@@ -305,11 +305,7 @@ impl Sender {
     /// again.
     fn burst(
         &mut self,
-        work: impl FnOnce(
-            &mut DeviceRing,
-            &GuestMemory,
-            &mut VecDeque<Token>,
-        ) -> (Vec<u32>, Vec<Token>),
+        work: impl FnOnce(&mut DeviceRing, &GuestMemory, &mut VecDeque<Token>) -> (Vec<u32>, Vec<Token>),
     ) {
         let memory = Arc::clone(&self.outlives.memory);
         let Some(mut device) = self.device.take() else { return };

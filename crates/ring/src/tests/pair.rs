@@ -170,7 +170,8 @@ fn a_plain_chain_taken_by_itself_is_that_of_a_burst_and_any_other_stays() {
             driver.offer(&buffers[usize::from(plain)..]).unwrap();
             driver.publish();
             assert_eq!(device.refill(), twin.refill());
-            let expected = twin.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap();
+            let expected =
+                twin.take(Direction::Writable, &memory, &mut Vec::new()).unwrap().unwrap();
             assert!(device.take_plain(Direction::Readable, &memory).is_none());
             for again in [true, false] {
                 let token = match device.take_plain(Direction::Writable, &memory) {
@@ -182,7 +183,11 @@ fn a_plain_chain_taken_by_itself_is_that_of_a_burst_and_any_other_stays() {
                     None => {
                         assert!(!plain, "round {round} of {config:?}");
                         let mut pieces = Vec::new();
-                        device.take(Direction::Writable, &memory, &mut pieces).unwrap().unwrap().token
+                        device
+                            .take(Direction::Writable, &memory, &mut pieces)
+                            .unwrap()
+                            .unwrap()
+                            .token
                     }
                 };
                 assert_eq!(token, expected.token);
