@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, ftruncate, open, openat, readlinkat};
 use rustix::io::Errno;
@@ -48,7 +49,7 @@ impl From<Refused> for io::Error {
 /// The directory of a file, open, and the file's name in it.
 #[derive(Debug)]
 pub struct Place {
-    dir: OwnedFd,
+    dir: Arc<OwnedFd>,
     name: OsString,
     /// The file's path without links, if nobody else can change its meaning.
     path: Option<PathBuf>,
@@ -137,7 +138,7 @@ impl Place {
     }
 
     /// The directory `path`, open for [`openat`], and its identity.
-    pub(crate) fn dir_by(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
+    pub(crate) fn dir_by(links: Links, path: &Path) -> io::Result<(Arc<OwnedFd>, Stat)> {
         let place = Self::walk(&path.join("file"), Last::Itself, false, links)?;
         let found = place.dir()?;
         Ok((place.dir, found))
@@ -154,7 +155,7 @@ impl Place {
         let (mut links, mut is_steady) = (0, true);
         let found = |dir, name: OsString, walked: PathBuf, links, is_steady: bool| {
             let meant = if links == 0 { path.to_owned() } else { walked.join(&name) };
-            Self { dir, name, walked, path: is_steady.then_some(meant) }
+            Self { dir: Arc::new(dir), name, walked, path: is_steady.then_some(meant) }
         };
         while let Some(name) = left.pop_front() {
             let here = fstat(&dir)?;
@@ -211,10 +212,12 @@ impl Place {
         self.path.clone().unwrap_or_else(|| by_descriptor(&self.dir).join(&self.name))
     }
 
-    /// The path of another file in the directory.
+    /// The place of another file in the directory, to which the way is not walked again.
     #[must_use]
-    pub fn beside(&self, name: &str) -> PathBuf {
-        self.path().with_file_name(name)
+    pub fn beside(&self, name: &OsStr) -> Self {
+        let (dir, name, walked) = (Arc::clone(&self.dir), name.to_owned(), self.walked.clone());
+        let path = self.path.as_ref().map(|path| path.with_file_name(&name));
+        Self { dir, name, path, walked }
     }
 
     /// The path along all links, for people.
@@ -327,13 +330,17 @@ mod tests {
         let made = Place::make(&at("a/new/file")).unwrap_err().to_string();
         assert!(made.contains("is a link in a directory"), "{made}");
         assert!(fs::read_dir(other.path()).unwrap().next().is_none(), "made behind a link");
+        fs::write(place.beside(OsStr::new("next")).path(), "x").unwrap();
+        assert!(at("moved/b/next").exists());
     }
 
     #[test]
     fn a_path_that_nobody_else_can_change_stays_as_it_was_named() {
         let own = tempfile::tempdir().unwrap();
         let path = own.path().join("x.sock");
-        assert_eq!(Place::of(&path).unwrap().path(), path);
+        let place = Place::of(&path).unwrap();
+        assert_eq!(place.path(), path);
+        assert_eq!(place.beside(OsStr::new("y.sock")).path(), own.path().join("y.sock"));
         fs::set_permissions(own.path(), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(Place::of(&path).unwrap().path().starts_with("/proc/self/fd"));
         assert_eq!(Place::of(Path::new("x.sock")).unwrap().shown(), Path::new("./x.sock"));

@@ -21,7 +21,7 @@
 //! | `host.rs` | [`HostBuffer`]: weir's own memory, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
 //! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
-//! | `unused.rs` | [`leave_program`], [`Stack`]: pages of weir's own that it does not need for now |
+//! | `unused.rs` | [`leave_program`]: pages of weir's own that it does not need for now |
 //! | `watch.rs` | `watch`: for tests, a check between any two writes |
 //! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
 
@@ -60,7 +60,7 @@ pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
 pub use regions::{GuestMemory, MemoryError};
 pub use slice::{CACHE_LINE_BYTES, Loan, OfMemory, Reused, Slice, append, recycle};
-pub use unused::{Stack, leave_program, spawn};
+pub use unused::leave_program;
 pub use window::{Element, Elements, Field, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};

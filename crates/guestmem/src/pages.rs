@@ -68,6 +68,13 @@ impl MappedPages {
         let _ = unsafe { madvise(self.start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     }
 
+    /// Unmaps the pages of a file until they are next used. What is in them stays in the file: a page of weir's own
+    /// would be lost.
+    pub fn leave_to_file(&self) {
+        // SAFETY: this mapping stays. Its bytes are those of the file, before and after.
+        let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
+    }
+
     /// Takes over a mapping of `len` bytes at `start`.
     fn at(start: *mut c_void, len: usize) -> io::Result<Self> {
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -173,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_page_comes_in_alone() {
+    fn the_first_page_comes_in_alone_and_all_go_to_their_file() {
         let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
         // All pages of the file are in memory.
         rustix::io::write(&file, &[7; 8 * 4096]).unwrap();
@@ -184,6 +191,11 @@ mod tests {
             }
             assert_eq!(pages.slice(0, 1).unwrap().read_array::<1>(), Some([7]));
             assert_eq!(resident(pages.address()), bytes);
+            pages.slice(1, 1).unwrap().write(&[8]);
+            pages.leave_to_file();
+            assert_eq!(resident(pages.address()), 0);
+            assert_eq!(pages.slice(0, 2).unwrap().read_array::<2>(), Some([7, 8]));
+            pages.slice(1, 1).unwrap().write(&[7]);
         }
     }
 

@@ -2,21 +2,11 @@
 //! are next used.
 
 use std::ffi::c_void;
-use std::io;
 use std::ops::Range;
-use std::thread;
 
 use libc::{PF_W, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
-
-/// The stack of a [`spawn`]ed thread: what Rust gives a thread, which takes address space only.
-const STACK_BYTES: usize = 2 << 20;
-/// The part of it, from the top, that [`Stack::leave`] gives back. What the C library keeps above and below it is far
-/// smaller than the rest.
-const LEFT_BYTES: usize = 256 << 10;
-/// Room for the frames of the functions that give a stack back.
-const OWN_FRAMES_BYTES: usize = 4096;
 
 /// Unmaps the code and the constants of the program and its libraries. Their pages stay in the system's cache, where all
 /// processes of the program share them, and this process maps those again that it goes on to use. Most of what it has
@@ -55,45 +45,8 @@ fn whole_pages(range: Range<usize>) -> Range<usize> {
     start..(range.end / page * page).max(start)
 }
 
-/// The stack of a thread that [`spawn`] has made.
-#[derive(Debug)]
-pub struct Stack {
-    top: usize,
-    /// The stack is this thread's alone.
-    _not_send: std::marker::PhantomData<*const ()>,
-}
-
-/// Starts a thread that can [leave](Stack::leave) its stack's unused pages.
-///
-/// # Errors
-/// As [`thread::Builder::spawn`].
-pub fn spawn(name: &str, run: impl FnOnce(&Stack) + Send + 'static) -> io::Result<()> {
-    let run = move || {
-        let top = 0_u8;
-        let stack = Stack { top: (&raw const top).addr(), _not_send: std::marker::PhantomData };
-        run(&stack);
-    };
-    thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(run)?;
-    Ok(())
-}
-
-impl Stack {
-    /// Gives the pages below the caller's frame back. They are zero when they are next used.
-    #[inline(never)]
-    pub fn leave(&self) {
-        let here = 0_u8;
-        let end = (&raw const here).addr() - OWN_FRAMES_BYTES;
-        let pages = whole_pages(self.top - LEFT_BYTES..end.max(self.top - LEFT_BYTES));
-        // SAFETY: the pages are this thread's stack: it has `STACK_BYTES`, nearly all of them below `top`, and every
-        // frame in use lies above `end`. A frame that is made later expects nothing of its bytes.
-        let _ = unsafe { madvise(pages.start as *mut c_void, pages.len(), Advice::LinuxDontNeed) };
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::mpsc;
-
     use super::*;
 
     /// The resident bytes of the mapping with this address.
@@ -115,33 +68,6 @@ pub(crate) mod tests {
         panic!("{address:#x} is not mapped");
     }
 
-    /// Uses this much of the stack.
-    #[inline(never)]
-    fn dig(bytes: usize) -> u8 {
-        let mut deep = [1_u8; 4096];
-        std::hint::black_box(&mut deep);
-        if bytes > deep.len() { deep[0] + dig(bytes - deep.len()) } else { deep[1] }
-    }
-
-    #[test]
-    fn a_stack_is_resident_as_far_as_it_is_in_use() {
-        const DEEP: usize = 128 << 10;
-        let (to, seen) = mpsc::channel();
-        let run = move |stack: &Stack| {
-            std::hint::black_box(dig(DEEP));
-            let before = resident(stack.top);
-            stack.leave();
-            let after = resident(stack.top);
-            std::hint::black_box(dig(DEEP));
-            to.send([before, after, resident(stack.top)]).unwrap();
-        };
-        spawn("digs", run).unwrap();
-        let [before, after, again] = seen.recv().unwrap();
-        assert!(before >= DEEP && again >= DEEP, "{before}, {again}");
-        // Reading the map takes some of it, and so does what is in use.
-        assert!(after < before - DEEP / 2, "{after} of {before}");
-    }
-
     #[test]
     fn the_program_is_resident_as_far_as_it_is_used_again() {
         let code = (leave_program as fn()) as usize;
@@ -149,7 +75,7 @@ pub(crate) mod tests {
         leave_program();
         let left = resident(code);
         assert!(left < used, "{left} of {used}");
-        assert_eq!(dig(1), 1, "it goes on");
+        assert!(whole_pages(1..2).is_empty(), "it goes on");
     }
 
     #[test]

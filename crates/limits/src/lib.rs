@@ -78,8 +78,9 @@ pub const FOREIGN_CLOSES_MAX: usize = 64;
 /// Longest time (ns) for which a front end may leave a message half sent, or keep its socket so full that a reply finds
 /// no room. A descriptor in flight can be the front end's end of this very connection, which would then never close.
 pub const SESSION_STALL_NS: u64 = 5_000_000_000;
-/// Silence of a front end (ns) after which its thread gives the unused pages of its stack back. Guests begin and end rings
-/// in quick succession, and are silent for hours then.
+/// Silence of a front end (ns) after which its session has no thread. Guests begin and end rings in quick succession, and
+/// are silent for hours then. A front end that speaks each time after this silence costs a thread each time, at most a
+/// tenth of those that [`SESSIONS_PER_SEC_MAX`] allows.
 pub const SESSION_QUIET_NS: u64 = 1_000_000_000;
 /// Pause of a socket (ns) after `accept` has failed, for example because descriptors ran out.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
@@ -904,6 +905,7 @@ const _: () = {
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
     assert!(FOREIGN_CLOSE_NS_MAX < SESSION_GRACE_NS && FOREIGN_CLOSES_MAX > 0);
     assert!(SESSION_GRACE_NS < SESSION_END_NS && ACCEPT_PAUSE_NS < SESSION_GRACE_NS);
+    assert!(SESSIONS_PER_SEC_MAX * SESSION_QUIET_NS >= 10 * 1_000_000_000);
     // The limit is enough for all ports with all their queues, and as much again for the switch itself.
     assert!(DESCRIPTORS_MAX as usize > 2 * PORTS_MAX * (3 * VRINGS_MAX + 4));
     assert!(CALL_NS_USUAL_MAX < CALL_NS_MAX && 100 * CALL_NS_MAX < CALL_DEBT_NS_MAX);

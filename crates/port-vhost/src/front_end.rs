@@ -1,20 +1,21 @@
 //! A thread for one interface's front end: it serves the connection, checks and maps the front end's memory, and closes
-//! its descriptors. Each of these can take as long as the front end likes, at nobody else's expense.
+//! its descriptors. Each of these can take as long as the front end likes, at nobody else's expense. While the front end
+//! is silent, its session has no thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use weir_engine::guest::GuestPort;
-use weir_engine::{Engine, dear};
+use weir_engine::{Engine, dear, lock};
 use weir_fabric::PortId;
 use weir_foreign::Foreign;
-use weir_guestmem::Stack;
 use weir_limits::{SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_sandbox::descriptors;
 use weir_vhost_user::{Connection, ConnectionError};
@@ -26,21 +27,23 @@ use crate::port::VhostPort;
 use crate::session::Session;
 
 const STALL: Duration = Duration::from_nanos(SESSION_STALL_NS);
-/// A session that has been silent for this long gives its stack's unused pages back.
+/// A session whose front end has been silent for this long needs no thread.
 const QUIET: Duration = Duration::from_nanos(SESSION_QUIET_NS);
 
-/// The request to a session to end.
-#[derive(Debug)]
-pub(crate) struct End {
+/// A session, as the thread that accepts has it: the request to the session to end, and the session itself while it has
+/// no thread.
+pub(crate) struct Handle {
     asked: AtomicBool,
     /// The session is left to another weir.
     leaves: AtomicBool,
     wake: OwnedFd,
-    /// The session's thread, once it runs.
+    /// The session's thread, while it runs.
     tid: AtomicI32,
+    silent: Mutex<Option<Box<Session>>>,
 }
 
-impl End {
+impl Handle {
+    /// Asks the session to end. A silent one ends when it has a thread again.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
@@ -62,9 +65,45 @@ impl End {
         }
     }
 
-    fn is_asked(&self) -> bool {
+    pub(crate) fn is_asked(&self) -> bool {
         self.asked.load(Ordering::SeqCst)
     }
+
+    /// Watches the connection of the session, once, if the session is silent.
+    ///
+    /// # Errors
+    /// The error of epoll_ctl(2).
+    pub(crate) fn watch(&self, epoll: &OwnedFd, token: epoll::EventData) -> io::Result<()> {
+        let silent = lock(&self.silent);
+        let Some(session) = silent.as_ref() else { return Ok(()) };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        Ok(epoll::add(epoll, session.connection.as_fd(), token, flags)?)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_silent(&self) -> bool {
+        lock(&self.silent).is_some()
+    }
+
+    /// Takes a silent session that is left to another weir out of this process, as its own thread would.
+    pub(crate) fn leave_silent(&self) -> bool {
+        let silent =
+            self.leaves.load(Ordering::SeqCst).then(|| lock(&self.silent).take()).flatten();
+        // Dropping the session would stop the rings and tell the front end.
+        silent.map(std::mem::forget).is_some()
+    }
+}
+
+/// A session that is about to have a thread.
+enum Begins {
+    New {
+        port: Arc<VhostPort>,
+        engine: Arc<Engine>,
+        stream: Foreign<UnixStream>,
+        /// The place where the connection is kept already.
+        place: Option<u32>,
+    },
+    Again(Box<Session>),
 }
 
 /// Sessions of this process that are held back.
@@ -90,7 +129,8 @@ impl Drop for HeldBack {
     }
 }
 
-/// Starts the thread. The connection may already be kept at `place`. `ended` is called when the thread is about to end.
+/// Begins a session, with a thread. The connection may already be kept at `place`. `over` is called when the thread is
+/// about to end: with true if the session is silent, and has not ended.
 ///
 /// # Errors
 /// No thread or descriptor is left; `stream` is closed.
@@ -99,53 +139,94 @@ pub(crate) fn start(
     engine: Arc<Engine>,
     stream: Foreign<UnixStream>,
     place: Option<u32>,
-    ended: impl FnOnce(PortId) + Send + 'static,
-) -> io::Result<Arc<End>> {
+    over: impl FnOnce(PortId, bool) + Send + 'static,
+) -> io::Result<Arc<Handle>> {
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     // A resumed session had this descriptor before, so it is not refused one.
     let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
     let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
     let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());
-    let end = Arc::new(End { asked, leaves, wake, tid: AtomicI32::default() });
-    let (asked, gone) = (Arc::clone(&end), Arc::clone(&end));
-    let thread = move |stack: &Stack| {
-        asked.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
-        // This thread serves no other front end.
-        let stream = stream.release();
-        let failed = Arc::clone(&port);
-        // A session that unwinds stops its rings as any other.
-        let run = AssertUnwindSafe(|| run(port, engine, stream, place, &asked, stack));
-        if catch_unwind(run).is_err() {
-            let reason = StopReason::Internal("its session failed: a mistake in weir".into());
-            failed.log(Said::Ended, |unsaid| {
-                tracing::error!(vif = failed.name(), %reason, unsaid, "session ended");
-            });
-            failed.session_ended(Some(&reason));
-        }
-        let id = failed.id();
-        // The port can be taken apart as soon as the end is known.
-        drop(failed);
-        gone.tid.store(0, Ordering::SeqCst);
-        ended(id);
-    };
-    // The kernel shows 15 letters of a thread's name.
-    weir_guestmem::spawn("weir-session", thread)?;
-    Ok(end)
+    let (tid, silent) = (AtomicI32::default(), Mutex::default());
+    let handle = Arc::new(Handle { asked, leaves, wake, tid, silent });
+    let begins = Begins::New { port, engine, stream, place };
+    spawn(begins, Arc::clone(&handle), over).map_err(|(error, _)| error)?;
+    Ok(handle)
 }
 
-fn run(
-    port: Arc<VhostPort>,
-    engine: Arc<Engine>,
-    stream: UnixStream,
-    place: Option<u32>,
-    end: &End,
-    stack: &Stack,
-) {
-    let Some(reason) = begin(&port, engine, stream, place).map_or_else(
-        |refusal| Some(StopReason::NotTakenUp(refusal)),
-        |session| serve(session, &port, end, stack),
-    ) else {
-        return;
+/// Gives a silent session a thread again: its front end says something, or it is to end. The session is no longer
+/// [watched](Handle::watch).
+///
+/// # Errors
+/// No thread is left; the session stays silent.
+pub(crate) fn go_on(
+    handle: &Arc<Handle>,
+    epoll: &OwnedFd,
+    over: impl FnOnce(PortId, bool) + Send + 'static,
+) -> io::Result<()> {
+    let Some(session) = lock(&handle.silent).take() else { return Ok(()) };
+    // A keeper can have the connection too, so that its close would not end the watch.
+    let _ = epoll::delete(epoll, session.connection.as_fd());
+    spawn(Begins::Again(session), Arc::clone(handle), over).map_err(|(error, begins)| {
+        if let Begins::Again(session) = begins {
+            *lock(&handle.silent) = Some(session);
+        }
+        error
+    })
+}
+
+/// Starts a session's thread.
+fn spawn(
+    begins: Begins,
+    handle: Arc<Handle>,
+    over: impl FnOnce(PortId, bool) + Send + 'static,
+) -> Result<(), (io::Error, Begins)> {
+    // A thread that cannot be started would drop what it is given, and so close foreign descriptors here.
+    let (give, taken) = mpsc::channel();
+    let thread = move || {
+        let Ok(begins) = taken.recv() else { return };
+        handle.tid.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
+        let port = match &begins {
+            Begins::New { port, .. } => Arc::clone(port),
+            Begins::Again(session) => Arc::clone(session.port()),
+        };
+        // A session that unwinds stops its rings as any other.
+        let silent = catch_unwind(AssertUnwindSafe(|| run(begins, &port, &handle)));
+        let silent = silent.unwrap_or_else(|_| {
+            let reason = StopReason::Internal("its session failed: a mistake in weir".into());
+            port.log(Said::Ended, |unsaid| {
+                tracing::error!(vif = port.name(), %reason, unsaid, "session ended");
+            });
+            port.session_ended(Some(&reason));
+            None
+        });
+        let id = port.id();
+        // The port can be taken apart as soon as the end is known.
+        drop(port);
+        handle.tid.store(0, Ordering::SeqCst);
+        let is_silent = silent.is_some();
+        *lock(&handle.silent) = silent;
+        drop(handle);
+        over(id, is_silent);
+    };
+    // The kernel shows 15 letters of a thread's name.
+    match thread::Builder::new().name("weir-session".into()).spawn(thread) {
+        Ok(_) => give.send(begins).map_err(|error| (io::ErrorKind::BrokenPipe.into(), error.0)),
+        Err(error) => Err((error, begins)),
+    }
+}
+
+/// Serves a session. Returns the session if it is silent; otherwise it has ended.
+fn run(begins: Begins, port: &Arc<VhostPort>, handle: &Handle) -> Option<Box<Session>> {
+    let session = match begins {
+        // This thread serves no other front end.
+        Begins::New { engine, stream, place, .. } => begin(port, engine, stream.release(), place),
+        Begins::Again(session) => Ok(session),
+    };
+    let reason = match session.map(|session| serve(session, port, handle)) {
+        Ok(Over::Silent(session)) => return Some(session),
+        Ok(Over::Asked) => return None,
+        Ok(Over::For(reason)) => reason,
+        Err(refusal) => StopReason::NotTakenUp(refusal),
     };
     if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
         port.log(Said::Disconnected, |unsaid| {
@@ -158,6 +239,7 @@ fn run(
         });
         port.session_ended(Some(&reason));
     }
+    None
 }
 
 /// A connection whose descriptors may not lie in the reserve.
@@ -171,39 +253,47 @@ fn begin(
     engine: Arc<Engine>,
     stream: UnixStream,
     place: Option<u32>,
-) -> Result<Session, Refusal> {
+) -> Result<Box<Session>, Refusal> {
     if let Some(left) = port.keep().and_then(Keep::take_left) {
         let session = Session::take_up(stream, left, Arc::clone(port), engine);
         port.keep().into_iter().for_each(Keep::settle);
         let session = session?;
         tracing::info!(vif = port.name(), "front end taken over from a weir that is gone");
-        return Ok(session);
+        return Ok(Box::new(session));
     }
     port.log(Said::Connected, |unsaid| {
         tracing::info!(vif = port.name(), unsaid, "front end connected");
     });
-    Ok(Session::new(connection(stream), Arc::clone(port), engine).kept(place))
+    Ok(Box::new(Session::new(connection(stream), Arc::clone(port), engine).kept(place)))
 }
 
-/// Serves until the session is over, and returns the reason; `None` if weir ends it. The session is dropped with all it
-/// had.
-fn serve(mut session: Session, port: &VhostPort, end: &End, stack: &Stack) -> Option<StopReason> {
+/// Why a session's thread ends.
+enum Over {
+    /// weir ends the session.
+    Asked,
+    /// The front end has nothing to say for now.
+    Silent(Box<Session>),
+    /// The session has ended for this reason.
+    For(StopReason),
+}
+
+/// Serves until the session is over or silent. A session that is over is dropped with all it had.
+fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle) -> Over {
     let mut cpu_ns = dear::thread_cpu_ns();
     let mut stall_at = None;
     let mut held_back = HeldBack::default();
     let mut turn_ns = cpu_ns;
-    let mut is_small = false;
-    while !end.is_asked() {
+    while !handle.is_asked() {
         // One message at a time: when a session is at its limit, other threads on its processor wait for no more than
         // one.
         if let Err(reason) = session.serve() {
-            return Some(reason);
+            return Over::For(reason);
         }
         let half = session.connection.is_mid_message() || session.connection.wants_write();
         stall_at = half.then(|| stall_at.unwrap_or_else(|| Instant::now() + STALL));
         let left = stall_at.map(|at| at.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
-            return Some(StopReason::Stalled);
+            return Over::For(StopReason::Stalled);
         }
         let now_ns = dear::thread_cpu_ns();
         if now_ns.saturating_sub(turn_ns) > SESSION_TURN_NS {
@@ -217,26 +307,26 @@ fn serve(mut session: Session, port: &VhostPort, end: &End, stack: &Stack) -> Op
         match pause {
             Some(pause) => {
                 port.note_throttled();
-                wait(&mut [PollFd::new(&end.wake, PollFlags::IN)], Some(pause));
+                wait(&mut [PollFd::new(&handle.wake, PollFlags::IN)], Some(pause));
             }
             None => {
                 let socket = session.connection.as_fd();
-                let all = &mut [PollFd::new(&end.wake, PollFlags::IN), PollFd::new(&socket, flags)];
-                // Most sessions are silent for hours, and what their requests took of the stack is of no use then.
-                let quiet = (!is_small && left.is_none()).then_some(QUIET);
-                let has_come = wait(all, left.or(quiet));
-                is_small = !has_come && left.is_none();
-                if is_small {
-                    stack.leave();
+                let all =
+                    &mut [PollFd::new(&handle.wake, PollFlags::IN), PollFd::new(&socket, flags)];
+                let has_come = wait(all, Some(left.unwrap_or(QUIET)));
+                // Most sessions are silent for hours, and a thread and its stack are of no use then.
+                if !has_come && left.is_none() {
+                    port.leave_records();
+                    return Over::Silent(session);
                 }
             }
         }
     }
-    if end.leaves.load(Ordering::SeqCst) {
+    if handle.leaves.load(Ordering::SeqCst) {
         // Dropping the session would stop the rings and tell the front end.
         std::mem::forget(session);
     }
-    None
+    Over::Asked
 }
 
 /// True if one of them is ready.

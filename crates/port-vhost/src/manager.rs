@@ -1,5 +1,6 @@
 //! Sockets: one thread that listens, accepts and connects for all interfaces, and a thread for each front end
-//! ([`crate::front_end`]), which delays only its own (docs/design/0025-sessions.md).
+//! ([`crate::front_end`]), which delays only its own (docs/design/0025-sessions.md). A front end that is silent has
+//! none: the one thread watches its connection.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,7 +24,7 @@ use weir_limits::{
 
 use weir_sandbox::descriptors;
 
-use crate::front_end::{self, End};
+use crate::front_end::{self, Handle};
 use crate::keep::Keep;
 use crate::logs::Said;
 use crate::port::VhostPort;
@@ -75,8 +76,10 @@ pub struct StillBusy;
 pub(crate) enum Command {
     Add(Arc<VhostPort>, Source, Party),
     Remove(PortId, mpsc::Sender<()>),
-    /// The thread of a front end is about to end.
+    /// The thread of a front end is about to end, with the session.
     Ended(PortId, u64),
+    /// The thread of a front end is about to end, and the session is silent.
+    Silent(PortId, u64),
     /// The thread is to show that it goes on.
     Answer(mpsc::Sender<()>),
     /// Nobody is accepted any more, and all sessions end. The answer is the number of sessions that do not.
@@ -85,6 +88,8 @@ pub(crate) enum Command {
     Leave(mpsc::Sender<usize>),
     #[cfg(test)]
     Panic,
+    #[cfg(test)]
+    IsSilent(PortId, mpsc::Sender<bool>),
 }
 
 /// Sends to the thread that accepts, and wakes it.
@@ -141,7 +146,7 @@ impl Manager {
             };
             if !supervise(name, run) {
                 // No thread accepts from now on, and none would end the sessions later.
-                sessions.stop(End::ask, END_MAX);
+                sessions.stop(Handle::ask, END_MAX);
             }
         })?;
         Ok(Self { commands: Mutex::new(commands), thread: Some(thread) })
@@ -151,6 +156,14 @@ impl Manager {
     #[cfg(test)]
     pub(crate) fn panic(&self) {
         lock(&self.commands).send(Command::Panic).unwrap();
+    }
+
+    /// True if the interface has a session without a thread.
+    #[cfg(test)]
+    pub(crate) fn is_silent(&self, port: PortId) -> bool {
+        let (to, answer) = mpsc::channel();
+        lock(&self.commands).send(Command::IsSilent(port, to)).unwrap();
+        answer.recv().unwrap()
     }
 
     /// Puts an interface into service.
@@ -276,7 +289,9 @@ struct Entry {
     /// The party that pays for closing everything that comes by its socket.
     party: Party,
     source: Source,
-    session: Option<(u64, Arc<End>)>,
+    session: Option<(u64, Arc<Handle>)>,
+    /// The time at which a silent session that must go on gets its thread, since there was none.
+    go_on_at: Option<Instant>,
     /// The time at which front ends that came during a session are turned away. The session can be at its end, so they
     /// wait in the socket's queue until then: in the queue they outlive weir.
     turn_away_at: Option<Instant>,
@@ -286,10 +301,17 @@ struct Entry {
 }
 
 const WAKE: u64 = u64::MAX;
+/// The bit by which an event of a silent session differs from one of its interface's listener.
+const SILENT: u64 = 1 << 16;
 
 /// An event of this interface's listener.
 fn token(port: PortId) -> epoll::EventData {
     epoll::EventData::new_u64(port.get().into())
+}
+
+/// An event of this interface's silent session.
+fn silent_token(port: PortId) -> epoll::EventData {
+    epoll::EventData::new_u64(SILENT | u64::from(port.get()))
 }
 
 struct Sessions {
@@ -299,7 +321,7 @@ struct Sessions {
     received: mpsc::Receiver<Command>,
     entries: HashMap<PortId, Entry>,
     /// Sessions of interfaces that were removed, and the callers that wait for their end.
-    leaving: HashMap<u64, (Arc<End>, mpsc::Sender<()>)>,
+    leaving: HashMap<u64, (Arc<Handle>, mpsc::Sender<()>)>,
     /// The number of sessions begun so far.
     sessions: u64,
 }
@@ -323,27 +345,36 @@ impl Sessions {
                     Command::Add(port, source, party) => self.add(port, source, party),
                     Command::Remove(port, done) => self.remove(port, done),
                     Command::Ended(port, session) => self.ended(port, session),
+                    Command::Silent(port, session) => self.silent(port, session),
                     Command::Answer(to) => {
                         let _ = to.send(());
                     }
                     Command::Stop(done) => {
-                        let left = self.stop(End::ask, END_MAX);
+                        let left = self.stop(Handle::ask, END_MAX);
                         let _ = done.send(left);
                         return;
                     }
                     Command::Leave(done) => {
-                        let left = self.stop(End::ask_to_leave, LEAVE_MAX);
+                        let left = self.stop(Handle::ask_to_leave, LEAVE_MAX);
                         let _ = done.send(left);
                         return;
                     }
                     #[cfg(test)]
                     Command::Panic => panic!("asked for by a test"),
+                    #[cfg(test)]
+                    Command::IsSilent(port, to) => {
+                        let session = self.entries.get(&port).and_then(|it| it.session.as_ref());
+                        to.send(session.is_some_and(|(_, it)| it.is_silent())).unwrap();
+                    }
                 }
             }
             for event in &events {
-                if let Some(id) = u16::try_from(event.data.u64()).ok().and_then(PortId::new) {
+                let (data, is_silent) =
+                    (event.data.u64() & !SILENT, event.data.u64() & SILENT != 0);
+                if let Some(id) = u16::try_from(data).ok().and_then(PortId::new) {
                     let party = self.entries.get(&id).map(|it| it.port.name().to_string());
-                    beat::serving(|| party.unwrap_or_default(), || self.accept(id));
+                    let serve = || if is_silent { self.go_on(id) } else { self.accept(id) };
+                    beat::serving(|| party.unwrap_or_default(), serve);
                 }
             }
             self.do_due();
@@ -370,8 +401,9 @@ impl Sessions {
         let start = kept.map(|stream| Foreign::new(stream, &party)).or(start);
         let turns = Turns::new(Instant::now());
         let (turn_away_at, pause_until) = (None, None);
-        let session = None;
-        let entry = Entry { port, party, source, session, turn_away_at, turns, pause_until };
+        let (session, go_on_at) = (None, None);
+        let entry =
+            Entry { port, party, source, session, go_on_at, turn_away_at, turns, pause_until };
         self.entries.insert(id, entry);
         if let Some(stream) = start {
             self.open(id, stream, None);
@@ -385,9 +417,10 @@ impl Sessions {
             let _ = epoll::delete(&self.epoll, listener);
         }
         match entry.and_then(|entry| entry.session) {
-            Some((session, end)) => {
-                end.ask();
-                self.leaving.insert(session, (end, done));
+            Some((session, handle)) => {
+                handle.ask();
+                self.give_thread(session, &handle);
+                self.leaving.insert(session, (handle, done));
             }
             None => {
                 let _ = done.send(());
@@ -411,12 +444,57 @@ impl Sessions {
         }
     }
 
+    /// A session has no thread: its front end is silent.
+    fn silent(&mut self, id: PortId, session: u64) {
+        if let Some((handle, _)) = self.leaving.get(&session) {
+            return self.give_thread(session, handle);
+        }
+        let current = self.entries.get(&id).and_then(|entry| entry.session.as_ref());
+        let Some((_, handle)) = current.filter(|(current, _)| *current == session) else { return };
+        if let Err(error) = handle.watch(&self.epoll, silent_token(id)) {
+            tracing::debug!(%id, %error, "cannot watch a silent front end");
+            self.go_on(id);
+        }
+    }
+
+    /// Gives the silent session of an interface a thread again. If there is none, it is tried again.
+    fn go_on(&mut self, id: PortId) {
+        let Some(entry) = self.entries.get(&id) else { return };
+        let Some((session, handle)) = &entry.session else { return };
+        let started = front_end::go_on(handle, &self.epoll, self.when_over(*session));
+        let again = started.map_err(|error| {
+            entry.port.log(Said::AcceptFailed, |unsaid| {
+                tracing::error!(vif = entry.port.name(), %error, unsaid, "cannot serve a front end");
+            });
+            Instant::now() + ACCEPT_PAUSE
+        });
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.go_on_at = again.err();
+        }
+    }
+
+    /// Gives a session that was asked to end a thread, if it is silent. If there is none, the next call tries again.
+    fn give_thread(&self, session: u64, handle: &Arc<Handle>) {
+        let _ = front_end::go_on(handle, &self.epoll, self.when_over(session));
+    }
+
+    /// Sends what becomes of a session whose thread ends.
+    fn when_over(&self, session: u64) -> impl FnOnce(PortId, bool) + Send + 'static + use<> {
+        let commands = self.commands.clone();
+        move |id, is_silent| {
+            let command = if is_silent { Command::Silent } else { Command::Ended };
+            let _ = commands.send(command(id, session));
+        }
+    }
+
     /// Asks all sessions to end, and returns the number of those that do not.
-    fn stop(&mut self, ask: fn(&End), patience: Duration) -> usize {
-        let sessions = self.entries.values().filter_map(|entry| entry.session.as_ref());
-        let ends: Vec<_> = sessions.map(|(_, end)| Arc::clone(end)).collect();
-        ends.iter().for_each(|end| ask(end));
-        let mut left = ends.len() + self.leaving.len();
+    fn stop(&mut self, ask: fn(&Handle), patience: Duration) -> usize {
+        let sessions = self.entries.values().filter_map(|entry| entry.session.clone());
+        let sessions: HashMap<_, _> = sessions.collect();
+        sessions.values().for_each(|handle| ask(handle));
+        let mut left = sessions.len() + self.leaving.len();
+        let left_silent = sessions.iter().filter(|(session, it)| self.leaves_silent(**session, it));
+        left -= left_silent.count();
         let until = Instant::now() + patience;
         while left > 0 {
             let wait = until.saturating_duration_since(Instant::now()).min(HURRY);
@@ -425,9 +503,14 @@ impl Sessions {
                     left -= 1;
                     self.leaving.remove(&session).map(|(_, done)| done.send(()));
                 }
+                Ok(Command::Silent(_, session)) => {
+                    let leaving = self.leaving.get(&session).map(|(handle, _)| handle);
+                    let handle = sessions.get(&session).or(leaving);
+                    left -= usize::from(handle.is_some_and(|it| self.leaves_silent(session, it)));
+                }
                 Ok(_) => {}
                 Err(mpsc::RecvTimeoutError::Timeout) if Instant::now() < until => {
-                    ends.iter().for_each(|end| end.hurry());
+                    sessions.values().for_each(|handle| handle.hurry());
                     self.hurry_leaving();
                 }
                 Err(_) => {
@@ -439,8 +522,21 @@ impl Sessions {
         left
     }
 
+    /// True if a session that was asked to end is silent and left to another weir, which is its end. A silent one that
+    /// is not left is given a thread to end.
+    fn leaves_silent(&self, session: u64, handle: &Arc<Handle>) -> bool {
+        let is_left = handle.leave_silent();
+        if !is_left {
+            self.give_thread(session, handle);
+        }
+        is_left
+    }
+
     fn hurry_leaving(&self) {
-        self.leaving.values().for_each(|(end, _)| end.hurry());
+        for (session, (handle, _)) in &self.leaving {
+            handle.hurry();
+            self.give_thread(*session, handle);
+        }
     }
 
     fn accept(&mut self, id: PortId) {
@@ -515,10 +611,10 @@ impl Sessions {
         self.sessions += 1;
         let session = self.sessions;
         let (port, engine) = (Arc::clone(&entry.port), Arc::clone(&self.engine));
-        let commands = self.commands.clone();
-        let ended = move |id| _ = commands.send(Command::Ended(id, session));
-        match front_end::start(port, engine, stream, place, ended) {
-            Ok(end) => entry.session = Some((session, end)),
+        let started = front_end::start(port, engine, stream, place, self.when_over(session));
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        match started {
+            Ok(handle) => entry.session = Some((session, handle)),
             Err(error) => {
                 if let (Some(place), Some(keep)) = (place, entry.port.keep()) {
                     keep.expect_no_more();
@@ -538,7 +634,7 @@ impl Sessions {
                 Source::Connect { retry_at, .. } if entry.session.is_none() => retry_at,
                 _ => None,
             };
-            [retry_at, entry.turn_away_at, entry.pause_until].into_iter().flatten()
+            [retry_at, entry.turn_away_at, entry.pause_until, entry.go_on_at].into_iter().flatten()
         });
         let now = Instant::now();
         let hurry_at = (!self.leaving.is_empty()).then(|| now + HURRY);
@@ -549,7 +645,7 @@ impl Sessions {
     fn do_due(&mut self) {
         let now = Instant::now();
         self.hurry_leaving();
-        let (mut opened, mut listened) = (Vec::new(), Vec::new());
+        let (mut opened, mut listened, mut going_on) = (Vec::new(), Vec::new(), Vec::new());
         for (id, entry) in &mut self.entries {
             if entry.turn_away_at.take_if(|until| *until <= now).is_some() {
                 turn_away(entry);
@@ -557,6 +653,9 @@ impl Sessions {
             }
             if entry.pause_until.take_if(|until| *until <= now).is_some() {
                 listened.push(*id);
+            }
+            if entry.go_on_at.take_if(|until| *until <= now).is_some() {
+                going_on.push(*id);
             }
             let Source::Connect { path, dial, retry_at, delay } = &mut entry.source else {
                 continue;
@@ -584,6 +683,7 @@ impl Sessions {
             self.open(id, stream, None);
         }
         listened.into_iter().for_each(|id| self.look_again(id));
+        going_on.into_iter().for_each(|id| self.go_on(id));
     }
 }
 

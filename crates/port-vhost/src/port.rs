@@ -146,6 +146,11 @@ impl VhostPort {
         record.inspect_err(say).ok()
     }
 
+    /// Gives the pages of its rings' records back until they are used again.
+    pub(crate) fn leave_records(&self) {
+        self.records.iter().for_each(Records::leave);
+    }
+
     /// The memory that its front ends have mapped, and its bound.
     pub fn memory(&self) -> &Arc<Account> {
         &self.memory

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::fs::{
     FallocateFlags, FileType, MemfdFlags, Mode, OFlags, SealFlags, fallocate, fcntl_add_seals,
     fstat, ftruncate, memfd_create, open,
 };
 use rustix::process::geteuid;
+use weir_engine::lock;
 use weir_foreign::place::Place;
 use weir_guestmem::{Account, GuestMemory, MappedPages, RegionSpec, Window};
 use weir_limits::QUEUE_SIZE_MAX;
@@ -26,6 +27,8 @@ const PART_BYTES: usize = Record::bytes(QUEUE_SIZE_MAX).next_multiple_of(1 << 16
 #[derive(Debug)]
 pub struct Records {
     file: File,
+    /// The records that were handed out.
+    mapped: Mutex<Vec<Weak<MappedPages>>>,
 }
 
 impl Records {
@@ -34,9 +37,16 @@ impl Records {
     /// # Errors
     /// The kernel's error, or the file is not this user's alone.
     pub fn open(path: &Path) -> io::Result<Self> {
+        Self::open_at(&Place::of(path)?)
+    }
+
+    /// As [`open`](Self::open), in a directory that is open.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_at(place: &Place) -> io::Result<Self> {
         let flags =
             OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let place = Place::of(path)?;
         let file = File::from(open(place.path(), flags, Mode::RUSR | Mode::WUSR)?);
         let stat = fstat(&file)?;
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -46,12 +56,12 @@ impl Records {
         if !(is_file && is_ours && stat.st_nlink == 1) {
             return Err(io::Error::other("this is no file that only weir's user may write"));
         }
-        Ok(Self { file })
+        Ok(Self::over(file.into()))
     }
 
     /// Records in a file that somebody else has [opened](Self::open).
     pub fn over(file: OwnedFd) -> Self {
-        Self { file: file.into() }
+        Self { file: file.into(), mapped: Mutex::default() }
     }
 
     /// The file.
@@ -67,8 +77,17 @@ impl Records {
         let pages = MappedPages::map(self.file.as_fd(), at, bytes)?;
         // The lists behind the first page are used only while frames wait.
         pages.bring_first();
-        Record::new(Window::over(Arc::new(pages)), 0, size)
-            .ok_or_else(|| io::ErrorKind::InvalidInput.into())
+        let pages = Arc::new(pages);
+        let mut mapped = lock(&self.mapped);
+        mapped.retain(|pages| pages.strong_count() > 0);
+        mapped.push(Arc::downgrade(&pages));
+        Record::new(Window::over(pages), 0, size).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Gives the pages of all records back. What is in them stays in the file. A ring that is in use brings back those
+    /// to which it writes: a split one only while frames wait.
+    pub(crate) fn leave(&self) {
+        lock(&self.mapped).iter().filter_map(Weak::upgrade).for_each(|pages| pages.leave_to_file());
     }
 }
 

@@ -146,6 +146,11 @@ impl Session {
         }
     }
 
+    /// The interface that the session serves.
+    pub(crate) fn port(&self) -> &Arc<VhostPort> {
+        &self.port
+    }
+
     /// Serves one request, if there is one.
     pub(crate) fn serve(&mut self) -> Result<(), StopReason> {
         self.connection.flush()?;

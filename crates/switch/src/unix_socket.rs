@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use miette::Diagnostic;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, chownat, fchmod, flock, fstat, open,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, chownat, fchmod, flock, fstat, open,
 };
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -171,22 +171,7 @@ impl BoundListener {
         mode: SocketMode,
         group: Option<u32>,
     ) -> Result<Self, ListenError> {
-        let io_error = |step, path: &Path| {
-            let path = path.to_owned();
-            move |source| ListenError::of(step, &path, source)
-        };
-        let parent = path.parent().unwrap_or(Path::new("/"));
-        let place = Place::make(path).map_err(io_error("use the directory", parent))?;
-        // Two programs that start at once must not both take the old socket for stale and remove each other's new
-        // one.
-        let _lock = Lock::take(&place)?;
-
-        remove_stale(path, &place)?;
-        let at = place.path();
-        let listener = bind(&at, mode, group).map_err(io_error("listen on", path))?;
-        let file = file_id(&at).map_err(io_error("look at", path))?;
-        let made = Made::Here(BoundFile::new(path, file));
-        Ok(Self::new(listener, path, file, made))
+        Directory::of(path)?.bind_for(path, mode, group)
     }
 
     fn new(listener: UnixListener, path: &Path, file: FileId, made: Made) -> Self {
@@ -337,33 +322,80 @@ impl BoundFile {
 
     /// The file that an earlier weir made, if it still exists.
     pub(crate) fn adopt(path: &Path, file: FileId, mode: SocketMode) -> Option<Self> {
-        let place = Place::of(path).ok()?;
-        if !file_id(&place.path()).is_ok_and(|found| found == file) {
+        let (socket, found) = own_socket(&Place::of(path).ok()?.path()).ok()?;
+        if (found.st_dev, found.st_ino) != file {
             return None;
         }
-        set_mode(&place.path(), mode).ok()?;
+        set_mode(&socket, &found, mode).ok()?;
         Some(Self::new(path, file))
+    }
+}
+
+/// A directory in which sockets are made, open and locked: two programs that start at once must not both take an old
+/// socket for stale and remove each other's new one. Nothing that [removes](BoundFile) a socket there may be dropped
+/// while this exists: it would wait for the lock.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    parent: PathBuf,
+    lock: Lock,
+}
+
+impl Directory {
+    /// The directory of the file `path`. It is made if it is missing.
+    ///
+    /// # Errors
+    /// [`ListenError`]
+    pub(crate) fn of(path: &Path) -> Result<Self, ListenError> {
+        let parent = path.parent().unwrap_or(Path::new("/"));
+        let place = Place::make(path)
+            .map_err(|source| ListenError::of("use the directory", parent, source))?;
+        Ok(Self { parent: parent.into(), lock: Lock::take(place)? })
+    }
+
+    /// The place of the file `path`, if the path names a file in this directory by the same way.
+    pub(crate) fn place_of(&self, path: &Path) -> Option<Place> {
+        let name = path.file_name().filter(|_| path.parent() == Some(self.parent.as_path()))?;
+        Some(self.lock.place.beside(name))
+    }
+
+    /// Listens on `path`, which is in this directory, as [`BoundListener::bind_for`] does.
+    ///
+    /// # Errors
+    /// [`ListenError`]
+    pub(crate) fn bind_for(
+        &self,
+        path: &Path,
+        mode: SocketMode,
+        group: Option<u32>,
+    ) -> Result<BoundListener, ListenError> {
+        let io_error = |source: io::Error| ListenError::of("listen on", path, source);
+        let place = self.place_of(path).ok_or_else(|| io_error(Errno::INVAL.into()))?;
+        remove_stale(path, &place)?;
+        let (listener, file) = bind(&place.path(), mode, group).map_err(io_error)?;
+        let made = Made::Here(BoundFile::new(path, file));
+        Ok(BoundListener::new(listener, path, file, made))
     }
 }
 
 /// The right to make and remove sockets in a directory: a lock file that only its owner can open and lock. (Any
 /// reader could lock the directory itself, for any time.)
 #[derive(Debug)]
-struct Lock<'a> {
-    /// The directory.
-    _place: &'a Place,
+struct Lock {
+    /// A file in the directory.
+    place: Place,
+    /// The lock file.
     path: PathBuf,
     file: File,
 }
 
-impl<'a> Lock<'a> {
+impl Lock {
     const NAME: &'static str = ".weir.lock";
     /// Attempts to lock the file. It can vanish before it is locked: its holder removes it, and so can the
     /// directory's owner.
     const TRIES: usize = 1000;
 
-    fn take(place: &'a Place) -> Result<Self, ListenError> {
-        let path = place.beside(Self::NAME);
+    fn take(place: Place) -> Result<Self, ListenError> {
+        let path = place.beside(Self::NAME.as_ref()).path();
         let io_error = |step| {
             let path = place.shown().with_file_name(Self::NAME);
             move |errno: Errno| ListenError::of(step, &path, errno.into())
@@ -383,14 +415,14 @@ impl<'a> Lock<'a> {
             let file = File::from(file);
             let opened = file.metadata().map(|found| (found.dev(), found.ino())).ok();
             if opened.is_some() && opened == file_id(&path).ok() {
-                return Ok(Self { _place: place, path, file });
+                return Ok(Self { place, path, file });
             }
         }
         Err(ListenError::Lock { path: place.shown().with_file_name(Self::NAME) })
     }
 }
 
-impl Drop for Lock<'_> {
+impl Drop for Lock {
     fn drop(&mut self) {
         // The file is removed while it is still locked, so that no newer lock file is removed.
         let _ = fs::remove_file(&self.path);
@@ -405,7 +437,7 @@ impl Drop for BoundFile {
         drop(files);
         // If this fails, the next start replaces the stale socket.
         let Ok(place) = Place::of(&self.path) else { return };
-        let _lock = Lock::take(&place);
+        let _lock = Lock::take(place.beside(Lock::NAME.as_ref()));
         remove_if_in(&place, self.file);
     }
 }
@@ -512,7 +544,7 @@ fn look_for_listener(place: &Place) -> io::Result<Option<Option<UnixStream>>> {
 /// The file has its permissions, or fewer by the umask, from the moment when it appears. It has all of them before
 /// `listen`, and until then nobody can connect. No step uses a path at which another user could have put another
 /// file.
-fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<UnixListener> {
+fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<(UnixListener, FileId)> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -522,30 +554,29 @@ fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<UnixLis
     // The file gets the socket's permissions, less the umask (unix(7)).
     fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    let (file, found) = own_socket(path)?;
     if let Some(group) = group {
-        let file = own_socket(path)?;
         chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
     }
-    set_mode(path, mode)?;
+    set_mode(&file, &found, mode)?;
     rustix::net::listen(&socket, BACKLOG)?;
-    Ok(UnixListener::from(socket))
+    Ok((UnixListener::from(socket), (found.st_dev, found.st_ino)))
 }
 
 /// The file of a socket that belongs to this user.
-fn own_socket(path: &Path) -> io::Result<OwnedFd> {
+fn own_socket(path: &Path) -> io::Result<(OwnedFd, Stat)> {
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;
     let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
     match is_socket && found.st_uid == geteuid().as_raw() {
-        true => Ok(file),
+        true => Ok((file, found)),
         false => Err(Errno::EXIST.into()),
     }
 }
 
-/// Sets the permissions of a socket's file.
-fn set_mode(path: &Path, mode: SocketMode) -> io::Result<()> {
-    let file = own_socket(path)?;
-    if fstat(&file)?.st_mode & 0o777 != mode.bits() {
+/// Sets the permissions of a socket's file, which was `found` with others.
+fn set_mode(file: &OwnedFd, found: &Stat, mode: SocketMode) -> io::Result<()> {
+    if found.st_mode & 0o777 != mode.bits() {
         let this = format!("/proc/self/fd/{}", file.as_raw_fd());
         fs::set_permissions(this, fs::Permissions::from_mode(mode.bits()))?;
     }

@@ -497,3 +497,61 @@ pub(super) fn drops(port: &VhostPort, reason: &str) -> u64 {
 pub(super) fn stopped_with(port: &VhostPort, reason: &str) {
     eventually(reason, || port.info().stop_reason.is_some_and(|found| found.contains(reason)));
 }
+
+/// Two guests whose front ends have been silent for so long that their sessions have no threads.
+fn silent_guests(switch: &Switch) -> (Guest, Guest) {
+    let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));
+    introduce(&mut a, &mut b);
+    for guest in [&a, &b] {
+        eventually("it has no thread", || switch.manager.is_silent(guest.port.id()));
+    }
+    (a, b)
+}
+
+/// A frame from one to the other arrives.
+fn pass(a: &mut Guest, b: &mut Guest) {
+    let check = frame(a, Some(b), 60, 1);
+    a.send(&check);
+    assert_eq!(b.wait_received().1, check);
+    b.post(1);
+}
+
+#[test]
+fn a_silent_front_end_is_served_without_a_thread_and_has_one_when_it_speaks() {
+    let switch = Switch::new();
+    let (mut a, mut b) = silent_guests(&switch);
+    pass(&mut a, &mut b);
+    for dropped in 1..3 {
+        a.front.set_vring_enable(1, false).unwrap();
+        a.front.get_features().unwrap(); // the request before has been served when this is answered
+        a.send(&frame(&a, Some(&b), 60, 7));
+        assert_eq!(drops(&a.port, "tx_disabled"), dropped);
+        a.front.set_vring_enable(1, true).unwrap();
+        a.front.get_features().unwrap();
+        pass(&mut a, &mut b);
+        eventually("it is silent again", || switch.manager.is_silent(a.port.id()));
+    }
+    // One that hangs up is gone, and one that is removed has its connection closed.
+    let port = Arc::clone(&a.port);
+    drop(a);
+    eventually("its session ends", || port.info().state == State::Waiting);
+    assert_eq!(port.info().failed, 0);
+    switch.manager.remove(b.port.id()).unwrap();
+    assert!(b.front.get_features().is_err());
+}
+
+#[test]
+fn silent_sessions_end_with_the_switch_and_stay_in_service_when_they_are_left() {
+    let switch = Switch::new();
+    let (mut a, mut b) = silent_guests(&switch);
+    assert_eq!(switch.manager.leave(), 0);
+    pass(&mut a, &mut b);
+
+    let switch = Switch::new();
+    let (mut a, b) = silent_guests(&switch);
+    assert_eq!(switch.manager.end(), 0);
+    assert!(a.front.get_features().is_err());
+    for guest in [a, b] {
+        assert_eq!(guest.port.info().state, State::Waiting);
+    }
+}

@@ -27,7 +27,7 @@ use crate::manager::{
 };
 use crate::nat::Nat;
 use crate::resolver;
-use crate::unix_socket::{self, BoundFile, BoundListener, FileId};
+use crate::unix_socket::{self, BoundFile, Directory, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
@@ -205,7 +205,7 @@ impl Serving {
                 self.bound.remove(&path);
                 (Answer::Done, None)
             }
-            Request::OpenRecords { path } => self.open_records(&path),
+            Request::OpenRecords { path } => self.open_records(&path, None),
             Request::RemoveRecords { path } => (self.remove_records(&path), None),
             Request::Connect { path } => self.connect(path),
             Request::LookFor { directory, pattern } => match self.may_look(&directory) {
@@ -274,26 +274,40 @@ impl Serving {
     }
 
     fn bind(&mut self, path: SocketPath, mode: SocketMode) -> (Answer, Option<Given>) {
-        if !self.may_use(&path) {
+        let (answer, socket, made) = self.make_socket(&path, mode, &mut None);
+        self.bound.extend(made.map(|made| (path, made)));
+        (answer, socket)
+    }
+
+    /// Makes a socket. If it is in another directory than `last`, that one is left for it. The socket's file comes
+    /// beside the answer.
+    fn make_socket(
+        &self,
+        path: &SocketPath,
+        mode: SocketMode,
+        last: &mut Option<Directory>,
+    ) -> (Answer, Option<Given>, Option<BoundFile>) {
+        if !self.may_use(path) {
             let message = format!("a confined weir may not listen on {path}");
-            return (refused(message, Some(HELP_SOCKET.into())), None);
+            return (refused(message, Some(HELP_SOCKET.into())), None, None);
         }
-        let group = self.tasks.group.filter(|_| self.tasks.control.as_ref() == Some(&path));
-        match BoundListener::bind_for(path.as_path(), mode, group) {
+        let group = self.tasks.group.filter(|_| self.tasks.control.as_ref() == Some(path));
+        let path = path.as_path();
+        // No process holds two locks: another one could hold the same ones the other way around.
+        drop(last.take_if(|it| it.place_of(path).is_none()));
+        let directory = last.take().map_or_else(|| Directory::of(path), Ok);
+        let bound = directory.and_then(|it| last.insert(it).bind_for(path, mode, group));
+        match bound {
             Ok(bound) => {
                 let file = bound.file();
                 let (listener, made) = bound.into_parts();
-                if let Some(made) = made {
-                    self.bound.insert(path, made);
-                }
-                (
-                    Answer::Bound { file },
-                    Arc::into_inner(listener).map(|it| OwnedFd::from(it.release()).into()),
-                )
+                let socket = Arc::into_inner(listener);
+                let socket = socket.map(|it| OwnedFd::from(it.release()).into());
+                (Answer::Bound { file }, socket, made)
             }
             Err(error) => {
                 let help = error.help().map(|help| help.to_string());
-                (refused(with_cause(&error), help), None)
+                (refused(with_cause(&error), help), None, None)
             }
         }
     }
@@ -309,16 +323,22 @@ impl Serving {
         if all.len() > HELPER_SOCKETS_TOGETHER_MAX {
             return refused(format!("{} sockets are too many at once", all.len()), None);
         }
+        // Most sockets are in one directory. The files are noted when it is no longer locked.
+        let (mut directory, mut files) = (None, Vec::with_capacity(all.len()));
         let make = |WantedSocket { path, mode }| {
-            let (answer, socket) = self.bind(path.clone(), mode);
+            let (answer, socket, made) = self.make_socket(&path, mode, &mut directory);
             let Some(socket) = socket else { return Made { bound: answer, records: None } };
-            let (records, file) = self.open_records(&path);
+            let (records, file) = self.open_records(&path, directory.as_ref());
             given.push(socket);
             given.extend(file);
+            files.extend(made.map(|made| (path.clone(), made)));
             bound.push(path);
             Made { bound: answer, records: Some(records) }
         };
-        Answer::Each { all: all.into_iter().map(make).collect() }
+        let all = all.into_iter().map(make).collect();
+        drop(directory);
+        self.bound.extend(files);
+        Answer::Each { all }
     }
 
     fn adopt(&mut self, path: SocketPath, mode: SocketMode, file: FileId) -> Answer {
@@ -332,12 +352,19 @@ impl Serving {
         }
     }
 
-    fn open_records(&self, path: &SocketPath) -> (Answer, Option<Given>) {
+    /// Opens the records beside a socket, which can be in this directory.
+    fn open_records(
+        &self,
+        path: &SocketPath,
+        directory: Option<&Directory>,
+    ) -> (Answer, Option<Given>) {
         if !self.may_use(path) && !is_in(&self.tasks.on_demand, path) {
             let message = format!("a confined weir may keep no records beside {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None);
         }
-        match Records::open(&records_path(path)) {
+        let path = records_path(path);
+        let place = directory.and_then(|it| it.place_of(&path));
+        match place.map_or_else(|| Records::open(&path), |place| Records::open_at(&place)) {
             Ok(records) => (Answer::Done, Some(records.into_file().into())),
             Err(error) => (refused(error.to_string(), None), None),
         }

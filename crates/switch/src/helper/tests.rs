@@ -84,6 +84,16 @@ fn sockets_are_made_together_each_by_its_own_right_and_not_too_many() {
     UnixStream::connect(at("c.sock").as_path()).unwrap();
     assert!(dir.path().join("a.sock.rings").exists());
     assert!(!dir.path().join("taken.rings").exists());
+    assert!(!dir.path().join(".weir.lock").exists());
+
+    // A file that somebody has removed is made again, and what was noted of the old one goes.
+    std::fs::remove_file(dir.path().join("a.sock")).unwrap();
+    let answer = helper.bind_all(vec![want(&at("a.sock"))], &mut given, &mut bound);
+    let Answer::Each { all } = answer else { panic!("{answer:?}") };
+    assert!(all.iter().all(is_made) && all.len() == 1);
+    UnixStream::connect(at("a.sock").as_path()).unwrap();
+    given.truncate(4);
+    bound.truncate(2);
 
     let many = vec![want(&at("d.sock")); HELPER_SOCKETS_TOGETHER_MAX + 1];
     let answer = helper.bind_all(many, &mut given, &mut bound);

@@ -1,14 +1,15 @@
 //! The start of a switch, alone or beside another one that is about to stop.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 
-use weir_config::Config;
+use weir_config::{Config, VifConfig};
 use weir_engine::Options;
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 
 use super::settings::{Wanted, passes_nothing};
-use super::{Devices, Keeping, Meeting, Switch, SwitchError, bond, engine_options};
+use super::{Devices, Keeping, Meeting, Plugged, Switch, SwitchError, bond, engine_options};
 use crate::helper::Hands;
 use crate::manager;
 use crate::unix_socket;
@@ -117,16 +118,7 @@ impl Switch {
             self.plug_in_overlay(sockets, devices.evpn)?;
         }
         self.plug_in_gateways(devices.leases, devices.taps)?;
-        let mut plugged = Vec::with_capacity(wanted.vifs.len());
-        for vifs in wanted.vifs.chunks(HELPER_SOCKETS_TOGETHER_MAX) {
-            let mut ahead = self.bind_ahead(vifs);
-            for vif in vifs {
-                let ahead = ahead.remove(&vif.socket);
-                let prepared = self.prepare(vif.clone(), Meeting::Configured, &[], ahead)?;
-                plugged.push(self.plug_prepared(prepared)?);
-            }
-        }
-        self.begin(plugged)?;
+        self.begin(self.plug_all(&wanted.vifs)?)?;
         self.settle_mirrors();
         let added: Vec<_> = wanted.added.iter().map(|vif| vif.name.clone()).collect();
         self.add_noted(noted, wanted.added);
@@ -140,5 +132,26 @@ impl Switch {
         }
         self.note();
         Ok(())
+    }
+
+    /// Makes ports of all interfaces. Their sockets are made ahead, while those before them become ports.
+    fn plug_all(&self, vifs: &[VifConfig]) -> Result<Vec<Plugged>, SwitchError> {
+        let together = || vifs.chunks(HELPER_SOCKETS_TOGETHER_MAX);
+        thread::scope(|scope| {
+            let (give, ahead) = mpsc::sync_channel(1);
+            let make = move || together().all(|vifs| give.send(self.bind_ahead(vifs)).is_ok());
+            // Without the thread, each interface asks for its own socket.
+            let _ = thread::Builder::new().name("weir-ahead".into()).spawn_scoped(scope, make);
+            let mut plugged = Vec::with_capacity(vifs.len());
+            for vifs in together() {
+                let mut ahead = ahead.recv().unwrap_or_default();
+                for vif in vifs {
+                    let ahead = ahead.remove(&vif.socket);
+                    let prepared = self.prepare(vif.clone(), Meeting::Configured, &[], ahead)?;
+                    plugged.push(self.plug_prepared(prepared)?);
+                }
+            }
+            Ok(plugged)
+        })
     }
 }
