@@ -125,6 +125,27 @@ mod tests {
         assert!(order.is_idle());
     }
 
+    /// Raj & Schwan 2006 §6.2.2: eight contexts contend for the order of one interface, two for each of four.
+    #[test]
+    fn contexts_contend_for_order_the_less_the_more_interfaces_they_fill() {
+        let contend = |interfaces: usize| {
+            let mut orders: Vec<_> = (0..interfaces).map(|_| FillOrder::default()).collect();
+            let places: Vec<_> = (0..8_u32)
+                .map(|context| orders[context as usize % interfaces].begin(1, context))
+                .collect();
+            let contexts = orders[0].len();
+            // Whoever began last has copied first.
+            let mut waited = 0;
+            for (context, place) in places.into_iter().enumerate().rev() {
+                let published = orders[context % interfaces].finish(place, drop);
+                waited += usize::from(published == 0);
+            }
+            assert!(orders.iter().all(FillOrder::is_idle));
+            (contexts, waited)
+        };
+        assert_eq!([1, 2, 4, 8].map(contend), [(8, 7), (4, 6), (2, 4), (1, 0)]);
+    }
+
     #[test]
     fn a_batch_of_a_ring_that_stopped_publishes_nothing() {
         let mut order = FillOrder::default();

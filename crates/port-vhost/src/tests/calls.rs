@@ -91,6 +91,42 @@ fn a_call_wakes_its_guest_and_no_other() {
     assert!(flooded <= 2 && other.calls(0) <= flooded as u64, "{flooded} frames");
 }
 
+/// Asks for a call at the next frame, once the frames that are there have been taken.
+fn ask(guest: &mut Guest) {
+    while guest.rx.enable_calls() {
+        if guest.received().is_some() {
+            guest.post(1);
+        }
+    }
+}
+
+/// Raj & Schwan 2006 §4.3.1: interfaces share an identifier of signals. The front end tells by the rings for whom a
+/// signal is, and looks in vain at the other's.
+#[test]
+fn interfaces_that_share_a_signal_are_told_apart_by_their_rings() {
+    let switch = Switch::new();
+    let [mut a, mut b] = [1, 2].map(|mac| switch.guest(mac, modern()));
+    let (port, stream) = switch.port();
+    let mut c = Guest::new(port, stream, 3, modern());
+    c.calls[0] = b.calls[0].try_clone().unwrap();
+    c.set_up().unwrap();
+    c.start();
+    introduce(&mut a, &mut b);
+    introduce(&mut a, &mut c);
+    for number in 1..=50 {
+        [&mut b, &mut c].map(ask);
+        b.calls(0);
+        let to = usize::from(number % 2);
+        let frame = frame(&a, Some([&b, &c][to]), 60, number);
+        a.send(&frame);
+        eventually("the signal", || b.calls(0) > 0);
+        let mut found = [&mut b, &mut c].map(|guest| guest.received().map(|(_, bytes)| bytes));
+        assert_eq!(found[to].take(), Some(frame));
+        assert_eq!(found, [None, None]);
+        [&mut b, &mut c][to].post(1);
+    }
+}
+
 #[test]
 fn an_err_descriptor_that_blocks_stops_no_worker() {
     let switch = Switch::new();

@@ -1,4 +1,7 @@
 //! The agent in a guest: it does what weir's manager requests, and undoes it in every case.
+//!
+//! The papers' policies with Linux guests: the interrupts that the receiver itself counts, against a call for each
+//! batch in the same run.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -9,8 +12,9 @@ use std::{
 use weir_bed::{
     address,
     error::{Error, Result, check},
+    iperf,
     lab::Lab,
-    pktgen::{self, Pace},
+    pktgen::{self, Look, Pace},
     process::wait_until,
     qemu::{AGENT_LOG, Guest},
     weir::{Setup, Vif, Weir},
@@ -30,6 +34,56 @@ const SENDS_MAX: u32 = 5;
 
 const POLLING: &str = "moderation=frontend";
 const INTERRUPTED: &str = "moderation=immediate";
+
+/// A few datagrams per millisecond. A guest that is never idle takes no interrupts under any policy.
+const SPARSE_DATAGRAMS_PER_SECOND: u32 = 4_000;
+const COUNT_SECONDS: u64 = 1;
+/// Other load of the machine can keep a guest busy, which then takes no interrupts. Such a measurement is repeated.
+const COUNTS_MAX: u32 = 4;
+/// A policy saves interrupts if at most this share of those of `immediate` is left.
+const LEFT_MAX: f64 = 0.8;
+
+/// A flow of Dong 2011 §5.2, with packets or writes of 50 or 1,472 bytes.
+#[derive(Clone, Copy, Debug)]
+enum Flow {
+    Udp { payload_bytes: u32 },
+    Tcp { write_bytes: u32, mebibytes: u32 },
+}
+
+const FLOWS: [Flow; 4] = [
+    Flow::Udp { payload_bytes: 50 },
+    Flow::Udp { payload_bytes: 1472 },
+    Flow::Tcp { write_bytes: 50, mebibytes: 2 },
+    Flow::Tcp { write_bytes: 1472, mebibytes: 64 },
+];
+
+impl Flow {
+    /// Sends the flow. Returns the receiver's interrupts: for each packet of UDP, for all of the same bytes by TCP.
+    fn interrupts(self, sender: &mut Guest, receiver: &mut Guest) -> Result<f64> {
+        /// Headers of UDP, IP and Ethernet, and the check sequence.
+        const HEADERS: u32 = 8 + 20 + 14 + 4;
+        match self {
+            Self::Udp { payload_bytes } => {
+                let pace = Pace::PerSecond(SPARSE_DATAGRAMS_PER_SECOND);
+                let frame_bytes = payload_bytes + HEADERS;
+                let sent = pktgen::send(sender, receiver, pace, frame_bytes, COUNT_SECONDS)?;
+                check(sent.arrived > 0.5, || format!("{self:?}: {} of all arrived", sent.arrived))?;
+                Ok(sent.received.interrupts_per_packet)
+            }
+            Self::Tcp { write_bytes, mebibytes } => {
+                let before = Look::at(receiver)?.interrupts;
+                // A server does not listen for a moment after each test.
+                let send = format!(
+                    "i=0; until iperf3 -c {} -n {mebibytes}M -l {write_bytes} >/tmp/iperf 2>&1; do \
+                     [ $((i+=1)) -lt 50 ] || {{ cat /tmp/iperf; exit 1; }}; sleep 0.1; done",
+                    address::ip(1)
+                );
+                sender.run(&send, PATIENCE * 4)?;
+                Ok(Look::at(receiver)?.interrupts - before)
+            }
+        }
+    }
+}
 
 pub(super) fn agent_sets_and_always_restores_the_guests_timer(lab: &Lab) -> Result<()> {
     let vif = Vif {
@@ -82,6 +136,91 @@ pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()
     await_timer(&mut guest, &weir, 1, false)?;
     ping(&mut sender, &address::ip(1))?;
     weir.check_alive()
+}
+
+/// Dong 2011 §5.2: held by the back end (BVIC), polled for by the guest (FVIC), and held for what the uplink leaves.
+/// Each takes fewer interrupts than a call for each batch, with UDP and TCP of small and large packets.
+pub(super) fn each_way_to_coalesce_saves_a_linux_guests_interrupts(lab: &Lab) -> Result<()> {
+    const WAYS: [&str; 3] = ["moderation=backend", POLLING, "moderation=two-layer"];
+    // The paper's guests poll a thousand times a second.
+    let vif = Vif {
+        moderation: Some("immediate"),
+        latency_budget: Some("1ms"),
+        agent: true,
+        ..Vif::default()
+    };
+    let setup = Setup { vifs: vec![Vif::default(), vif], ..Setup::default() };
+    let mut weir = Weir::start(lab, &setup)?;
+    let [mut sender, mut guest] = boot(lab, &weir)?;
+    guest.start_agent()?;
+    wait_until("weir to hear of the agent", PATIENCE, || weir.hears_agent(1_u16))?;
+    iperf::serve(&mut guest, iperf::PORT)?;
+    for flow in FLOWS {
+        fewer_than_immediate(&format!("{flow:?}"), &WAYS, |way| {
+            weir.set(1_u8, way)?;
+            await_timer(&mut guest, &weir, 1, way == POLLING)?;
+            flow.interrupts(&mut sender, &mut guest)
+        })?;
+    }
+    weir.check_alive()
+}
+
+/// Thakur 2014 §III and §V: containers save a Linux guest interrupts. At a low rate each packet waits for a fixed
+/// timeout, and no packet for one that adapts.
+pub(super) fn containers_save_a_linux_guests_interrupts_and_adapt_to_a_low_rate(
+    lab: &Lab,
+) -> Result<()> {
+    const FIXED: &str = "moderation=aggregate";
+    const ADAPTIVE: &str = "moderation=aggregate-adaptive";
+    // A container is full long before this timeout, and a lone packet can wait for it.
+    let vif = Vif { latency_budget: Some("50ms"), ..Vif::default() };
+    let setup = Setup { vifs: vec![Vif::default(), vif], ..Setup::default() };
+    let mut weir = Weir::start(lab, &setup)?;
+    let [mut sender, mut guest] = boot(lab, &weir)?;
+    for flow in &FLOWS[..2] {
+        fewer_than_immediate(&format!("{flow:?}"), &[FIXED, ADAPTIVE], |way| {
+            weir.set(1_u8, way)?;
+            flow.interrupts(&mut sender, &mut guest)
+        })?;
+    }
+    let mut shortest = |way: &str| {
+        weir.set(1_u8, way)?;
+        shortest_round_trip_ms(&mut sender)
+    };
+    let [at_once, fixed, adaptive] =
+        [shortest(INTERRUPTED)?, shortest(FIXED)?, shortest(ADAPTIVE)?];
+    check(at_once < fixed && adaptive < fixed, || {
+        format!("shortest round trips: {at_once} ms at once, {fixed} fixed, {adaptive} adaptive")
+    })?;
+    weir.check_alive()
+}
+
+/// Fails if a guest takes hardly fewer interrupts in one of `ways` than under `immediate`.
+fn fewer_than_immediate(
+    what: &str,
+    ways: &[&str],
+    mut interrupts: impl FnMut(&str) -> Result<f64>,
+) -> Result<()> {
+    let mut counted = Vec::new();
+    for _ in 0..COUNTS_MAX {
+        let immediate = interrupts(INTERRUPTED)?;
+        let all: Vec<_> = ways.iter().map(|way| interrupts(way)).collect::<Result<_>>()?;
+        println!("{what}: interrupts {immediate:.3} immediate, {all:.3?} {ways:?}");
+        if all.iter().all(|left| *left < LEFT_MAX * immediate) {
+            return Ok(());
+        }
+        counted.push((immediate, all));
+    }
+    Err(Error::Check(format!("{what}, {ways:?}: interrupts (immediate, others): {counted:?}")))
+}
+
+/// The shortest of some echo requests' times, far apart (ms).
+fn shortest_round_trip_ms(guest: &mut Guest) -> Result<f64> {
+    let ping = format!("ping -c 10 -i 0.2 -W 5 {}", address::ip(1));
+    let printed = guest.run(&ping, PATIENCE)?;
+    let times = printed.split_once("min/avg/max").and_then(|(_, rest)| rest.split_once('='));
+    let shortest = times.and_then(|(_, times)| times.trim().split('/').next()?.parse().ok());
+    shortest.ok_or_else(|| Error::parse("round trips", printed))
 }
 
 /// Sends datagrams for some seconds. Returns true if the guest polled meanwhile.

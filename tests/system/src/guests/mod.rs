@@ -91,6 +91,14 @@ pub const ALL: &[SystemTest] = &[
         run: agent::auto_has_a_guest_poll_while_datagrams_come,
     },
     SystemTest {
+        name: "each_way_to_coalesce_saves_a_linux_guests_interrupts",
+        run: agent::each_way_to_coalesce_saves_a_linux_guests_interrupts,
+    },
+    SystemTest {
+        name: "containers_save_a_linux_guests_interrupts_and_adapt_to_a_low_rate",
+        run: agent::containers_save_a_linux_guests_interrupts_and_adapt_to_a_low_rate,
+    },
+    SystemTest {
         name: "backend_program_joins_guest_and_tap",
         run: backend_program::backend_program_joins_guest_and_tap,
     },
