@@ -53,6 +53,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time for dom0 to print its logs after a failure, if its shell is free.
 const LOGS_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Longest time to save or restore a guest, or to migrate it, with all of its memory.
+const SAVE_PATIENCE: Duration = Duration::from_secs(240);
+
 /// Longest time for a guest to boot. An idle machine takes 6 s.
 const GUEST_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -172,6 +175,23 @@ impl Bed {
         self.run(&format!("xl destroy {}", domain.name()), XL_PATIENCE)?;
         self.created.retain(|created| *created != domain);
         Ok(())
+    }
+
+    /// Saves a guest to a file, and restores it as another domain.
+    pub fn save_and_restore(&mut self, domain: Domain) -> Result<()> {
+        const FILE: &str = "/run/saved";
+        let name = domain.name();
+        self.run(&format!("xl save {name} {FILE}"), SAVE_PATIENCE)?;
+        self.run(&format!("! xl domid {name} 2>/dev/null && xl restore {FILE}"), SAVE_PATIENCE)?;
+        self.run(&format!("rm {FILE}; guest {name} ''"), PATIENCE).map(drop)
+    }
+
+    /// Migrates a running guest from this host to this host.
+    pub fn migrate(&mut self, domain: Domain) -> Result<()> {
+        let name = domain.name();
+        // Without a program to reach the other host, the host's name is the command of the receiver.
+        let migrate = format!("xl migrate -s '' {name} 'xl migrate-receive' && guest {name} ''");
+        self.run(&migrate, SAVE_PATIENCE).map(drop)
     }
 
     /// The name of a guest's interface in weir.
@@ -412,8 +432,13 @@ impl BackEnd {
     /// Starts weir with `queues` queues for each interface whose front end asks for them. The guests have one CPU and
     /// do not ask.
     pub fn weir_with_queues(bed: &mut Bed, queues: usize) -> Result<Self> {
-        const CONFIG: &str = "/run/weir-queues.toml";
-        let config = format!("sed 's/^\\[xen\\]$/&\\nqueues = {queues}/' /{WEIR_CONFIG} >{CONFIG}");
+        Self::weir_with(bed, &format!("queues = {queues}"))
+    }
+
+    /// Starts weir with another key in its table `[xen]`.
+    pub fn weir_with(bed: &mut Bed, key: &str) -> Result<Self> {
+        const CONFIG: &str = "/run/weir-with.toml";
+        let config = format!("sed 's/^\\[xen\\]$/&\\n{key}/' /{WEIR_CONFIG} >{CONFIG}");
         bed.run(&config, PATIENCE)?;
         Self::weir_as(bed, CONFIG)
     }

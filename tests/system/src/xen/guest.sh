@@ -1,10 +1,12 @@
 #!/bin/sh
 # guest NAME COMMAND: runs COMMAND in the guest's shell, at its console; prints what that prints, and ends
-# as it ends. guest NAME alone waits until the guest takes commands.
+# as it ends. guest NAME alone waits until the guest takes commands; guest NAME '' only finds the console, of a
+# guest that goes on as another domain.
 name=$1
-if [ $# = 1 ]; then
+if [ -z "$2" ]; then
   until tty=$(xenstore-read "/local/domain/$(xl domid "$name")/console/tty" 2>/dev/null); do sleep 0.1; done
   echo "$tty" >"/run/console-$name"
+  [ $# = 1 ] || exit 0
   exec 3<>"$tty"
   while read -r line <&3; do
     case $line in *@@ready*) exit 0 ;; esac

@@ -68,6 +68,9 @@ pub const DEVICE_MODEL: &str = "usr/libexec/xen-qemu-system-i386";
 /// The tools' directory of programs that are run by full path only.
 const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
 
+/// The path at which `xl` expects the program that saves, restores and migrates guests.
+pub const SAVE_HELPER: &str = "usr/lib/xen-4.17/bin/libxl-save-helper";
+
 /// Depends on the current kernel's package. The cloud kernel has no Xen back ends.
 const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
 
@@ -164,6 +167,11 @@ impl Parts {
         let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0"];
         let tools = tools.map(|name| self.root().join(TOOLS_DIR).join(name));
         tools.into_iter().chain([self.root().join("usr/bin/xenstore")]).collect()
+    }
+
+    /// The program that saves, restores and migrates guests.
+    pub fn save_helper(&self) -> PathBuf {
+        self.root().join(SAVE_HELPER)
     }
 
     /// A static program with the small tools.
