@@ -17,7 +17,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// Names of all functions below `dir` that are marked as tests.
+/// Names of all functions below `dir` that are marked as tests, and of the tests in lists.
 fn tests_below(dir: &Path, names: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).expect("a directory of the workspace").flatten() {
         let path = entry.path();
@@ -29,10 +29,19 @@ fn tests_below(dir: &Path, names: &mut BTreeSet<String>) {
     }
 }
 
+/// Items of the lists of tests that no test harness runs: the system tests', and those on a real Xen.
+const LISTED: [&str; 2] = ["SystemTest {", "Scenario {"];
+
 fn tests_in(source: &str, names: &mut BTreeSet<String>) {
-    let mut marked = false;
+    let (mut marked, mut listed) = (false, false);
     for line in source.lines().map(str::trim) {
         marked |= line == "#[test]";
+        listed |= LISTED.iter().any(|item| line.starts_with(item));
+        if let Some((_, rest)) = line.split_once("name: \"")
+            && std::mem::take(&mut listed)
+        {
+            names.extend(rest.split('"').next().map(str::to_owned));
+        }
         if let Some((_, rest)) = line.split_once("fn ") {
             let name = rest.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_');
             if std::mem::take(&mut marked) {

@@ -125,7 +125,7 @@ impl Machine {
 
 /// Eight processors, four in each of two caches. QEMU's default model has no caches that Linux could see.
 const CACHES: [&str; 6] =
-    ["-m", "768M", "-smp", "8,sockets=2,cores=4,threads=1,maxcpus=8", "-cpu", "Nehalem,+rdrand"];
+    ["-m", "1G", "-smp", "8,sockets=2,cores=4,threads=1,maxcpus=8", "-cpu", "Nehalem,+rdrand"];
 
 /// Guo 2009: a worker comes into the cache of its guests' virtual processors, and they come into its cache.
 pub(super) fn workers_and_virtual_processors_share_one_of_two_caches(lab: &Lab) -> Result<()> {
@@ -166,7 +166,8 @@ pub(super) fn workers_and_virtual_processors_share_one_of_two_caches(lab: &Lab) 
     machine.start_guests("ff")?;
     machine.await_places("virtual processors beside the worker", |worker, vcpus| {
         let cache = [first, second].into_iter().find(|cache| worker.is_subset(cache));
-        let beside = |cache: &BTreeSet<u16>| cache.difference(worker).copied().collect();
+        let beside =
+            |cache: &BTreeSet<u16>| -> BTreeSet<u16> { cache.difference(worker).copied().collect() };
         worker.len() == 1 && cache.map(beside).as_ref() == Some(vcpus)
     })
 }
