@@ -40,6 +40,10 @@ pub const ALL: &[SystemTest] = &[
     SystemTest { name: "two_guests_ping_each_other", run: traffic::two_guests_ping_each_other },
     SystemTest { name: "guest_sends_tcp_to_guest", run: traffic::guest_sends_tcp_to_guest },
     SystemTest { name: "packed_ring_guest_sends_tcp", run: traffic::packed_ring_guest_sends_tcp },
+    SystemTest {
+        name: "weir_reaches_a_guests_bounce_buffers_and_no_other_half",
+        run: traffic::weir_reaches_a_guests_bounce_buffers_and_no_other_half,
+    },
     SystemTest { name: "guest_sends_udp_to_guest", run: traffic::guest_sends_udp_to_guest },
     SystemTest { name: "file_arrives_unchanged", run: traffic::file_arrives_unchanged },
     SystemTest {

@@ -11,7 +11,7 @@ use weir_bed::{
     error::{Error, Result, check},
     iperf::{self, Datagrams, Tcp},
     lab::Lab,
-    qemu::Guest,
+    qemu::{Guest, GuestSpec},
     weir::{Setup, Vif, Weir},
     weir_stats::Way,
 };
@@ -84,6 +84,60 @@ pub(super) fn packed_ring_guest_sends_tcp(lab: &Lab) -> Result<()> {
     })?;
     streams(&mut packed, &mut split, 1)?;
     streams(&mut split, &mut packed, 0)
+}
+
+/// Raj & Schwan 2006 §5.2: bounce buffers do what an I/O MMU would. A guest copies all frames through the half of its
+/// memory that its VM shares, and weir may be given no more.
+pub(super) fn weir_reaches_a_guests_bounce_buffers_and_no_other_half(lab: &Lab) -> Result<()> {
+    /// `VIRTIO_F_ACCESS_PLATFORM`, as sysfs counts bits: the driver asks the platform for addresses.
+    const ACCESS_PLATFORM: usize = 33;
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    weir.set(0_u8, "access_platform=true")?;
+    weir.set(0_u8, "memory_max=192MiB")?;
+    let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
+    share_half(&mut specs[0]);
+    let [mut bounded, mut other] = boot_specs(lab, &specs, weir.dir())?;
+    let features = bounded.run("cat /sys/bus/virtio/devices/virtio0/features", PING_PATIENCE)?;
+    check(features.trim().as_bytes().get(ACCESS_PLATFORM) == Some(&b'1'), || {
+        format!("the driver uses addresses as they are: {features}")
+    })?;
+    ping(&mut bounded, &address::ip(1))?;
+    streams(&mut bounded, &mut other, 1)?;
+    streams(&mut other, &mut bounded, 0)?;
+    weir.stop()
+}
+
+/// Gives a guest 384 MiB in two halves, the higher one of which is shared and has the processors. Linux has its bounce
+/// buffers at the top of the memory, and rings where the processor is.
+fn share_half(spec: &mut GuestSpec) {
+    let mut before = String::new();
+    for argument in &mut spec.plug.qemu_args {
+        if before == "-m" {
+            *argument = String::from("384M");
+        } else if argument == "memory-backend=weir-mem" {
+            *argument = String::from("pc");
+        } else if argument.starts_with("memory-backend-memfd") {
+            *argument = String::from("memory-backend-memfd,id=weir-mem,size=192M,share=on");
+        } else if argument.starts_with("virtio-net-pci") {
+            argument.push_str(",disable-legacy=on,iommu_platform=on");
+        }
+        before.clone_from(argument);
+    }
+    let kernel = format!(
+        "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={} swiotlb=force",
+        spec.cidr
+    );
+    let more = [
+        "-object",
+        "memory-backend-ram,id=own,size=192M",
+        "-numa",
+        "node,nodeid=0,memdev=own",
+        "-numa",
+        "node,nodeid=1,cpus=0-1,memdev=weir-mem",
+        "-append",
+        &kernel,
+    ];
+    spec.plug.qemu_args.extend(more.map(str::to_owned));
 }
 
 fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
