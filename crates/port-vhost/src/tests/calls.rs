@@ -114,7 +114,9 @@ fn interfaces_that_share_a_signal_are_told_apart_by_their_rings() {
     introduce(&mut a, &mut b);
     introduce(&mut a, &mut c);
     for number in 1..=50 {
-        [&mut b, &mut c].map(ask);
+        for guest in [&mut b, &mut c] {
+            ask(guest);
+        }
         b.calls(0);
         let to = usize::from(number % 2);
         let frame = frame(&a, Some([&b, &c][to]), 60, number);
