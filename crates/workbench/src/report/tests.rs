@@ -530,7 +530,7 @@ const FIGURES: &[(&str, &[&str])] = &[
         "Dong 2011",
         &[
             "Fig. 2", "Fig. 6", "Fig. 7", "Fig. 8", "Fig. 9", "Fig. 10", "Fig. 11", "Fig. 12",
-            "Fig. 13", "Fig. 14", "Fig. 15", "Fig. 16", "Abstract",
+            "Fig. 13", "Fig. 14", "Fig. 15", "Fig. 16",
         ],
     ),
     ("Raj 2006", &["Fig. 4", "Fig. 5", "Fig. 6", "Fig. 8", "Fig. 9"]),

@@ -190,7 +190,7 @@ impl Machine {
     fn start_guests(&mut self, mask: &str) -> Result<()> {
         self.run(&format!(
             "while killall vcpu0 2>/dev/null; do sleep 0.1; done; cp /bin/paced /tmp/vcpu0; \
-             taskset {mask} /tmp/vcpu0 /run/a.sock /run/b.sock 2000 100 9999 >/tmp/paced.log 2>&1 &"
+             taskset {mask} /tmp/vcpu0 /run/a.sock /run/b.sock 100 100 9999 >/tmp/paced.log 2>&1 &"
         ))
         .map(drop)
     }
