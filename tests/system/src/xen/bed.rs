@@ -53,7 +53,7 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Longest time for dom0 to print its logs after a failure, if its shell is free.
 const LOGS_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest time to save or restore a guest, or to migrate it, with all of its memory.
+/// Longest time to save or to restore a guest with all of its memory.
 const SAVE_PATIENCE: Duration = Duration::from_secs(240);
 
 /// Longest time for a guest to boot. An idle machine takes 6 s.
@@ -184,14 +184,6 @@ impl Bed {
         self.run(&format!("xl save {name} {FILE}"), SAVE_PATIENCE)?;
         self.run(&format!("! xl domid {name} 2>/dev/null && xl restore {FILE}"), SAVE_PATIENCE)?;
         self.run(&format!("rm {FILE}; guest {name} ''"), PATIENCE).map(drop)
-    }
-
-    /// Migrates a running guest from this host to this host.
-    pub fn migrate(&mut self, domain: Domain) -> Result<()> {
-        let name = domain.name();
-        // Without a program to reach the other host, the host's name is the command of the receiver.
-        let migrate = format!("xl migrate -s '' {name} 'xl migrate-receive' && guest {name} ''");
-        self.run(&migrate, SAVE_PATIENCE).map(drop)
     }
 
     /// The name of a guest's interface in weir.

@@ -68,7 +68,7 @@ pub const DEVICE_MODEL: &str = "usr/libexec/xen-qemu-system-i386";
 /// The tools' directory of programs that are run by full path only.
 const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
 
-/// The path at which `xl` expects the program that saves, restores and migrates guests.
+/// The path at which `xl` expects the program that saves and restores guests.
 pub const SAVE_HELPER: &str = "usr/lib/xen-4.17/bin/libxl-save-helper";
 
 /// Depends on the current kernel's package. The cloud kernel has no Xen back ends.
@@ -169,7 +169,7 @@ impl Parts {
         tools.into_iter().chain([self.root().join("usr/bin/xenstore")]).collect()
     }
 
-    /// The program that saves, restores and migrates guests.
+    /// The program that saves and restores guests.
     pub fn save_helper(&self) -> PathBuf {
         self.root().join(SAVE_HELPER)
     }
