@@ -424,13 +424,8 @@ impl BackEnd {
     /// Starts weir with `queues` queues for each interface whose front end asks for them. The guests have one CPU and
     /// do not ask.
     pub fn weir_with_queues(bed: &mut Bed, queues: usize) -> Result<Self> {
-        Self::weir_with(bed, &format!("queues = {queues}"))
-    }
-
-    /// Starts weir with another key in its table `[xen]`.
-    pub fn weir_with(bed: &mut Bed, key: &str) -> Result<Self> {
-        const CONFIG: &str = "/run/weir-with.toml";
-        let config = format!("sed 's/^\\[xen\\]$/&\\n{key}/' /{WEIR_CONFIG} >{CONFIG}");
+        const CONFIG: &str = "/run/weir-queues.toml";
+        let config = format!("sed 's/^\\[xen\\]$/&\\nqueues = {queues}/' /{WEIR_CONFIG} >{CONFIG}");
         bed.run(&config, PATIENCE)?;
         Self::weir_as(bed, CONFIG)
     }

@@ -42,7 +42,6 @@ const SCENARIOS: &[Scenario] = &[
     Scenario { name: "xen_mixed", run: scenarios::xen_mixed },
     Scenario { name: "xen_control_ring", run: scenarios::xen_control_ring },
     Scenario { name: "xen_agent", run: scenarios::xen_agent },
-    Scenario { name: "xen_events_come_to_all_cpus", run: scenarios::xen_events_come_to_all_cpus },
     Scenario {
         name: "xen_guest_is_saved_and_restored",
         run: scenarios::xen_guest_is_saved_and_restored,

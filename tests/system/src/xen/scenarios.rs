@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use weir_bed::{
     address,
-    error::{Error, Result, check},
+    error::{Result, check},
 };
 
 use super::bed::{BackEnd, Bed, Domain, PATIENCE, WITH_CHANNEL};
@@ -148,34 +148,6 @@ pub fn xen_agent(bed: &mut Bed) -> Result<()> {
     bed.detach(FIRST)?;
     nothing_mapped(bed)?;
     weir.stop(bed)
-}
-
-/// Events of guests' interfaces come to each of dom0's CPUs (Zhang 2010): Linux gives a new channel to the CPU with the
-/// fewest, and weir has a channel for each ring.
-pub fn xen_events_come_to_all_cpus(bed: &mut Bed) -> Result<()> {
-    let weir = BackEnd::weir_with(bed, "split_event_channels = true")?;
-    bed.connect(FIRST)?;
-    bed.connect(SECOND)?;
-    ping_both_ways(bed)?;
-    let by_cpu = events_by_cpu(bed)?;
-    let come_to_all = by_cpu.len() > 1 && by_cpu.iter().all(|events| *events > 0);
-    check(come_to_all, || format!("weir's events by CPU: {by_cpu:?}"))?;
-    disconnect_all(bed)?;
-    weir.stop(bed)
-}
-
-/// The events of weir's channels by CPU, as dom0's kernel counts them.
-fn events_by_cpu(bed: &mut Bed) -> Result<Vec<u64>> {
-    let printed = bed.run("cat /proc/interrupts", PATIENCE)?;
-    let cpus = printed.lines().next().map_or(0, |names| names.split_whitespace().count());
-    let mut by_cpu = vec![0; cpus];
-    for line in printed.lines().filter(|line| line.contains("evtchn:weir")) {
-        let counts = line.split_whitespace().skip(1).take(cpus);
-        for (sum, count) in by_cpu.iter_mut().zip(counts) {
-            *sum += count.parse::<u64>().map_err(|_| Error::parse("events", printed.as_str()))?;
-        }
-    }
-    Ok(by_cpu)
 }
 
 /// A guest that is saved and restored as another domain goes on with what it had, and reaches another by the interface
