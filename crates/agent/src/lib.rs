@@ -8,14 +8,14 @@
 //! | file | contents |
 //! |---|---|
 //! | `protocol.rs` | [`GuestMessage`] and [`HostMessage`], their bytes |
-//! | `lines.rs`, `channel.rs` | lines of bounded length, both ways, over any stream |
+//! | `channel.rs` | lines of bounded length, both ways, over any stream |
 //! | `session.rs` | the agent's state machine; pure, in virtual time |
 //! | `deferral.rs`, `state.rs` | the kernel's settings, and the file that keeps the original ones |
 //! | `napi.rs` | settings of single NAPI instances |
-//! | `guest.rs`, `interrupts.rs` | readers of the guest's `/sys` and `/proc` |
-//! | `report.rs`, `cost.rs` | counts of an interval, and the cost of an interrupt |
+//! | `guest.rs` | reads the guest's `/sys` and `/proc` |
+//! | `report.rs` | counts of an interval, and the cost of an interrupt |
 //! | `port.rs` | the port to the host |
-//! | `agent.rs`, `once.rs`, `args.rs` | the program |
+//! | `agent.rs`, `args.rs` | the program |
 //! | `host/` | [`AgentLink`](host::AgentLink): weir's side of one agent |
 //!
 //! Times are nanoseconds of a monotonic clock, passed in by the caller.
@@ -24,27 +24,22 @@
 pub mod agent;
 pub mod args;
 mod channel;
-mod cost;
 mod deferral;
 #[cfg(test)]
 #[path = "../tests/fake_guest/mod.rs"]
 mod fake_guest;
 mod guest;
 pub mod host;
-mod interrupts;
-mod lines;
 pub mod napi;
-pub mod once;
 mod port;
 mod protocol;
 mod report;
 mod session;
 mod state;
 
-pub use channel::ChannelError;
+pub use channel::{ChannelError, TooLong};
 pub use deferral::DeferralError;
 pub use guest::FileError;
-pub use lines::TooLong;
 pub use port::{Port, PortError};
 pub use protocol::{
     Applied, DecodeError, EncodeError, GuestMessage, Hello, HostMessage, Interface, NotText,

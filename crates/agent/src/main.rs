@@ -9,7 +9,6 @@ use std::process::ExitCode;
 use clap::Parser;
 use weir_agent::agent::{self, AgentError};
 use weir_agent::args::Args;
-use weir_agent::once;
 
 /// Exit code for a missing port to the host.
 const EXIT_NO_PORT: u8 = 3;
@@ -17,7 +16,7 @@ const EXIT_NO_PORT: u8 = 3;
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = if args.once {
-        once::run(&args, &mut io::stdout()).map_err(|error| (1, Box::<dyn Error>::from(error)))
+        agent::run_once(&args, &mut io::stdout()).map_err(|error| (1, Box::<dyn Error>::from(error)))
     } else {
         agent::run(&args).map_err(|error| {
             let code = if matches!(error, AgentError::Port(_)) { EXIT_NO_PORT } else { 1 };
