@@ -11,8 +11,7 @@
 //! | `serving` | the API's settings, made ready while weir has privileges |
 //! | `metrics` | the counters for Prometheus |
 //! | `page` | the page for a browser |
-//! | `origin` | protection against other sites' pages |
-//! | [`access`] | the rights to read and to write |
+//! | [`access`] | the rights to read and to write; protection against other sites' pages |
 //! | [`problem`] | refusals |
 //! | [`client`] | the other side, blocking |
 //!
@@ -25,10 +24,8 @@
 pub mod access;
 mod api;
 pub mod client;
-mod client_socket;
 mod events;
 mod metrics;
-mod origin;
 mod page;
 mod places;
 pub mod problem;

@@ -12,9 +12,8 @@ use utoipa_axum::routes;
 
 use crate::access::Caller;
 use crate::api::{Api, json};
-use crate::origin;
-use crate::page;
 use crate::problem::Problem;
+use crate::{access, page};
 
 mod look;
 mod read;

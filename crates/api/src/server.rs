@@ -5,8 +5,9 @@ use std::convert::Infallible;
 use std::io;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -17,12 +18,13 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tower::ServiceExt;
 use weir_engine::{beat, supervise};
-use weir_foreign::{Foreign, Party};
+use weir_foreign::{Foreign, Party, receive};
 use weir_limits::{CONTROL_HEAD_BYTES_MAX, CONTROL_HEADERS_MAX};
 use weir_switch::Hands;
 use weir_switch::control::ControlHandler;
@@ -30,12 +32,76 @@ use weir_switch::unix_socket::{BoundListener, ListenError};
 
 use crate::access::Caller;
 use crate::api::{Api, Endless};
-use crate::client_socket::ClientSocket;
+
 use crate::events::Hub;
 use crate::places::{Of, Places, Ticket};
 use crate::routes::router;
 use crate::serving::Serving;
 use crate::work::{Work, Workers};
+
+/// The connection of a client on this machine. When it is dropped, its party's closer closes it.
+struct ClientSocket {
+    /// `Some` until this is dropped.
+    stream: Option<UnixStream>,
+    party: Party,
+}
+
+impl ClientSocket {
+    pub(crate) fn new(stream: UnixStream, party: Party) -> Self {
+        Self { stream: Some(stream), party }
+    }
+
+    fn stream(self: Pin<&mut Self>) -> io::Result<(&mut UnixStream, &Party)> {
+        let this = self.get_mut();
+        let stream = this.stream.as_mut().ok_or(io::ErrorKind::NotConnected)?;
+        Ok((stream, &this.party))
+    }
+}
+
+impl Drop for ClientSocket {
+    fn drop(&mut self) {
+        // A stream that cannot be taken off the reactor is closed with it.
+        if let Some(Ok(stream)) = self.stream.take().map(UnixStream::into_std) {
+            drop(Foreign::new(stream, &self.party));
+        }
+    }
+}
+
+impl AsyncRead for ClientSocket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        room: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let (stream, party) = self.stream()?;
+        loop {
+            ready!(stream.poll_read_ready(cx))?;
+            let free = room.initialize_unfilled();
+            match stream.try_io(Interest::READABLE, || receive(&*stream, free, party)) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return Poll::Ready(read.map(|len| room.advance(len))),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for ClientSocket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.stream()?.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream()?.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.stream()?.0).poll_shutdown(cx)
+    }
+}
 
 const NAME: &str = "weir-control";
 /// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
