@@ -21,8 +21,7 @@ use weir_wire::Mac;
 
 use super::super::figures::{FigureRow, Figures};
 use super::super::plan::{SMALL_FRAME_BYTES, WINDOW};
-use super::super::sharing::ENDLESS;
-use super::super::sharing::port::{PlayedPort, Sends};
+use super::super::sharing::{ENDLESS, PlayedPort, Sends};
 use super::crowd::{Crowd, Pair, Setup};
 use crate::args::BenchArgs;
 use crate::rig::{self, RigError};

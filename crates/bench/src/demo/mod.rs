@@ -6,8 +6,8 @@
 //! |---|---|
 //! | `phase.rs` | kinds of traffic; phases, their counters and results, and the interface of a view |
 //! | `figures.rs` | figures, from counters |
-//! | `screen.rs`, `plain.rs` | the live display, and lines of text |
-//! | `report.rs`, `json.rs` | the table at the end, and as JSON |
+//! | `screen.rs` | the live display |
+//! | `report.rs` | lines of text, the table at the end, and the table as JSON |
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -20,16 +20,13 @@ use crate::args::DemoArgs;
 use crate::rig::{self, Rig};
 
 mod figures;
-mod json;
 mod phase;
-mod plain;
 mod report;
 mod screen;
 
 pub use phase::DemoError;
-use phase::Traffic;
-use phase::{Outcome, Phase, Progress, TICK, View};
-use plain::Plain;
+use phase::{Outcome, Phase, Progress, TICK, Traffic, View};
+use report::Plain;
 use screen::Screen;
 
 /// Returns the phases of a demo that takes `total`.
@@ -56,8 +53,8 @@ pub fn run(args: &DemoArgs, out: &mut dyn Write, terminal: bool) -> Result<(), D
     let plan = plan(total);
     let mut outcomes = Vec::new();
     if args.json {
-        let result = drive(&plan, dir.path(), &stop, &mut json::Quiet::new(total), &mut outcomes);
-        let columns: Vec<_> = outcomes.iter().map(json::Column::from).collect();
+        let result = drive(&plan, dir.path(), &stop, &mut report::Quiet::new(total), &mut outcomes);
+        let columns: Vec<_> = outcomes.iter().map(report::Column::from).collect();
         serde_json::to_writer_pretty(&mut *out, &columns).map_err(io::Error::from)?;
         writeln!(out)?;
         return result;

@@ -1,12 +1,17 @@
-//! The final output on the terminal: a table of results, and the next steps.
+//! The output without a screen: a line of text each second, the table of results at the end, and the same as JSON.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::io::{self, Write};
+use std::thread;
+use std::time::Duration;
 
+use indicatif::ProgressBar;
+use serde::Serialize;
 use weir_text::{Table, bytes, decimal, time};
 
 use super::figures::{Latency, Sample, Trouble, or_dash};
-use super::phase::Outcome;
-use super::phase::Traffic;
+use super::phase::{DemoError, Outcome, Progress, Traffic, View};
 
 struct Row {
     label: &'static str,
@@ -169,5 +174,172 @@ Next, start a switch and plug in a VM of your own:
   qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)",
             highlights.join(", ")
         )
+    }
+}
+
+/// A column of the table of `weir demo --json`; `docs/guide/json.md` explains the fields.
+#[derive(Debug, Serialize)]
+pub(super) struct Column<'o> {
+    traffic: &'static str,
+    moderation: String,
+    seconds: f64,
+    gbit_per_s: f64,
+    packets_per_s: u64,
+    calls_per_packet: Option<f64>,
+    hold_p50_ns: u64,
+    hold_p99_ns: u64,
+    latency_is: &'static str,
+    latency_p50_ns: Option<u64>,
+    latency_p99_ns: Option<u64>,
+    lost: u64,
+    reordered: u64,
+    switch_cpu_s: f64,
+    guests_cpu_s: f64,
+    bytes_per_cpu_s: Option<f64>,
+    sent_again: u64,
+    damaged: u64,
+    dropped: &'o BTreeMap<String, u64>,
+}
+
+impl<'o> From<&'o Outcome> for Column<'o> {
+    fn from(outcome: &'o Outcome) -> Self {
+        let (traffic, figures) = (outcome.phase.traffic, &outcome.figures);
+        Self {
+            traffic: traffic.name(),
+            moderation: outcome.phase.moderation.to_string(),
+            seconds: figures.seconds(),
+            gbit_per_s: figures.gbit_per_s(),
+            packets_per_s: figures.packets_per_s(),
+            calls_per_packet: figures.calls_per_packet(),
+            hold_p50_ns: figures.hold.p50,
+            hold_p99_ns: figures.hold.p99,
+            latency_is: traffic.latency(),
+            latency_p50_ns: figures.latency.map(|latency| latency.p50_ns),
+            latency_p99_ns: figures.latency.map(|latency| latency.p99_ns),
+            lost: figures.lost,
+            reordered: figures.reordered,
+            switch_cpu_s: figures.switch_cpu_s(),
+            guests_cpu_s: figures.guests_cpu_s(),
+            bytes_per_cpu_s: figures.bytes_per_cpu_s(),
+            sent_again: figures.trouble.retransmitted,
+            damaged: figures.trouble.invalid,
+            dropped: &figures.trouble.dropped,
+        }
+    }
+}
+
+/// A view that shows only the demo's progress, on standard error.
+pub(super) struct Quiet(ProgressBar);
+
+impl Quiet {
+    pub(super) fn new(total: Duration) -> Self {
+        Self(crate::progress_of(total.as_secs()))
+    }
+}
+
+impl View for Quiet {
+    fn show(&mut self, progress: &Progress<'_>) -> Result<(), DemoError> {
+        self.0.set_message(progress.phase().traffic.name());
+        self.0.set_position(progress.elapsed.as_secs());
+        Ok(())
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<bool, DemoError> {
+        thread::sleep(time);
+        Ok(false)
+    }
+}
+
+/// Interval of the lines.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+/// Shortest rest of a phase that gets a line. Figures of a shorter rest would not be reliable.
+const REST_MIN: Duration = Duration::from_millis(200);
+
+/// Prints a line each second.
+pub(super) struct Plain<'o> {
+    out: &'o mut dyn Write,
+    /// Phase of the last line, and its counters.
+    last: Option<(usize, Sample)>,
+}
+
+impl<'o> Plain<'o> {
+    pub(super) fn new(out: &'o mut dyn Write) -> Self {
+        Self { out, last: None }
+    }
+
+    fn heading(&mut self, progress: &Progress<'_>) -> io::Result<()> {
+        let phase = progress.phase();
+        if progress.current == 0 {
+            writeln!(
+                self.out,
+                "weir demo: two guests on one switch, {} s; the last two columns are their CPU time\n",
+                progress.total.as_secs()
+            )?;
+            line(
+                self.out,
+                [
+                    "s",
+                    "traffic",
+                    "Gbit/s",
+                    "packets/s",
+                    "calls/pkt",
+                    "hold p50",
+                    "p99",
+                    "switch",
+                    "guests",
+                ],
+            )?;
+        }
+        let about = phase.traffic.about();
+        writeln!(self.out, "   - {}: {about}", phase.traffic.name())
+    }
+
+    fn figures(&mut self, progress: &Progress<'_>, figures: &Sample) -> io::Result<()> {
+        let cells = [
+            format!("{:.0}", progress.elapsed.as_secs_f64()),
+            progress.phase().traffic.name().into(),
+            format!("{:.3}", figures.gbit_per_s()),
+            decimal(figures.packets_per_s()),
+            or_dash(figures.calls_per_packet(), |calls| format!("{calls:.3}")),
+            time(figures.hold.p50),
+            time(figures.hold.p99),
+            format!("{:.0}%", figures.switch_cpus() * 100.0),
+            format!("{:.0}%", figures.guests_cpus() * 100.0),
+        ];
+        line(self.out, cells.each_ref().map(String::as_str))?;
+        self.out.flush()
+    }
+}
+
+fn line(out: &mut dyn Write, cells: [&str; 9]) -> io::Result<()> {
+    let [s, name, gbit, packets, calls, p50, p99, switch, guests] = cells;
+    writeln!(
+        out,
+        "{s:>4} {name:<15} {gbit:>7} {packets:>10} {calls:>9} {p50:>8} {p99:>7} {switch:>6} {guests:>6}"
+    )
+}
+
+impl View for Plain<'_> {
+    fn show(&mut self, progress: &Progress<'_>) -> Result<(), DemoError> {
+        let from = match self.last.take() {
+            Some((phase, sample)) if phase == progress.current => sample,
+            _ => {
+                self.heading(progress)?;
+                progress.samples.first().cloned().unwrap_or_default()
+            }
+        };
+        let now = progress.now();
+        let since = now.at.saturating_sub(from.at);
+        let due = since >= LINE_EVERY || (progress.ended && since >= REST_MIN);
+        if due {
+            self.figures(progress, &from.until(&now))?;
+        }
+        self.last = Some((progress.current, if due { now } else { from }));
+        Ok(())
+    }
+
+    fn wait(&mut self, time: Duration) -> Result<bool, DemoError> {
+        thread::sleep(time);
+        Ok(false)
     }
 }

@@ -18,7 +18,7 @@ use serde::Serialize;
 use super::super::figures::FigureRow;
 use super::super::report::median_and_spread;
 use super::super::slice::Slice;
-use super::contest::{Contest, Setting};
+use super::contests::{Contest, Setting};
 
 /// Smallest share of the most packets for a fixed setting that may be the best.
 const PACKETS_SHARE_MIN: f64 = 0.98;

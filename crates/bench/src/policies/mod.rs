@@ -5,13 +5,10 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `contest.rs` | a contest |
-//! | `contests.rs` | all contests: loads and settings |
+//! | `contests.rs` | a contest, and all contests: loads and settings |
 //! | `grid.rs` | a grid of loads: `auto` against the best fixed hold |
-//! | `pairs.rs` | one policy against another that it should beat |
-//! | `breaches.rs` | how often a guest is notified later than its budget allows |
-//! | `pauses.rs` | how often this machine alone would cause such a breach |
-//! | `report.rs` | figures and tables |
+//! | `pairs.rs` | one policy against another that it should beat; pauses of this machine that alone would cause a breach |
+//! | `report.rs` | figures and tables; how often a guest is notified later than its budget allows |
 
 use std::io::Write;
 use std::path::Path;
@@ -24,16 +21,13 @@ use crate::args::BenchArgs;
 use crate::rig::{self, Rig};
 use crate::steps::{BenchError, SLICES, progress};
 
-mod breaches;
-mod contest;
 mod contests;
 mod grid;
 mod pairs;
-mod pauses;
 mod report;
 
-use contest::{Contest, Measured, Purpose, Setting};
-use pauses::Pauses;
+use contests::{Contest, Measured, Purpose, Setting};
+use pairs::Pauses;
 use report::Report;
 
 /// Measures and prints the result.

@@ -5,11 +5,9 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `load.rs` | the kinds of traffic and their ends |
-//! | `guest.rs` | a guest, and the thread that plays one end |
+//! | `guest.rs` | the kinds of traffic, and a guest with the thread that plays one end |
 
 mod guest;
-mod load;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,9 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-pub use guest::Guest;
 use guest::IdleGuest;
-pub use load::{Load, Role};
+pub use guest::{Guest, Load, Role};
 use miette::Diagnostic;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
