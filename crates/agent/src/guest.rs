@@ -146,7 +146,7 @@ fn read(path: &Path) -> Result<String, FileError> {
 
 /// A device, by its name in `/proc/interrupts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Device {
+pub(crate) enum Device {
     /// `virtio2`.
     Virtio(String),
     /// A Xen vif: `vif0`, and the name of its interface, which older drivers use.

@@ -16,7 +16,8 @@ const EXIT_NO_PORT: u8 = 3;
 fn main() -> ExitCode {
     let args = Args::parse();
     let result = if args.once {
-        agent::run_once(&args, &mut io::stdout()).map_err(|error| (1, Box::<dyn Error>::from(error)))
+        agent::run_once(&args, &mut io::stdout())
+            .map_err(|error| (1, Box::<dyn Error>::from(error)))
     } else {
         agent::run(&args).map_err(|error| {
             let code = if matches!(error, AgentError::Port(_)) { EXIT_NO_PORT } else { 1 };

@@ -100,9 +100,9 @@ const ERRORS_MIN: f64 = 3.0;
 /// The guest's cost of an interrupt, estimated while it runs (C_v of Dong 2011 Eq. 2): means and co-moments of
 /// (packets, interrupts, CPU ns), per second.
 ///
-/// The kernel's CPU time per second is modelled as `a + b * packets + c * interrupts`, and `c` is found by least squares
-/// with fading weights. Packets and interrupts mostly vary together. They vary independently only while weir changes
-/// the interval, and only then can `c` be found.
+/// The kernel's CPU time per second is modelled as `a + b * packets + c * interrupts`, and `c` is found by least
+/// squares with fading weights. Packets and interrupts mostly vary together. They vary independently only while weir
+/// changes the interval, and only then can `c` be found.
 #[derive(Debug, Default)]
 struct Cost {
     samples: u32,

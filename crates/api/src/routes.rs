@@ -93,7 +93,7 @@ async fn no_such_method() -> Problem {
 
 /// Refuses requests that another site makes a browser send, and tells browsers how to handle an answer.
 async fn same_site(Extension(caller): Extension<Caller>, request: Request, next: Next) -> Response {
-    let mut response = match origin::refusal(&request, caller) {
+    let mut response = match access::refusal(&request, caller) {
         Some(problem) => problem.into_response(),
         None => next.run(request).await,
     };

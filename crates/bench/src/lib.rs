@@ -124,8 +124,8 @@ mod tests {
     use super::slice::Latency;
     use super::*;
 
-    /// Returns a slice of one second with `packets` packets of 1000 bytes in each direction. The worker used half a core
-    /// and the guests one and a half.
+    /// Returns a slice of one second with `packets` packets of 1000 bytes in each direction. The worker used half a
+    /// core and the guests one and a half.
     fn slice(packets: u64) -> Slice {
         Slice {
             seconds: 1.0,

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `contests.rs` | a contest, and all contests: loads and settings |
 //! | `grid.rs` | a grid of loads: `auto` against the best fixed hold |
-//! | `pairs.rs` | one policy against another that it should beat; pauses of this machine that alone would cause a breach |
+//! | `pairs.rs` | one policy against another that it should beat; pauses of this machine by itself |
 //! | `report.rs` | figures and tables; how often a guest is notified later than its budget allows |
 
 use std::io::Write;

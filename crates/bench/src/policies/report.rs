@@ -52,7 +52,7 @@ impl Report {
         }
         let worst = grid::worst(&report.figures[..report.loads.len()]);
         report.figures.splice(0..0, worst);
-        report.figures.extend(breaches::figures(&report.breaches));
+        report.figures.extend(figures(&report.breaches));
         let contests = measured.iter().map(|measured| &measured.contest);
         report.figures.extend(pauses.figures(contests));
         report
