@@ -7,8 +7,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `call.rs` | a way to call a guest, for any descriptor |
-//! | `kind.rs` | the kind of a descriptor, without asking its file system |
+//! | `call.rs` | a way to call a guest, for any descriptor; the kind of a descriptor, without asking its file system |
 //! | `signal.rs` | an eventfd, signalled by the kernel itself |
 //! | `proxy.rs` | any other descriptor, written by a thread that serves only that front end |
 //! | `price.rs` | the cost of calls, and its limit |
@@ -16,15 +15,13 @@
 #![deny(unsafe_code)]
 
 mod call;
-mod kind;
 mod price;
 mod proxy;
 mod signal;
 #[allow(unsafe_code)]
 mod sys;
 
-pub use call::{Call, CallError};
-pub use kind::Kind;
+pub use call::{Call, CallError, Kind};
 pub use price::{Price, Verdict};
 pub use proxy::{Line, Proxy};
 pub use signal::{available, signal};

@@ -22,8 +22,7 @@ use rustix::net::{SendFlags, send};
 use rustix::time::{ClockId, clock_gettime};
 use weir_limits::CALL_STUCK_NS;
 
-use crate::call::CallError;
-use crate::kind::Kind;
+use crate::call::{CallError, Kind};
 
 /// The lines of one VIF, and the thread that serves them.
 #[derive(Debug)]

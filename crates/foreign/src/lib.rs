@@ -8,7 +8,6 @@
 
 #![deny(unsafe_code)]
 
-mod interrupt;
 mod party;
 pub mod place;
 pub mod reach;
@@ -22,8 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-pub use interrupt::{Stuck, hurry, stuck};
-pub use party::Party;
+pub use party::{Party, Stuck, hurry, stuck};
 
 /// Descriptors of one message: the most that the kernel takes (`SCM_MAX_FD`).
 const MESSAGE_MAX: usize = 253;
