@@ -3,25 +3,22 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `compile.rs` | the choice of the compiling process: this one, or another |
-//! | `instruction.rs` | an instruction as libpcap writes it |
-//! | `op.rs` | a decoded and checked instruction |
-//! | `program.rs` | from expression to program; checks |
+//! | `op.rs` | an instruction as libpcap writes it, and a decoded and checked one |
+//! | `program.rs` | from expression to program; checks; the compiling process: this one, or another |
 //! | `run.rs` | the interpreter |
 //!
 //! Running a [`Program`] cannot fail or loop: jumps go forward and stay inside, and every load is checked against the
 //! packet's bytes.
 #![forbid(unsafe_code)]
 
-mod compile;
-mod instruction;
 mod op;
 mod program;
 mod run;
 
-pub use compile::{Compiler, compile_by, compile_here};
-pub use instruction::Instruction;
-pub use program::{CompileError, Fault, InvalidProgram, Program};
+pub use op::Instruction;
+pub use program::{
+    CompileError, Compiler, Fault, InvalidProgram, Program, compile_by, compile_here,
+};
 pub use run::{Front, Looked, Outcome};
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use weir_limits::{FILTER_EXPRESSION_LEN_MAX, FILTER_INSTRUCTIONS_MAX, HEAD_LEN};
 
-use crate::instruction::*;
+use crate::op::*;
 use crate::*;
 
 /// Typical filters: each kind of primitive, arithmetic, loops over headers, shifted offsets.

@@ -10,10 +10,9 @@ use weir_limits::VHOST_USER_OUTBOUND_BYTES_MAX;
 
 use crate::error::{ConnectionError, ProtocolError};
 use crate::frame::{self, FrameReader, Peeked, Takes, send_some};
-use crate::header::{Header, REPLY_FLAG};
 use crate::message::FrontMessage;
 use crate::payload::{Payload, VringState};
-use crate::request::{Request, RequestCode};
+use crate::request::{Header, REPLY_FLAG, Request, RequestCode};
 
 /// A request that has come in.
 #[derive(Debug)]

@@ -6,8 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use weir_limits::{MEM_TABLE_REGIONS_MAX, VHOST_USER_BODY_MAX, VHOST_USER_FDS_MAX};
 
-use crate::header::VERSION;
-use crate::request::RequestCode;
+use crate::request::{RequestCode, VERSION};
 
 /// A number of bytes or file descriptors that a request may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

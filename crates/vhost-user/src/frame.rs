@@ -13,7 +13,7 @@ use rustix::net::{
 use weir_limits::VHOST_USER_FDS_MAX;
 
 use crate::error::{ConnectionError, ProtocolError};
-use crate::header::{HEADER_LEN, Header};
+use crate::request::{HEADER_LEN, Header};
 
 /// Tells whether a received descriptor may be kept.
 pub(crate) type Takes = fn(BorrowedFd<'_>) -> bool;

@@ -9,15 +9,15 @@ use rustix::io::Errno;
 use weir_limits::VHOST_USER_REPLY_NS_MAX;
 
 use crate::error::{ConnectionError, Expected, FrontEndError, ProtocolError};
-use crate::feature::VHOST_USER_PROTOCOL_F_REPLY_ACK;
 use crate::frame::{FrameReader, send_some};
-use crate::header::{Header, NEED_REPLY_FLAG};
 use crate::message::vring_fd_word;
 use crate::payload::{
     ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion, VringAddr,
     VringState,
 };
-use crate::request::{Request, RequestCode};
+use crate::request::{
+    Header, NEED_REPLY_FLAG, Request, RequestCode, VHOST_USER_PROTOCOL_F_REPLY_ACK,
+};
 
 /// A descriptor that goes with a request, or none.
 type Fd<'f> = Option<BorrowedFd<'f>>;

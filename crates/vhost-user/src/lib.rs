@@ -18,25 +18,23 @@
 
 mod connection;
 mod error;
-mod feature;
 mod frame;
 mod front;
-mod header;
 mod message;
 mod payload;
 mod request;
 
 pub use connection::{Connection, Glimpse, Incoming, Peek, Receipt, reply_bytes};
 pub use error::{ConnectionError, Expected, FrontEndError, ProtocolError};
-pub use feature::*;
 pub use front::{FrontEnd, Reply};
-pub use header::{HEADER_LEN, Header, NEED_REPLY_FLAG, REPLY_FLAG, VERSION, VERSION_MASK};
 pub use message::{FrontMessage, LogBase, VRING_INDEX_MASK, VRING_NOFD_MASK, vring_fd_word};
 pub use payload::{
     ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion,
     VHOST_VRING_F_LOG, VringAddr, VringState,
 };
-pub use request::{Request, RequestCode};
+pub use request::{
+    HEADER_LEN, Header, NEED_REPLY_FLAG, REPLY_FLAG, Request, RequestCode, VERSION, VERSION_MASK, *,
+};
 
 #[cfg(test)]
 mod tests;

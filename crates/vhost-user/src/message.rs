@@ -3,12 +3,11 @@
 use std::os::fd::OwnedFd;
 
 use crate::error::{Expected, ProtocolError};
-use crate::header::Header;
 use crate::payload::{
     ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion, VringAddr,
     VringState,
 };
-use crate::request::{Request, RequestCode};
+use crate::request::{Header, Request, RequestCode};
 
 /// Bits of the `u64` of `SET_VRING_KICK`, `CALL` and `ERR` that hold the ring's index.
 pub const VRING_INDEX_MASK: u64 = 0xff;

@@ -31,7 +31,6 @@ pub mod layers;
 pub mod mac;
 pub mod neighbour;
 pub mod offload;
-mod own;
 #[cfg(test)]
 mod testing;
 pub mod too_big;

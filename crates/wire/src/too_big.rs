@@ -10,8 +10,7 @@ use crate::checksum::Sum;
 use crate::ethernet::{Ethernet, HEADER_LEN, ethertype};
 use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, Layers, Network, protocol};
 use crate::mac::Mac;
-use crate::neighbour::is_station;
-use crate::own::Own;
+use crate::neighbour::{Own, is_station};
 
 /// Echo and its reply, about which an error may be sent (RFC 1122 §3.2.2 forbids errors about errors).
 const ECHOES: [u8; 2] = [0, 8];
