@@ -25,7 +25,6 @@ pub mod attempt;
 pub mod budget;
 pub mod costs;
 pub mod dispatch;
-mod hold_off;
 pub mod lateness;
 pub mod law;
 pub mod moderation;

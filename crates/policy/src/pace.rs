@@ -10,7 +10,7 @@
 //! that waits for answers before it sends more, so the rate falls. Then naps end, and are not tried again for a growing
 //! time. If the rate falls too little to tell, a while without naps shows whether they were the cause.
 
-use crate::hold_off::HoldOff;
+use crate::attempt::HoldOff;
 use crate::law::{LAW, Law};
 
 /// Returns the longest nap (ns) of a worker while `budget_ns` is the smallest latency budget among

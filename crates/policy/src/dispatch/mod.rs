@@ -5,7 +5,7 @@
 //! does not move again for a while. A queue that exceeds one worker gets a second one, if a worker is idle and the
 //! queue is not marked as served alone.
 
-use crate::hold_off::HoldOff;
+use crate::attempt::HoldOff;
 use crate::law::LAW;
 
 /// A whole core, in the unit of loads (millionths).

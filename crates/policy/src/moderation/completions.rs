@@ -1,7 +1,7 @@
 //! Decides when to notify a guest that its transmitted frames were taken.
 
 use super::Verdict;
-use crate::hold_off::HoldOff;
+use crate::attempt::HoldOff;
 use crate::law::{LAW, Law};
 
 /// The policy for the calls of one transmit queue.

@@ -9,9 +9,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `cost.rs` | the cost of a place for a worker |
-//! | `sight.rs` | averages of the looks: load and places |
 //! | `placer.rs` | the plan, and when it replaces the one in force |
-//! | `guests.rs` | places of virtual processors |
+//! | `guests.rs` | averages of the looks: load and places; places of virtual processors |
 //!
 //! Docs: `docs/design/0016-placement.md`.
 
@@ -20,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 mod cost;
 mod guests;
 mod placer;
-mod sight;
 #[cfg(test)]
 mod tests;
 

@@ -4,8 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::cost::{Busy, Cost, Machine, Near};
-use super::guests::Guests;
-use super::sight::Sight;
+use super::guests::{Guests, Sight};
 use super::{Cpu, Decision, Look, Place, Policy, Reason, Rejected};
 
 /// Least gain of a new plan, as a share of the cost of a line within the cache for a fully busy

@@ -1,9 +1,10 @@
 //! Pending changes of queue. Each waits until none of its frames can be in the old queue.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
 use weir_limits::{INDIRECTION_LEN, STEERING_CHANGES_MAX};
 
-use super::visits::Visits;
-use super::{Mark, Receiver};
+use super::{Mark, Receiver, Steering};
 
 /// The object of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,5 +203,177 @@ impl Changes {
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.era = self.era.wrapping_add(1);
+    }
+}
+
+/// A table of the receiver's own: a guest with its own hash names the queue of each flow. Flows then do not follow
+/// their transmit queues, and no entry moves by load.
+///
+/// Under another hash flows change entries, and no pending change can wait for that. So a new hash, and the end of the
+/// given table, take effect at once, like another number of queues. While the hash stays, the entries of a new table
+/// move as others do, when the move reorders nothing, and are tried until they have moved.
+impl Steering {
+    /// Returns whether the table is the receiver's. Then [`queue_for`](Self::queue_for) takes the
+    /// receiver's hash.
+    #[inline]
+    pub fn is_given(&self) -> bool {
+        self.given.load(Ordering::Relaxed)
+    }
+
+    /// Installs the receiver's table at once. A queue that is not in use is replaced by the first
+    /// one.
+    pub fn give(&self, table: &[u8; INDIRECTION_LEN]) {
+        let mut changes = self.changes();
+        changes.clear();
+        let table = self.in_use(table);
+        for (entry, queue) in table.iter().enumerate() {
+            self.indirection.set(entry, *queue, false);
+        }
+        changes.wanted = Some(table);
+        self.flows.settle();
+        self.given.store(true, Ordering::Relaxed);
+    }
+
+    /// Replaces a receiver's table that was [given](Self::give) for the same hash. Entries move as
+    /// soon as that reorders nothing.
+    pub fn revise(&self, table: &[u8; INDIRECTION_LEN], receiver: &dyn Receiver) {
+        let mut changes = self.changes();
+        if changes.wanted.is_some() {
+            changes.wanted = Some(self.in_use(table));
+            self.move_to_wanted(&mut changes, receiver);
+        }
+    }
+
+    /// Replaces a given table by weir's own, which is spread again at once.
+    pub fn take_back(&self) {
+        let mut changes = self.changes();
+        if changes.wanted.is_some() {
+            self.spread_anew(&mut changes, self.queues.load(Ordering::Relaxed));
+        }
+    }
+
+    fn in_use(&self, table: &[u8; INDIRECTION_LEN]) -> [u8; INDIRECTION_LEN] {
+        let queues = self.queues.load(Ordering::Relaxed);
+        table.map(|queue| if queue < queues { queue } else { 0 })
+    }
+
+    /// Begins, redirects or gives up moves of entries until all are on their way to the receiver's
+    /// table, as far as there is room.
+    pub(super) fn move_to_wanted(&self, changes: &mut Changes, receiver: &dyn Receiver) {
+        let Some(wanted) = changes.wanted else { return };
+        for (entry, to) in wanted.into_iter().enumerate() {
+            let what = What::Entry(entry);
+            let (from, changing) = self.indirection.get(entry);
+            if from == to && !changing {
+                continue;
+            }
+            match changes.find(what) {
+                Some(slot) if from == to => {
+                    changes.end(slot);
+                    self.indirection.set(entry, from, false);
+                }
+                Some(slot) => {
+                    if let Some(change) = changes.get_mut(slot) {
+                        change.to = to;
+                    }
+                }
+                None if self.begin(changes, what, (from, to), receiver) => {}
+                None => return,
+            }
+        }
+    }
+}
+
+/// Counts visits by generation. So it can tell when all visits that began before a moment have
+/// ended, though others have begun (as in Linux' SRCU). Only a generation's parity is counted: a
+/// generation begins when no visit is left of the one before the present.
+#[derive(Debug, Default)]
+pub(super) struct Visits {
+    generation: AtomicU64,
+    inside: [AtomicU32; 2],
+}
+
+impl Visits {
+    /// Begins a visit, and returns its generation. Stores before a [`begun`](Self::begun) are
+    /// visible to visits of later generations.
+    pub(super) fn enter(&self) -> u64 {
+        loop {
+            let generation = self.generation.load(Ordering::SeqCst);
+            let inside = &self.inside[(generation & 1) as usize];
+            inside.fetch_add(1, Ordering::SeqCst);
+            // Sequentially consistent: either this sees a generation that has begun meanwhile, or
+            // the thread that wants to begin the next but one sees this visit.
+            if self.generation.load(Ordering::SeqCst) == generation {
+                return generation;
+            }
+            inside.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends a visit. A thread that sees the end sees the placed frames too.
+    pub(super) fn leave(&self, generation: u64) {
+        self.inside[(generation & 1) as usize].fetch_sub(1, Ordering::Release);
+    }
+
+    /// Returns the generation of the visits that may be inside now, for
+    /// [`have_ended`](Self::have_ended). Later visits belong to the next generation, if it can
+    /// begin. The caller must exclude concurrent calls of both methods.
+    pub(super) fn begun(&self) -> u64 {
+        let generation = self.generation.load(Ordering::SeqCst);
+        self.advance();
+        generation
+    }
+
+    /// Returns whether all visits have ended that began before [`begun`](Self::begun) returned
+    /// `generation`.
+    pub(super) fn have_ended(&self, generation: u64) -> bool {
+        // The first step leaves `generation` behind. The second step is possible when no visit of
+        // it is left.
+        while self.generation.load(Ordering::SeqCst) < generation + 2 {
+            if !self.advance() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Begins the next generation, if no visit is left of the one before the present.
+    fn advance(&self) -> bool {
+        let generation = self.generation.load(Ordering::SeqCst);
+        let free = self.inside[((generation + 1) & 1) as usize].load(Ordering::SeqCst) == 0;
+        if free {
+            self.generation.store(generation + 1, Ordering::SeqCst);
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn visits_end_by_generation_though_others_have_begun() {
+        let visits = Visits::default();
+        let old = visits.enter();
+        let begun = visits.begun();
+        let young = visits.enter();
+        assert_ne!(old, young);
+        assert!(!visits.have_ended(begun));
+        visits.leave(old);
+        assert!(visits.have_ended(begun));
+        let later = visits.begun();
+        assert!(!visits.have_ended(later));
+        visits.leave(young);
+        assert!(visits.have_ended(later));
+    }
+
+    #[test]
+    fn nobody_inside_is_nobody_to_wait_for() {
+        let visits = Visits::default();
+        for _ in 0..5 {
+            assert!(visits.have_ended(visits.begun()));
+            visits.leave(visits.enter());
+        }
     }
 }

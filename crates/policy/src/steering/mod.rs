@@ -8,7 +8,7 @@
 //!    evenly (Dong 2011, vRSS; `indirection`).
 //!
 //! A guest may give a table of its own, for a hash of its own: then only that table applies
-//! (`given`).
+//! (`changes`).
 //!
 //! Every `hash` is the 32-bit **symmetric** flow hash: swapping source and destination (address and
 //! port) must not change it, or else rule 1 would look up a reply under another hash than the one
@@ -21,28 +21,25 @@
 //!
 //! All methods take `&self`, and only pending changes are behind a lock: one worker records while
 //! others look up. Each table entry is one atomic word, so a reader sees an old entry or a new one,
-//! never half of each. Relaxed ordering is enough for them: `visits` tells when all workers have
+//! never half of each. Relaxed ordering is enough for them: `changes` tells when all workers have
 //! seen a pending change.
 
 mod changes;
 mod flows;
-mod given;
 mod indirection;
 pub mod rebalance;
 #[cfg(test)]
 mod tests;
-mod visits;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 
-use changes::{Changes, Touched, What};
+use changes::{Changes, Touched, Visits, What};
 use flows::{Flow, FlowTable};
 use indirection::{IndirectionTable, entry_of};
 use rebalance::EntryLoad;
-use visits::Visits;
 
 /// The state of receive queues that decides when a flow may change them. The default methods
 /// describe a receiver that takes a frame as soon as it is placed.

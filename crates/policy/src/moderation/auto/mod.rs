@@ -1,17 +1,16 @@
 //! The policy `auto`: holds where holding pays and harms nobody, from the latency budget alone.
 
-mod arrivals;
 mod ladder;
 #[cfg(test)]
 mod played;
 #[cfg(test)]
 mod tests;
 
-use self::arrivals::{Arrivals, Full};
 use self::ladder::{Ladder, Stretch, Why};
 use super::{Batch, Decision, Delivery, Frontend, GuestPoll, Kind, Moderation, Settings, Verdict};
 use crate::law::Law;
 use crate::trial::Passed;
+use ladder::{Arrivals, Full};
 
 /// Finds the best hold for this queue's calls from the latency budget alone. A hold must meet three
 /// conditions:
