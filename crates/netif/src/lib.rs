@@ -3,16 +3,13 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `index.rs` | arithmetic of free-running 32-bit indices, in one place |
-//! | `back.rs` | [`BackRing`]: the back end's half of a ring, for any kind of entry |
-//! | `front.rs` | [`FrontRing`]: the front end's half |
-//! | `message.rs` | the entries: requests, responses, extra infos |
+//! | `back.rs` | [`BackRing`]: the back end's half of a ring, for any kind of entry; arithmetic of indices |
+//! | `message.rs` | the entries: requests, responses, extra infos; the copies of one system call ([`copies`]) |
 //! | `tx.rs` | [`TxBack`]: turns a guest's requests into checked packets |
 //! | `rx.rs` | [`RxBack`]: places frames into a guest's pages |
-//! | `netfront.rs` | [`TxFront`], [`RxFront`]: the guest's side of both |
+//! | `netfront.rs` | the front end's half of a ring ([`FrontRing`]); the guest's side ([`TxFront`], [`RxFront`]) |
 //! | `offload.rs` | checksums and GSO, translated between netif and virtio-net |
-//! | `plan.rs` | [`Segment`] and [`copies`]: the copies of one system call |
-//! | `ctrl.rs`, `hash.rs` | the control ring, and the hash that a guest sets up with it |
+//! | `ctrl.rs` | the control ring, and the hash that a guest sets up with it |
 //!
 //! The worst that a guest can cause is a [`RingError`], which stops its interface, or a
 //! [`PacketError`], which costs it one packet. Grants, event channels and xenstore belong
@@ -22,27 +19,21 @@
 mod back;
 mod ctrl;
 mod error;
-mod front;
-mod hash;
-mod index;
 pub mod message;
 mod netfront;
 mod offload;
-mod plan;
 mod rx;
 mod tx;
 
 pub use back::BackRing;
 pub use ctrl::{
-    CTRL_SLOT_BYTES, CtrlBack, CtrlRequest, CtrlResponse, CtrlStatus, Pending, Step, ctrl_type,
+    CTRL_SLOT_BYTES, CtrlBack, CtrlRequest, CtrlResponse, CtrlStatus, FlowHash, HASH_TYPES,
+    HashState, Pending, Step, ctrl_type,
 };
 pub use error::{PacketError, RingError, SetupError};
-pub use front::FrontRing;
-pub use hash::{FlowHash, HASH_TYPES, HashState};
-pub use message::Status;
-pub use netfront::{RxFront, RxPacket, TxFront, TxResponse};
+pub use message::{GrantCopy, Segment, Status, copies};
+pub use netfront::{FrontRing, RxFront, RxPacket, TxFront, TxResponse};
 pub use offload::{FrontFeatures, RxMeta, TxOffloadError};
-pub use plan::{GrantCopy, Segment, copies};
 pub use rx::{RxBack, RxSegment};
 pub use tx::{Multicast, Taken, TxBack, TxGso, TxPacket, TxSlot};
 

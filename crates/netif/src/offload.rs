@@ -6,7 +6,7 @@ use weir_wire::{
     GsoKind, Layers, Offload, OffloadCaps, OffloadError, ParseError, VnetHdr, transport_csum,
 };
 
-use crate::hash::FlowHash;
+use crate::ctrl::FlowHash;
 use crate::message::{self, Extra, rx_flags};
 use crate::tx::TxPacket;
 

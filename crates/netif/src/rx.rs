@@ -8,9 +8,8 @@ use weir_limits::XEN_PAGE_LEN;
 
 use crate::back::BackRing;
 use crate::error::SetupError;
-use crate::message::*;
+use crate::message::{Segment, *};
 use crate::offload::RxMeta;
-use crate::plan::Segment;
 
 /// Bytes of a guest's page for the next bytes of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,8 +16,7 @@ use weir_wire::{GsoKind, Mac};
 
 use crate::back::BackRing;
 use crate::error::{PacketError, RingError, SetupError};
-use crate::message::*;
-use crate::plan::Segment;
+use crate::message::{Segment, *};
 
 /// One slot of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

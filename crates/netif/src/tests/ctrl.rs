@@ -5,7 +5,7 @@ use weir_limits::INDIRECTION_LEN;
 use weir_wire::flow::{DEFAULT_KEY, KEY_LEN, Toeplitz};
 use weir_wire::{Layers, Network, Transport};
 
-use super::offload::{tcp4, udp4};
+use super::tx::{tcp4, udp4};
 use super::*;
 use crate::ctrl_type::*;
 

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use weir_limits::{NETIF_EXTRAS_MAX, NETIF_TX_FRAGS_FATAL, NETIF_TX_FRAGS_MAX};
 
 use super::*;
-use crate::index::HEADER_BYTES;
+use crate::back::HEADER_BYTES;
 use crate::message::{EXTRA_MORE, Extra, GSO_TCPV4, RxRequest, TX_SLOT_BYTES, TxRequest, tx_flags};
 
 const MORE: u16 = tx_flags::MORE_DATA;

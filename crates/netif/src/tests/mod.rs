@@ -2,9 +2,7 @@
 
 mod ctrl;
 mod hostile;
-mod offload;
 mod pair;
-mod rx;
 mod tx;
 
 use std::fs::File;
