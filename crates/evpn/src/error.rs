@@ -1,12 +1,14 @@
-//! The reasons why EVPN cannot be used.
+//! The reasons why EVPN cannot be used, and the version of FRR.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use weir_limits::{EVPN_DEVICE_PORT, EVPN_DEVICE_PORTS};
-
-use crate::version::{FRR_OVER_IPV6, FrrVersion};
 
 /// The reason why a network cannot be shown to zebra, or zebra's entries cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -65,5 +67,105 @@ impl EvpnError {
             )),
             _ => None,
         }
+    }
+}
+
+/// The first FRR that notes stations behind hosts with IPv6 addresses.
+pub const FRR_OVER_IPV6: FrrVersion = FrrVersion { major: 10, minor: 6 };
+
+/// The time that zebra gets to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Length of the buffer for the answer: more bytes than the answer has.
+const ANSWER_LEN: usize = 4096;
+
+/// FRR's version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FrrVersion {
+    /// The first number: 10 of 10.6.1.
+    pub major: u32,
+    /// The second number: 6 of 10.6.1.
+    pub minor: u32,
+}
+
+impl fmt::Display for FrrVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl FrrVersion {
+    /// Asks a daemon by a non-blocking connection to its vty socket, which `vtysh` uses; `None` without an answer.
+    pub fn ask(socket: impl AsFd) -> Option<Self> {
+        rustix::io::write(&socket, b"show version\0").ok()?;
+        let (mut answer, mut len) = ([0; ANSWER_LEN], 0);
+        let timeout = Timespec { tv_sec: PATIENCE.as_secs().cast_signed(), tv_nsec: 0 };
+        while len < answer.len() {
+            let mut fds = [PollFd::new(&socket, PollFlags::IN)];
+            match poll(&mut fds, Some(&timeout)) {
+                Ok(0) => break,
+                Ok(_) => {}
+                // A signal is no silence.
+                Err(Errno::INTR) => continue,
+                Err(_) => return None,
+            }
+            match rustix::io::read(&socket, &mut answer[len..]).map_err(io::Error::from) {
+                Ok(0) | Err(_) => break,
+                Ok(read) => len += read,
+            }
+            // The answer ends with three zeros and a status.
+            if answer[..len].split(|byte| *byte == b'\n').count() > 1
+                && answer[..len].ends_with(&[0; 4])
+            {
+                break;
+            }
+        }
+        Self::parse(&String::from_utf8_lossy(&answer[..len]))
+    }
+
+    /// Reads the version from "FRRouting 10.7.0 (host) on Linux(6.12)."
+    fn parse(answer: &str) -> Option<Self> {
+        let (_, version) = answer.split_once("FRRouting ")?;
+        let number = |text: &str| {
+            let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+            text[..end].parse().ok()
+        };
+        let (major, rest) = version.split_once('.')?;
+        Some(Self { major: number(major)?, minor: number(rest)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_version_of_frr_is_read_from_what_its_daemons_say() {
+        let of = |major, minor| Some(FrrVersion { major, minor });
+        for (answer, expected) in [
+            ("FRRouting 8.4.4 (host) on Linux(6.1.0).\nCopyright", of(8, 4)),
+            ("\0FRRouting 10.7 (host).", of(10, 7)),
+            ("FRRouting 10.6-dev (host)", of(10, 6)),
+            ("FRRouting 10", None),
+            ("FRRouting x.y", None),
+            ("% Unknown command", None),
+            ("", None),
+        ] {
+            assert_eq!(FrrVersion::parse(answer), expected, "{answer}");
+        }
+        assert!(of(10, 5) < Some(FRR_OVER_IPV6) && of(9, 9) < Some(FRR_OVER_IPV6));
+        assert!(of(10, 10) > Some(FRR_OVER_IPV6));
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_up_or_is_silent_has_no_version() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        assert_eq!(FrrVersion::ask(&ours), None, "it is silent");
+        rustix::io::write(&theirs, b"FRRouting 10.6.1 (host).\n\0\0\0\0").unwrap();
+        assert_eq!(FrrVersion::ask(&ours), Some(FRR_OVER_IPV6));
+        drop(theirs);
+        assert_eq!(FrrVersion::ask(&ours), None);
     }
 }

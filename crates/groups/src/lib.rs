@@ -11,8 +11,7 @@
 //! | `judge.rs` | the decision about one frame |
 //! | `refusals.rs` | refused frames: how many, and the latest ones |
 //! | `listing.rs` | connections as they are shown |
-//! | `plain.rs` | frames of established connections, in few instructions |
-//! | `rows.rs` | frames of one flow that follow each other |
+//! | `plain.rs` | frames of established connections, in few instructions; frames of one flow that follow each other |
 //!
 //! Nothing here reads a clock or allocates for a frame: time is a parameter, tables are made with the interface.
 #![forbid(unsafe_code)]
@@ -23,15 +22,14 @@ mod listing;
 mod packet;
 mod plain;
 mod refusals;
-mod rows;
 mod rules;
 mod table;
 mod tcp;
 
 pub use judge::{Frame, Peer};
 pub use listing::Connection;
+pub use plain::Rows;
 pub use refusals::{Ends, Refusal, Refusals, Refused};
-pub use rows::Rows;
 pub use rules::{Decision, Direction, GroupId, Other, Policy, Rule, Why};
 pub use table::Table;
 

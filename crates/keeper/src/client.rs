@@ -18,7 +18,7 @@ use weir_limits::{
 use weir_foreign::place::Links;
 use weir_foreign::{Foreign, Party, reach};
 
-use crate::shelf::owner_of;
+use crate::serve::owner_of;
 use crate::wire::{Received, Word, is_name, receive, send};
 
 const PATIENCE: Duration = Duration::from_nanos(KEEPER_PATIENCE_NS);
@@ -86,8 +86,9 @@ impl Keeper {
     /// one.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ResourceBusy`]: the keeper serves another weir. A keeper exists but cannot be reached, or does not
-    /// list its descriptors in time: they may belong to rules without which weir must not run. Or no descriptor is left.
+    /// [`io::ErrorKind::ResourceBusy`]: the keeper serves another weir. A keeper exists but cannot be reached, or does
+    /// not list its descriptors in time: they may belong to rules without which weir must not run. Or no descriptor is
+    /// left.
     pub fn take(dial: Dial) -> io::Result<(Self, Taken)> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (link, taken) = match dial() {

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_wire::Mac;
 
-use super::seen::{Seen, UDP_LEN as UDP};
+use super::leases::{Seen, UDP_LEN as UDP};
 
 /// The ports of a client and of a server (RFC 2131 §4.1).
 pub(super) const PORTS: (u16, u16) = (68, 67);

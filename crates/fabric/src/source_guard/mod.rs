@@ -18,17 +18,14 @@ use crate::DropReason;
 mod dhcp;
 mod leases;
 mod neighbour;
-mod roles;
-mod seen;
 #[cfg(test)]
 mod tests;
 
 pub use leases::{Lease, Origin};
 
 use dhcp::{Answer, Transaction};
-use leases::Leases;
-use roles::Roles;
-use seen::{Arp, Seen, UDP_CSUM, UDP_LEN};
+use leases::{Arp, Leases, Seen, UDP_CSUM, UDP_LEN};
+use neighbour::Roles;
 
 /// The rules for a guest's frames.
 #[derive(Debug)]

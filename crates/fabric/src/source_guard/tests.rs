@@ -314,7 +314,6 @@ fn no_checksum_is_filled_in_where_an_address_is() {
     assert!(!passes_with(&ipv6(own6(), 58, &nd(136, Some(own6()), &[])), 76));
 }
 
-mod roles;
 mod snooped;
 
 #[test]
