@@ -22,7 +22,7 @@ use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::vlan::TAG_LEN;
 use weir_wire::{OffloadCaps, VnetHdr};
 
-use crate::guard::Guard;
+use crate::Guard;
 
 /// The pause between two attempts to connect.
 const REDIAL: Duration = Duration::from_nanos(STREAM_REDIAL_NS);

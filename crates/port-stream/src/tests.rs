@@ -17,8 +17,8 @@ use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN, UplinkPort};
 use weir_testing::eventually;
 use weir_testing::slow::{lingering, send_with};
 
+use crate::Guard;
 use crate::device::{Next, prefix};
-use crate::guard::Guard;
 use crate::{Dial, Keep, StreamDevice, StreamOptions, leads_to};
 
 const MTU: u16 = 1500;

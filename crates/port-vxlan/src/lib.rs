@@ -4,24 +4,22 @@
 //! |---|---|
 //! | `header.rs` | the eight bytes before a frame |
 //! | `networks.rs` | [`Networks`]: the networks, and the hosts that are members of each |
-//! | `sockets.rs` | [`OverlaySockets`]: open and bind |
+//! | `sockets.rs` | [`OverlaySockets`]: open and bind; [`OverlayError`], with advice |
 //! | `tx.rs` | frames from other hosts, and the buffers in which they lie |
 //! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port; the words of `across.rs` |
 //! | `across.rs` | latency budgets of two hosts: their words, and the resulting shares |
 //! | `agreement.rs` | what IDs of groups mean at two hosts |
 //! | `sightings.rs` | owners of addresses, and claims of addresses |
 //! | `suppress.rs` | neighbour questions that are answered here; guests' claims of addresses |
-//! | `answers.rs` | weir's own frames to guests |
-//! | `port.rs` | [`VxlanPort`]: the engine's view of the port |
-//! | `error.rs` | [`OverlayError`], with advice |
+//! | `port.rs` | [`VxlanPort`]: the engine's view of the port, and weir's own frames to guests |
 //! | `sys.rs` | socket options; the only file with `unsafe` |
 //!
-//! Directions are the port's, as for a guest: *tx* frames come from other hosts into the switch, *rx* frames go to them.
-//! To the engine the port is one uplink that is a member of all networks: the number of a frame's network stands in
-//! place of a VLAN tag. The host behind which an address is, is the port's *remote* in the forwarding table.
+//! Directions are the port's, as for a guest: *tx* frames come from other hosts into the switch, *rx* frames go to
+//! them. To the engine the port is one uplink that is a member of all networks: the number of a frame's network stands
+//! in place of a VLAN tag. The host behind which an address is, is the port's *remote* in the forwarding table.
 //!
-//! The kernel has the outer headers: it routes, resolves neighbours, fills in checksums, learns the path's MTU, and puts
-//! fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
+//! The kernel has the outer headers: it routes, resolves neighbours, fills in checksums, learns the path's MTU, and
+//! puts fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
 //!
 //! # A frame's way
 //!
@@ -44,8 +42,6 @@
 
 mod across;
 mod agreement;
-mod answers;
-mod error;
 mod header;
 mod networks;
 mod port;
@@ -58,11 +54,10 @@ mod sys;
 mod tx;
 
 pub use across::{Between, Heard, Here};
-pub use error::OverlayError;
 pub use networks::{ClaimsGroups, GroupSet, GroupSets, NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};
 pub use sightings::{Owned, Sighting};
-pub use sockets::{OuterDscp, OverlayOptions, OverlaySockets};
+pub use sockets::{OuterDscp, OverlayError, OverlayOptions, OverlaySockets};
 
 #[cfg(test)]
 mod tests;

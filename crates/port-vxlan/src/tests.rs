@@ -23,7 +23,6 @@ use crate::{
 mod across;
 mod groups;
 mod marks;
-mod netns;
 mod suppress;
 
 const GUEST: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);

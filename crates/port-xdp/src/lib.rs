@@ -3,15 +3,13 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `device.rs` | [`XdpInterface`]: opens everything, in order |
+//! | `device.rs` | [`XdpInterface`]: opens everything, in order; [`XdpError`], with advice |
 //! | `program.rs` | the XDP program that gives an interface's frames to the sockets |
-//! | `socket.rs` | one socket: its memory, its rings, its doorbells |
-//! | `umem.rs` | the memory of frames (UMEM), in chunks |
+//! | `socket.rs` | one socket: its memory of frames (UMEM) in chunks, its rings, its doorbells |
 //! | `ring.rs` | a ring that is shared with the kernel; has `unsafe` |
 //! | `port.rs` | [`XdpPort`]: the engine's interface |
 //! | `tx.rs` | one queue's frames from the interface, where the kernel put them |
 //! | `rx.rs` | one queue's frames to the interface |
-//! | `error.rs` | [`XdpError`], with advice |
 //! | `sys.rs` | bpf(2); has `unsafe` |
 //!
 //! Directions are the port's, as for a guest: *tx* frames come from the interface into the switch, *rx* frames
@@ -43,7 +41,6 @@
 compile_error!("XDP programs are built for a little-endian host");
 
 mod device;
-mod error;
 mod port;
 mod program;
 #[allow(unsafe_code)]
@@ -53,10 +50,8 @@ mod socket;
 #[allow(unsafe_code)]
 mod sys;
 mod tx;
-mod umem;
 
-pub use device::{XdpInfo, XdpInterface, XdpOptions};
-pub use error::XdpError;
+pub use device::{XdpError, XdpInfo, XdpInterface, XdpOptions};
 pub use port::XdpPort;
 pub use program::XdpMode;
 
