@@ -9,8 +9,7 @@ use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 use weir_ring::SetupError;
 use weir_vhost_user::{FrontEndError, Request};
 
-use crate::features::Features;
-use crate::options::OptionsError;
+use crate::features::{Features, OptionsError};
 
 /// A request of the handshake, with its ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

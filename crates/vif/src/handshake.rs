@@ -12,11 +12,10 @@ use weir_vhost_user::{
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS, VringAddr,
 };
 
+use crate::counters::Event;
 use crate::error::{Step, VifError};
-use crate::event::Event;
-use crate::features::Features;
+use crate::features::{Features, Options};
 use crate::memory::SharedMemory;
-use crate::options::Options;
 
 /// Protocol features that this front end uses if the back end offers them.
 const PROTOCOL_WANTED: u64 = 1 << VHOST_USER_PROTOCOL_F_MQ

@@ -31,39 +31,32 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `vif.rs` | [`Vif`]: a session |
-//! | `options.rs`, `features.rs` | [`Options`], [`Features`] |
+//! | `vif.rs` | [`Vif`]: a session, and its dirty log |
+//! | `features.rs` | [`Options`], [`Features`] |
 //! | `handshake.rs` | the vhost-user messages in their order |
 //! | `memory.rs` | the shared memory and its layout |
-//! | `pair.rs` | [`QueuePair`]: send, receive, sleep |
+//! | `pair.rs` | [`QueuePair`]: send, receive, sleep; the poll timer of front-end coalescing |
 //! | `transmit.rs`, `receive.rs` | the two halves of a queue pair |
 //! | `unload.rs` | unpacking of containers |
-//! | `log.rs` | a dirty log |
 //! | `lro.rs` | TCP segments merged for the application |
-//! | `poll.rs` | the poll timer of front-end coalescing |
 //! | `load/` | [`load`]: bulk, small-packet and request-response traffic |
 #![forbid(unsafe_code)]
 
 mod counters;
 mod error;
-mod event;
 mod features;
 mod handshake;
 pub mod load;
-mod log;
 mod lro;
 mod memory;
-mod options;
 mod pair;
-mod poll;
 mod receive;
 mod transmit;
 mod vif;
 
 pub use counters::{PairCounters, PairStats};
 pub use error::{SendError, Step, VifError};
-pub use features::Features;
-pub use options::{Options, OptionsError};
+pub use features::{Features, Options, OptionsError};
 pub use pair::{QueuePair, WaitFor};
 pub use receive::{Frame, Received};
 pub use transmit::Body;

@@ -16,8 +16,7 @@ use weir_ring::{Buffer, DriverRing};
 use weir_wire::VnetHdr;
 use weir_wire::container::{ContainerError, F_CONTAINER, RECORD_LEN, Record, parse};
 
-use crate::counters::PairCounters;
-use crate::event::Event;
+use crate::counters::{Event, PairCounters};
 use crate::lro::{Part, Taken};
 use crate::memory::{Plan, Slots, own};
 

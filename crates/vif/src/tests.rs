@@ -1,7 +1,6 @@
 //! Tests against lying devices: each test plays the ring's device side.
 
 mod containers;
-mod lro;
 
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use weir_limits::RX_MERGE_MAX;
 use weir_ring::{DeviceRing, Direction, DriverRing, Token};
 use weir_wire::{Mac, Offload, VnetHdr};
 
-use crate::event::Event;
+use crate::counters::Event;
 use crate::features::Features;
 use crate::memory::{Plan, SharedMemory};
 use crate::pair::QueuePair;

@@ -13,11 +13,10 @@ use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 use weir_ring::{Buffer, DriverRing};
 use weir_wire::VnetHdr;
 
-use crate::counters::PairCounters;
+use crate::counters::{Event, PairCounters};
 use crate::error::SendError;
-use crate::event::Event;
+use crate::features::CHAIN_DESCRIPTORS_MAX;
 use crate::memory::{Plan, Slots, own};
-use crate::options::CHAIN_DESCRIPTORS_MAX;
 
 /// Length of a segment (bytes): a large frame takes few descriptors, like a kernel's page
 /// fragments.

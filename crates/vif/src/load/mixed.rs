@@ -4,9 +4,9 @@
 use std::time::Instant;
 
 use super::frames::{Probe, Rejected, probe};
-use super::schedule::{Gaps, Schedule};
 use super::small::{Delays, probe_frame};
 use super::{BURST, End, LoadError, STOP_POLL, bulk, now_ns, sent, stopped};
+use super::{Gaps, Schedule};
 
 /// Options of the traffic, the same for both ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use super::frames::{Flow, PROBE_FRAME_MIN, Probe, probe};
-use super::schedule::{Gaps, Schedule};
 use super::small::probe_frame;
 use super::{BURST, End, LoadError, LoadStats, STOP_POLL, now_ns, sent, stopped};
+use super::{Gaps, Schedule};
 use crate::pair::{QueuePair, WaitFor};
 
 /// Options of the requests.

@@ -8,8 +8,8 @@ use weir_wire::OffloadCaps;
 use super::frames::{
     Flow, PROBE_FRAME_MAX, PROBE_FRAME_MIN, Probe, ProbeFrame, probe, sequence_number,
 };
-use super::schedule::{Gaps, Schedule};
 use super::{BURST, End, LoadError, LoadStats, STOP_POLL, now_ns, sent, stopped};
+use super::{Gaps, Schedule};
 use crate::pair::{QueuePair, WaitFor};
 
 /// Shortest frame of this traffic, and of requests.
