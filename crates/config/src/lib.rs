@@ -20,7 +20,6 @@
 //! * `parse`: TOML to those structs. It collects every problem instead of stopping at the first.
 //! * [`cost`]: the cost of a text, checked before the text is read.
 //! * [`error`]: rules that do not hold, and problems as diagnostics that show the line.
-//! * `api`: access to the HTTP API.
 //! * `moderation`: the policy of interrupt moderation.
 //! * `calls`: the calls (interrupts) of an interface's guest.
 //! * `overlay`: the networks of tenants, and the other hosts in them.
@@ -32,7 +31,7 @@
 //! * `port`: the part of a port's configuration that the fabric enforces.
 //! * `keys`: tables of keys; each key is declared once.
 //! * `check`: the rules for settings that must fit together.
-//! * `switch`: the keys of the whole switch.
+//! * `switch`: the keys of the whole switch, and access to the HTTP API.
 //! * `template`: keys that interfaces have in common, and interfaces on demand.
 //! * `uplink`: the keys of a port to the host or the outside.
 //! * `vif`: the keys of a guest's interface.
@@ -51,7 +50,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use weir_limits as limits;
 
-mod api;
 mod calls;
 mod check;
 pub mod cost;
@@ -72,7 +70,6 @@ pub mod reload;
 mod section;
 pub mod settings;
 mod sharing;
-mod storm;
 mod suggest;
 mod switch;
 mod template;
@@ -85,7 +82,6 @@ mod xen;
 #[cfg(test)]
 mod tests;
 
-pub use api::{Admins, ApiConfig, ListenAddress};
 pub use check::{PLACEMENT, TableFault, Whole};
 pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
@@ -107,8 +103,7 @@ pub use overlay::{
 };
 pub use settings::Setting;
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
-pub use storm::{StormChanges, StormControl};
-pub use switch::{PlacementConfig, SwitchConfig};
+pub use switch::{Admins, ApiConfig, ListenAddress, PlacementConfig, SwitchConfig};
 pub use template::{NoSuchTemplate, OnDemandConfig, OnDemandKeys, TemplateConfig, Templates};
 pub use uplink::UplinkConfig;
 pub use values::{
@@ -121,7 +116,7 @@ pub use values::{
     TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
     Vni, Weight, WorkerCount, Workers,
 };
-pub use vif::{VifChanges, VifConfig};
+pub use vif::{StormChanges, StormControl, VifChanges, VifConfig};
 pub use xen::{Bridges, XenConfig};
 
 /// A whole configuration, checked: values are in bounds, and no two ports share a name, a socket, a

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use weir_limits as limits;
 use weir_text::count;
 
-use super::api;
 use super::check::{Shown, TableFault, Whole};
 use super::error::Problem;
 use super::group;
 use super::keys::{Key, Value};
 use super::overlay::{self, Networks};
 use super::section::{Places, Section, document, missing};
+use super::switch;
 use super::template::{self, Copied, OnDemandConfig, Templates, templates};
 use super::values::{
     Execution, LatencyBudget, PlacementMode, PortName, SocketPath, UplinkKind, UserName,
@@ -185,7 +185,7 @@ fn switch_table(
                     ),
             );
         }
-        api::check(&mut section, problems);
+        switch::check(&mut section, problems);
         places = Some(section.places());
         section.finish(problems);
     }

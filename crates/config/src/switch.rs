@@ -1,10 +1,19 @@
-//! `[switch]`: the keys of the whole switch.
+//! `[switch]`: the keys of the whole switch, and access to the HTTP API: users, sockets and the token.
 
-use super::api::ApiConfig;
+use std::fmt;
+use std::net::SocketAddr;
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::DeValue;
+use weir_limits::ADMINS_MAX;
+
+use super::error::Problem;
 use super::keys::{NEEDS_A_RESTART, keys};
+use super::section::{Fault, FromToml, Section, each, from_toml_string};
 use super::values::{
-    Execution, FdbEntries, LatencyBudget, PlacementMode, Realization, Schedule, SocketPath,
-    UserName, Workers,
+    Execution, FdbEntries, FilePath, GroupName, LatencyBudget, PlacementMode, Realization,
+    Schedule, SocketPath, UserName, ValueError, Workers,
 };
 
 keys! {
@@ -58,5 +67,158 @@ impl SwitchConfig {
     /// A switch with every default, with this control socket.
     pub fn new(control: SocketPath) -> Self {
         Self { control, ..Self::default() }
+    }
+}
+
+keys! {
+    /// The keys of `[switch]` about the API.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct ApiConfig {
+        /// The group whose members can open the control socket, and read.
+        group: Option<GroupName> = None, [fixed(NEEDS_A_RESTART)];
+        /// The members who can write.
+        admins: Admins = Admins::default(), [named("admin"), fixed(NEEDS_A_RESTART)];
+        /// The address where the API also listens for TCP, for readers.
+        listen: Option<ListenAddress> = None, [named("api_listen"), fixed(NEEDS_A_RESTART)];
+        /// The file with the token that TCP clients must send.
+        token_file: Option<FilePath> = None, [named("api_token_file"), fixed(NEEDS_A_RESTART)];
+    }
+}
+
+/// Users who can write, besides root and the user who started weir.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Admins(Vec<UserName>);
+
+impl Admins {
+    /// The names of the users.
+    pub fn as_slice(&self) -> &[UserName] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Admins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(UserName::as_str).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// An address of this host, with a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenAddress(SocketAddr);
+
+impl ListenAddress {
+    /// The address.
+    pub const fn get(self) -> SocketAddr {
+        self.0
+    }
+}
+
+impl FromStr for ListenAddress {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let parsed = text.parse().map(Self);
+        parsed.map_err(|_| ValueError::ListenAddress { value: text.into() })
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+from_toml_string! {
+    ListenAddress = "an address in quotes, such as \"127.0.0.1:9101\"";
+}
+
+impl FromToml for Admins {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        const EXPECTED: &str = "users in brackets, such as [\"alice\"]";
+        let fault = |error| Fault::new(value, error);
+        let DeValue::Array(users) = value.get_ref() else {
+            let found = value.get_ref().type_str();
+            return Err(fault(ValueError::WrongType { expected: EXPECTED, found }));
+        };
+        if users.len() > ADMINS_MAX {
+            let (max, value) = (ADMINS_MAX as u64, format!("{} users", users.len()));
+            return Err(fault(ValueError::OutOfRange { min: 0, max, value }));
+        }
+        each(users.iter().map(UserName::from_toml)).map(Self)
+    }
+}
+
+/// Reports keys about the API that mean nothing without another.
+pub(super) fn check(section: &mut Section<'_>, problems: &mut Vec<Problem>) {
+    let needs = [
+        (
+            "admin",
+            "group",
+            "`group` names those who can open the control socket: only its members can be admins",
+        ),
+        (
+            "api_listen",
+            "api_token_file",
+            "TCP does not say who connects: a client over TCP sends the token of this file",
+        ),
+        ("api_token_file", "api_listen", "name an address as well, for example \"127.0.0.1:9101\""),
+    ];
+    for (key, other, help) in needs {
+        if let Some(at) = section.place(key).filter(|_| !section.has(other)) {
+            problems.push(
+                Problem::new(format!("`switch.{key}` needs `{other}`"))
+                    .label(at, format!("means nothing without `{other}`"))
+                    .help(help),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::{parse, refused};
+
+    fn read(keys: &str) -> ApiConfig {
+        parse(&format!("[switch]\n{keys}\n")).unwrap().switch.api
+    }
+
+    #[test]
+    fn who_may_ask_is_read_and_is_nobody_by_default() {
+        assert_eq!(read(""), ApiConfig::default());
+        let api = read(
+            "group = \"kvm\"\nadmin = [\"alice\", \"1000\"]\n\
+             api_listen = \"[::1]:9101\"\napi_token_file = \"/etc/weir/token\"",
+        );
+        let ApiConfig { group, admins, listen, token_file } = api;
+        assert_eq!(group.unwrap().as_str(), "kvm");
+        assert_eq!(
+            admins.as_slice().iter().map(UserName::as_str).collect::<Vec<_>>(),
+            ["alice", "1000"]
+        );
+        assert_eq!(listen.unwrap().get(), "[::1]:9101".parse().unwrap());
+        assert_eq!(token_file.unwrap().as_str(), "/etc/weir/token");
+    }
+
+    #[test]
+    fn what_would_open_the_api_by_mistake_is_refused() {
+        let many = format!("group = \"a\"\nadmin = [{}]", "\"a\",".repeat(ADMINS_MAX + 1));
+        for (keys, says) in [
+            ("admin = [\"alice\"]", "`switch.admin` needs `group`"),
+            ("api_listen = \"127.0.0.1:1\"", "`switch.api_listen` needs `api_token_file`"),
+            ("api_token_file = \"/t\"", "`switch.api_token_file` needs `api_listen`"),
+            ("group = \"a:b\"", "cannot be the name of a group"),
+            ("group = \"a\"\nadmin = \"alice\"", "users in brackets"),
+            ("group = \"a\"\nadmin = [7]", "a user in quotes"),
+            ("api_listen = \"localhost:1\"\napi_token_file = \"/t\"", "not an address with a port"),
+            ("api_listen = \"127.0.0.1:1\"\napi_token_file = \"t\"", "not the absolute path"),
+            (&many, "must be 0 to 64"),
+        ] {
+            let shown = refused(&format!(
+                "[switch]
+{keys}
+"
+            ));
+            assert!(shown.contains(says), "{keys}: {shown}");
+        }
     }
 }
