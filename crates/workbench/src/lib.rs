@@ -7,10 +7,9 @@
 //! | `experiment.rs` | an experiment's scenarios, checked, within bounds |
 //! | `check.rs` | refuses settings without effect, and names of nothing |
 //! | `profile.rs` | a machine's costs, each with its origin |
-//! | `figures.rs` | figures of a run |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `papers.rs` | a verdict on each figure of a paper |
-//! | `runs.rs` | experiments by name, and their runs, on all CPUs |
+//! | `runs.rs` | experiments by name, their runs on all CPUs, and figures of a run |
 //! | `output.rs` | the table, and JSON |
 //! | `sensitivity.rs` | results with each fitted cost varied |
 //! | `report/` | results as a page with plots |
@@ -37,7 +36,6 @@ mod calibrate;
 mod check;
 mod error;
 mod experiment;
-mod figures;
 mod file;
 mod measure;
 mod output;

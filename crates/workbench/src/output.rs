@@ -7,9 +7,9 @@ use serde::Serialize;
 use weir_text::Table;
 
 use super::experiment::{Experiment, name_of};
-use super::figures::Measured;
 use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement};
 use super::profile::Machine;
+use super::runs::Measured;
 use super::verdict::{Judged, Verdict, judge};
 
 /// Results of an experiment. They are equal to the byte for the same experiment and seeds.

@@ -16,7 +16,7 @@ use super::super::experiment::{Experiment, name_of};
 use super::super::profile::Machine;
 use super::super::quiet::Quiet;
 use super::super::runs::{progress, read, run_one};
-use super::figures::median;
+use super::median;
 use super::{Disturbed, LabError, Refused, measure_between};
 use crate::args::LabValidateArgs;
 

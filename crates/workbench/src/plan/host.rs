@@ -12,8 +12,7 @@ use weir_lab::scenario::{
 use weir_limits::{LAB_FLOWS_MAX, PORTS_MAX};
 use weir_policy::moderation::Kind;
 
-use super::cpus::HostCpus;
-use super::file::{GroupFile, GroupLoad, HostFile, UplinkKind};
+use super::file::{GroupFile, GroupLoad, HostCpus, HostFile, UplinkKind};
 use crate::error::{LabError, Problem, Source};
 use crate::experiment::{span, traffic};
 use crate::file::TrafficFile;

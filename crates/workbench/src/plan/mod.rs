@@ -2,8 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `file.rs` | the form of a host's TOML |
-//! | `cpus.rs` | its CPUs, written or this machine's |
+//! | `file.rs` | the form of a host's TOML; its CPUs, written or this machine's |
 //! | `host.rs` | a host's scenario, without workers |
 //! | `candidate.rs` | the settings to play, and those to skip |
 //! | `play.rs` | the results of each |
@@ -26,7 +25,6 @@ use crate::args::LabPlanArgs;
 
 mod candidate;
 mod choice;
-mod cpus;
 mod file;
 mod host;
 mod output;

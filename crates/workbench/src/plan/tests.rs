@@ -6,7 +6,7 @@ use weir_policy::dispatch::Aim;
 use weir_policy::placement::Policy;
 use weir_topology::fixtures;
 
-use super::cpus::HostCpus;
+use super::file::HostCpus;
 use super::*;
 
 /// Four guests that send to each other. A frame costs a worker about 22 us.

@@ -2,9 +2,9 @@
 
 use super::axis;
 use crate::experiment::{Experiment, name_of};
-use crate::figures::Measured;
 use crate::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Sign, Statement};
 use crate::output::{self, Outcome};
+use crate::runs::Measured;
 use crate::verdict::{best_but, settings, share_within};
 
 /// Name of the series if x is the only sweep.

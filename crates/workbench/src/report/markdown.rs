@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 
 use super::content::{Entry, Report, Tally, moves, numbers};
 use super::moves as drawn;
-use super::{digest, svg};
+use super::{content, svg};
 use crate::papers::Standings;
 use crate::profile::Machine;
 use crate::sensitivity::Sensitivity;
@@ -43,7 +43,7 @@ pub fn verdicts(report: &Report<'_>, beginnings: &[u64]) -> String {
              [guide](guide/lab.md).\n\n## Digests\n\n\
              Hashes over the beginning of each experiment's points, and over its page and plots.\n\n";
     let rows = report.entries.iter().zip(beginnings).map(|(entry, beginnings)| {
-        let pages = digest::pages(&pages(entry));
+        let pages = content::pages(&pages(entry));
         let title = Cell(&entry.outcome.title).to_string();
         vec![entry.id.clone(), title, format!("{beginnings:016x}"), format!("{pages:016x}")]
     });

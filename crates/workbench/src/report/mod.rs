@@ -5,10 +5,9 @@
 //! | `chart.rs` | the data of a plot: simulated, claimed by the paper, measured |
 //! | `svg.rs` | draws a plot; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
 //! | `moves.rs` | plots of verdicts under varied fitted costs |
-//! | `content.rs` | the content of both pages, and tables of the numbers of plots |
+//! | `content.rs` | the content of both pages, tables of the numbers of plots, and digests for a repository's page |
 //! | `html.rs` | the self-contained page |
 //! | `markdown.rs` | the report as Markdown, with plots as files; the verdicts alone, for a repository |
-//! | `digest.rs` | digests that show whether a repository's page of verdicts is up to date |
 //! | `text.rs`, `*.css` | escaped text; colours, light and dark |
 //!
 //! All content comes from an experiment's `[plot]` and claims, so that a new experiment needs no code. The same
@@ -31,7 +30,6 @@ use crate::args::LabReportArgs;
 mod axis;
 mod chart;
 mod content;
-mod digest;
 mod html;
 mod legend;
 mod markdown;
@@ -92,7 +90,7 @@ pub fn run(args: &LabReportArgs, out: &mut dyn Write) -> Result<(), LabError> {
         writeln!(out, "{}", folder.join(markdown::INDEX).display())?;
     }
     if let Some((file, path)) = verdicts {
-        finish(file, &path, &markdown::verdicts(&report, &digest::beginnings(&experiments)?))?;
+        finish(file, &path, &markdown::verdicts(&report, &content::beginnings(&experiments)?))?;
         writeln!(out, "{}", path.display())?;
     }
     Ok(())

@@ -6,9 +6,8 @@ use std::fmt::{Display, Write as _};
 use super::axis::{self, Scale, short};
 use super::chart::{Chart, MarkKind};
 use super::legend::{Key, Legend};
-use super::text::{COLOURS, standalone};
-use super::text::{Escaped, cut, lines, width};
-use crate::figures::Measured;
+use super::text::{COLOURS, Escaped, cut, lines, standalone, width};
+use crate::runs::Measured;
 
 /// Width, in the SVG's units as all lengths.
 pub const WIDTH: f64 = 480.0;

@@ -4,11 +4,10 @@ use super::axis::numeric;
 use super::chart::{Chart, Mark, MarkKind, Series};
 use super::*;
 use crate::error::Source;
-use crate::figures::Measured;
 use crate::output::{Outcome, Point};
 use crate::papers::Standings;
 use crate::profile::{self, Machine};
-use crate::runs::parse;
+use crate::runs::{Measured, parse};
 use crate::sensitivity::Sensitivity;
 use crate::tests::small_host;
 use crate::verdict::Verdict;
@@ -502,7 +501,7 @@ fn the_report_in_the_repository_is_the_one_that_comes_out() {
     let page = committed();
     let (_, digests) = page.split_once("\n## Digests\n").unwrap();
     let begins = |row: &&str, name: &str| row.starts_with(&format!("| {name} | "));
-    let beginnings = digest::beginnings(&all).unwrap();
+    let beginnings = content::beginnings(&all).unwrap();
     for (experiment, beginning) in all.iter().zip(&beginnings) {
         let row = digests.lines().find(|row| begins(row, &experiment.name));
         let found = row.is_some_and(|row| row.contains(&format!(" | {beginning:016x} | ")));
