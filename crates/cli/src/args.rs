@@ -1,7 +1,6 @@
 //! The command line of `weir`: one definition gives parsing and help.
 
 mod look;
-mod sandbox;
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -15,13 +14,12 @@ use weir_config::{
     Config, FilterRule, Key, PortName, SecurityGroup, Setting, SocketPath, TemplateName,
     ValueError, VifChanges, VifConfig,
 };
-use weir_libvirt::args::LibvirtCommand;
+use weir_libvirt::LibvirtCommand;
 use weir_workbench::args::LabCommand;
 
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
 
-pub use look::{CaptureArgs, DoctorArgs, TopArgs, TraceArgs};
-pub use sandbox::{Sandbox, SandboxArgs};
+pub use look::{CaptureArgs, DoctorArgs, Sandbox, SandboxArgs, TopArgs, TraceArgs};
 
 /// A switch for virtual machines that turns each interface's latency budget into saved CPU
 #[derive(Debug, Parser)]
@@ -254,8 +252,8 @@ pub struct QemuArgs {
     pub vectors: Option<u32>,
     /// QEMU's version, such as 9.2
     ///
-    /// The default is to ask the installed QEMU; without one, 9.2 and later. From 9.2 on QEMU has `reconnect-ms`, and from
-    /// 10.2 on no `reconnect`.
+    /// The default is to ask the installed QEMU; without one, 9.2 and later. From 9.2 on QEMU has `reconnect-ms`, and
+    /// from 10.2 on no `reconnect`.
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<QemuVersion>,
 }

@@ -33,26 +33,22 @@ use crate::run::RunError;
 use crate::show;
 use crate::vm_args::VmOptions;
 
-mod capture;
 mod doctor;
 mod filter;
 mod outcome;
-mod reload;
 mod save;
 mod status;
 #[cfg(test)]
 mod tests;
 mod trace;
 
-pub use capture::capture;
 pub use doctor::doctor;
 pub use filter::{filter, group};
 pub use outcome::CommandError;
 use outcome::{write_as, write_json};
-pub use reload::{diff, reload, upgrade};
-pub use save::save;
+pub use save::{diff, reload, save, upgrade};
 pub use status::status;
-pub use trace::trace;
+pub use trace::{capture, trace};
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;

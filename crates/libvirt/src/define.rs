@@ -1,22 +1,76 @@
-//! `weir libvirt define` and `weir libvirt check`: weir's elements in a domain that libvirt knows, by `virsh`.
+//! `weir libvirt define` and `weir libvirt check`: weir's elements in a domain that libvirt knows, by `virsh`. A check
+//! also tells whether libvirt's QEMU may open weir's sockets: one that may not waits for ever, and `virsh start` with it.
 
 use std::io::Write;
 use std::ops::Range;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::{fs, io};
 
 use roxmltree::Node;
+use rustix::net::sockopt;
 use weir_api::{Client, ClientError};
-use weir_config::{Defaults, PortName, Setting, VifConfig};
+use weir_config::{Defaults, PortName, Setting, SocketMode, SocketRole, VifConfig};
+use weir_doctor::{Closed, Permissions, look_at_socket};
 use weir_text::plain::plain_short;
 
-use crate::access::{self, Account, refuse_closed};
-use crate::args::{DefineArgs, UndefineArgs, Virsh};
 use crate::domain::{self, Domain, NAMESPACE, child};
 use crate::xml::{self, escaped};
-use crate::{DomainError, LibvirtError, refuse_taken};
+use crate::{DefineArgs, DomainError, LibvirtError, UndefineArgs, Virsh, refuse_taken};
+
+/// A directory that libvirt gives to the user and the group of its QEMU when it starts.
+const OF_QEMU: &str = "/var/lib/libvirt/qemu";
+
+/// The user of a domain's QEMU, and its groups.
+pub(super) struct Account {
+    pub(super) user: u32,
+    pub(super) groups: Vec<u32>,
+}
+
+impl Account {
+    /// The account of libvirt's QEMU; `None` if the domain `has_own` one, or libvirt was never started.
+    pub(super) fn of_qemu(has_own: bool) -> Option<Self> {
+        if has_own {
+            return None;
+        }
+        let directory = std::fs::metadata(OF_QEMU).ok()?;
+        let (user, group) = (directory.uid(), directory.gid());
+        Some(Self { user, groups: weir_sandbox::groups(user, group) })
+    }
+}
+
+/// The user and the group of sockets that weir makes: those of the process that listens for commands.
+fn owner_of_sockets(client: &Client) -> Option<(u32, u32)> {
+    let peer = sockopt::socket_peercred(client.socket().ok()?).ok()?;
+    Some((peer.uid.as_raw(), peer.gid.as_raw()))
+}
+
+/// The socket of an interface that a user may not open.
+pub(super) struct Shut {
+    pub(super) name: String,
+    pub(super) closed: Closed,
+    pub(super) user: u32,
+}
+
+/// Refuses sockets that `account` may not open. `owner` will have those that are not there yet.
+pub(super) fn refuse_closed(
+    vifs: &[VifConfig],
+    account: &Account,
+    owner: Option<(u32, u32)>,
+) -> Result<(), Shut> {
+    for vif in vifs.iter().filter(|vif| vif.mode == SocketRole::Server) {
+        let mode = vif.socket_mode.unwrap_or(SocketMode::OWNER).bits();
+        let unmade = owner.map(|(user, group)| Permissions { mode, user, group });
+        let path: &Path = vif.socket.as_path();
+        let Some(socket) = look_at_socket(path, unmade) else { continue };
+        if let Some(closed) = socket.closed_to(path, account.user, &account.groups) {
+            return Err(Shut { name: vif.name.to_string(), closed, user: account.user });
+        }
+    }
+    Ok(())
+}
 
 /// The path of the hook that libvirt calls.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
@@ -91,8 +145,7 @@ pub(super) fn check(
     let running = client.vifs()?;
     refuse_taken(&vifs, &running, &domain.owner)?;
     if let Some(account) = Account::of_qemu(domain.has_own_account) {
-        refuse_closed(&vifs, &account, access::owner_of_sockets(&client))
-            .map_err(DomainError::from)?;
+        refuse_closed(&vifs, &account, owner_of_sockets(&client)).map_err(DomainError::from)?;
     }
     for vif in vifs {
         let own = running.iter().find(|it| it.config.name == vif.name);

@@ -13,7 +13,7 @@ use weir_doctor::Closed;
 use weir_limits as limits;
 use weir_text::plain::plain_short;
 
-use crate::access::Shut;
+use crate::define::Shut;
 use crate::{LibvirtError, PATIENCE, connect};
 
 /// The namespace of weir's elements in a domain.

@@ -224,7 +224,7 @@ fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it(
     let path = dir.path().join("web0.sock");
     let vif = added("web0", &[&format!("socket={}", path.display()), "socket_mode=0660"]);
     let said = |user, groups: &[u32], owner| {
-        let account = access::Account { user, groups: groups.to_vec() };
+        let account = define::Account { user, groups: groups.to_vec() };
         refuse_closed(std::slice::from_ref(&vif), &account, owner)
             .map_err(|it| sentence(&DomainError::from(it)))
     };

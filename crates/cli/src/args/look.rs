@@ -1,11 +1,12 @@
-//! `weir capture`, `weir trace`, `weir top`, `weir doctor`.
+//! `weir capture`, `weir trace`, `weir top`, `weir doctor`; `--sandbox` and `--no-sandbox`.
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use weir_config::{Direction, Expression, PortName};
 use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 use weir_switch::capture::CaptureRequest;
+use weir_switch::sandbox::SandboxMode;
 use weir_switch::trace::FollowRequest;
 
 use super::explained;
@@ -171,3 +172,38 @@ Exits with 0 if nothing is wrong, and with 5 otherwise. A note is worth knowing,
 counts for two seconds: drops and late interrupts that go on are wrong, those that have ended are a \
 note. Some things only root can see: who may open a socket, the kernel's log. \
 docs/guide/troubleshooting.md lists the checks.";
+
+/// `--sandbox`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum Sandbox {
+    /// The kernel ends weir at a system call that is not allowed
+    #[default]
+    On,
+    /// The kernel logs such a call, and files stay unrestricted: use it to find out why weir ends
+    Log,
+    /// weir keeps every privilege that it is started with
+    Off,
+}
+
+/// `--sandbox` and `--no-sandbox`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Args)]
+pub struct SandboxArgs {
+    /// Whether weir gives up the privileges that serving guests does not need
+    #[arg(long, value_name = "MODE", value_enum, default_value_t)]
+    pub sandbox: Sandbox,
+    /// Same as --sandbox=off: a guest that breaks into weir gets every privilege that weir has
+    #[arg(long, conflicts_with = "sandbox")]
+    pub no_sandbox: bool,
+}
+
+impl SandboxArgs {
+    /// The mode that both options give.
+    pub fn mode(&self) -> SandboxMode {
+        match self.sandbox {
+            _ if self.no_sandbox => SandboxMode::Off,
+            Sandbox::On => SandboxMode::On,
+            Sandbox::Log => SandboxMode::Log,
+            Sandbox::Off => SandboxMode::Off,
+        }
+    }
+}

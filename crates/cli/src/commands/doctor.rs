@@ -13,7 +13,7 @@ use weir_doctor::{BadFile, CHECKS, Facts, Finding, examine, lines, look_at_host}
 use weir_switch::explain::Explanation;
 use weir_switch::host;
 
-use super::reload::path_of;
+use super::save::path_of;
 use super::{CommandError, write_json};
 use crate::args::DoctorArgs;
 

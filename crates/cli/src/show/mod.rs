@@ -5,9 +5,8 @@
 //! | `stats.rs` | counters, and rules of filters |
 //! | `difference.rs` | the changes that a file would make to the running switch |
 //! | `explain.rs` | an interface's policies, an uplink |
-//! | `manager.rs` | the split of a latency budget, costs, agents |
+//! | `manager.rs` | the split of a latency budget, costs, agents; places of workers and virtual processors |
 //! | `status.rs` | the whole switch on one screen |
-//! | `placement.rs` | the placement of workers and virtual processors |
 
 use std::fmt;
 
@@ -17,7 +16,6 @@ use weir_switch::stats::{RuleStats, SwitchStats};
 mod difference;
 mod explain;
 mod manager;
-mod placement;
 mod stats;
 mod status;
 
@@ -42,7 +40,7 @@ pub fn explanation(of: &Explanation) -> String {
             explain::uplink(f, it)
         }
         Explanation::Overlay(it) => explain::overlay(f, it),
-        Explanation::Placement(it) => placement::placement(f, it),
+        Explanation::Placement(it) => manager::placement(f, it),
     })
 }
 

@@ -1,12 +1,14 @@
-//! The columns of the list, the choice of those that fit, and the order of ports.
+//! The rates between two looks at the switch, the columns of the list, the choice of those that fit, and the order of
+//! ports.
 
 use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
 
 use clap::ValueEnum;
-use weir_switch::stats::PortKind;
+use serde::Serialize;
+use weir_config::PortName;
+use weir_switch::stats::{PortKind, PortState, PortStats, QueueStats, SwitchStats, Times};
 use weir_text::{short, time};
-
-use super::rates::PortRates;
 
 /// A column of the list, by which it can be sorted. Directions are the guest's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -191,4 +193,175 @@ pub(super) fn fitting(width: usize, longest_name: usize) -> Vec<(Column, usize)>
         *width += left;
     }
     widths
+}
+
+/// The switch, between two looks.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Rates {
+    /// weir's version.
+    pub(super) version: String,
+    /// Seconds since the switch started.
+    pub(super) uptime_s: f64,
+    /// Seconds between the two looks; 0 after the first look, when all rates are 0.
+    pub(super) interval_s: f64,
+    /// Worker threads.
+    pub(super) workers: usize,
+    /// Processor time of all workers, in percent of a core.
+    pub(super) workers_cpu_percent: f64,
+    /// Each port, in weir's order.
+    pub(super) ports: Vec<PortRates>,
+}
+
+/// One port, between two looks. Directions are the guest's: it receives rx and sends tx.
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct PortRates {
+    /// The port's name.
+    pub(super) name: PortName,
+    /// Interface or uplink.
+    pub(super) kind: PortKind,
+    /// The port's state.
+    pub(super) state: PortState,
+    /// The direction into the port.
+    pub(super) rx: Flow,
+    /// The direction out of the port.
+    pub(super) tx: Flow,
+    /// Interrupts per second, in both directions.
+    pub(super) calls_per_s: f64,
+    /// Worker time for the frames that it sent, in percent of a core.
+    pub(super) cpu_percent: f64,
+    /// The average hold of calls (ns); none without calls.
+    pub(super) hold_ns: Option<u64>,
+    /// The average time from a frame's arrival to the guest's notification (ns).
+    pub(super) latency_ns: Option<u64>,
+    /// The longest time for which a frame can be held (ns); 0 on an uplink.
+    pub(super) latency_budget_ns: u64,
+    /// Notifications later than that, per second.
+    pub(super) breaches_per_s: f64,
+    /// Dropped frames per second, by reason; only reasons of this interval.
+    pub(super) drops_per_s: BTreeMap<String, f64>,
+    /// Dropped frames since the port was added, by reason.
+    pub(super) dropped: BTreeMap<String, u64>,
+    /// The reason for the present hold of calls, or the reason of a stop.
+    pub(super) why: String,
+}
+
+/// The traffic in one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(super) struct Flow {
+    /// Frames per second.
+    pub(super) packets_per_s: f64,
+    /// Bits per second.
+    pub(super) bits_per_s: f64,
+}
+
+impl Rates {
+    /// The rates from `before` to `now`. If `before` is of another weir or missing, there are no rates.
+    pub(super) fn between(before: Option<&SwitchStats>, now: &SwitchStats) -> Self {
+        let before = before.filter(|before| before.uptime_s < now.uptime_s);
+        let over = Over { seconds: before.map_or(0.0, |before| now.uptime_s - before.uptime_s) };
+        let ports = before.map_or(&[][..], |before| &before.ports);
+        let known: HashMap<_, _> = ports.iter().map(|port| (port.name.as_str(), port)).collect();
+        let cpu_ns = |stats: &SwitchStats| stats.workers.iter().map(|it| it.cpu_ns).sum::<u64>();
+        let rates = |port: &PortStats| over.port(known.get(port.name.as_str()).copied(), port);
+        Self {
+            version: now.version.clone(),
+            uptime_s: now.uptime_s,
+            interval_s: over.seconds,
+            workers: now.workers.len(),
+            workers_cpu_percent: over.percent(before.map_or(0, cpu_ns), cpu_ns(now)),
+            ports: now.ports.iter().map(rates).collect(),
+        }
+    }
+
+    /// The sum of `of` over all ports.
+    pub(super) fn sum(&self, of: fn(&PortRates) -> f64) -> f64 {
+        self.ports.iter().map(of).sum()
+    }
+}
+
+impl PortRates {
+    /// Dropped frames per second, for any reason.
+    pub(super) fn all_drops_per_s(&self) -> f64 {
+        self.drops_per_s.values().sum()
+    }
+
+    /// The most frequent reason in this interval, or `was` with the most frequent one so far.
+    pub(super) fn main_reason(&self) -> String {
+        let now = self.drops_per_s.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        let before = || self.dropped.iter().filter(|(_, count)| **count > 0).max_by_key(|it| it.1);
+        match (now, before()) {
+            (Some((reason, _)), _) => reason.clone(),
+            (None, Some((reason, _))) => format!("was {reason}"),
+            (None, None) => String::new(),
+        }
+    }
+}
+
+/// The time between two looks.
+#[derive(Clone, Copy)]
+struct Over {
+    /// 0 if there was no first look.
+    seconds: f64,
+}
+
+impl Over {
+    /// A counter's rate. A port that was removed and added again starts at zero.
+    fn rate(self, before: u64, now: u64) -> f64 {
+        match self.seconds > 0.0 {
+            true => now.saturating_sub(before) as f64 / self.seconds,
+            false => 0.0,
+        }
+    }
+
+    /// A time in nanoseconds as a rate, in percent of a core.
+    fn percent(self, before_ns: u64, now_ns: u64) -> f64 {
+        self.rate(before_ns, now_ns) / 1e7
+    }
+
+    fn flow(self, before: &QueueStats, now: &QueueStats) -> Flow {
+        Flow {
+            packets_per_s: self.rate(before.frames, now.frames),
+            bits_per_s: 8.0 * self.rate(before.bytes, now.bytes),
+        }
+    }
+
+    /// The mean of the times that were added in the interval.
+    fn mean(self, before: &Times, now: &Times) -> Option<u64> {
+        let came = now.count.checked_sub(before.count).filter(|_| self.seconds > 0.0)?;
+        now.sum.checked_sub(before.sum)?.checked_div(came)
+    }
+
+    fn port(self, before: Option<&PortStats>, now: &PortStats) -> PortRates {
+        let nothing = PortStats::new(now.name.clone(), now.kind);
+        // A port that has just been added starts at zero.
+        let before = before.unwrap_or(&nothing);
+        let calls = |port: &PortStats| port.rx.calls + port.tx.calls;
+        let breaches = |port: &PortStats| port.budget_breaches.values().sum::<u64>();
+        let drops_per_s = now.drops.iter().filter_map(|(reason, count)| {
+            let rate = self.rate(before.drops.get(reason).copied().unwrap_or(0), *count);
+            (rate > 0.0).then(|| (reason.clone(), rate))
+        });
+        let decision = now.decision.as_ref().filter(|_| now.state == PortState::Running);
+        let why = match &now.stopped_reason {
+            Some(reason) => Some(reason),
+            None => decision.map(|it| &it.reason),
+        };
+        PortRates {
+            name: now.name.clone(),
+            kind: now.kind,
+            state: now.state,
+            rx: self.flow(&before.rx, &now.rx),
+            tx: self.flow(&before.tx, &now.tx),
+            calls_per_s: self.rate(calls(before), calls(now)),
+            cpu_percent: self.percent(before.worker_ns, now.worker_ns),
+            hold_ns: self.mean(&before.hold_ns, &now.hold_ns),
+            latency_ns: self.mean(&before.latency_ns, &now.latency_ns),
+            latency_budget_ns: now.latency_budget_ns,
+            breaches_per_s: self.rate(breaches(before), breaches(now)),
+            drops_per_s: drops_per_s.collect(),
+            dropped: now.drops.clone(),
+            // The text may come from a front end.
+            why: weir_text::plain::plain_short(why.map_or("", String::as_str)),
+        }
+    }
 }

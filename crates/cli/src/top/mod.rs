@@ -2,41 +2,37 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `rates.rs` | the rates between two looks at the switch |
-//! | `columns.rs` | the columns of the list, and its order |
-//! | `state.rs` | the state of the screen, and the effect of keys |
-//! | `screen.rs` | the drawing |
-//! | `details.rs` | one port, in lines |
-//! | `asker.rs` | the thread that asks weir, so that keys work even if weir does not answer |
-//! | `plain.rs` | tables and JSON, without a terminal |
+//! | `columns.rs` | the rates between two looks at the switch, the columns of the list, and its order |
+//! | `state.rs` | the state of the screen, the effect of keys, and the thread that asks weir |
+//! | `screen.rs` | the drawing of the list, and of one port in lines |
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use weir_config::Defaults;
+use weir_text::plain::{Obeyed, Plain};
+use weir_text::{Table, uptime};
 
 use crate::args::TopArgs;
 use crate::commands::CommandError;
 
-mod asker;
 mod columns;
-mod details;
-mod plain;
-mod rates;
 mod screen;
 mod state;
+
 #[cfg(test)]
 mod tests;
 
 pub use columns::Column;
 
-use asker::{Asker, look};
-use state::{Next, State};
+use columns::Rates;
+use state::{Asker, Next, State, listed, look};
 
 /// The longest delay in handling keys, signals and answers.
 const LOOK_MAX: Duration = Duration::from_millis(500);
@@ -50,7 +46,7 @@ const ANSWER_LOOK: Duration = Duration::from_millis(20);
 pub fn run(args: &TopArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
     let plain = args.once || args.json || !is_usable_terminal();
     if plain {
-        return plain::run(args, defaults, out);
+        return run_plain(args, defaults, out);
     }
     let control = defaults.control.as_path();
     // If no weir runs, the command reports that and ends. If weir ends later, it may come back.
@@ -142,4 +138,67 @@ fn handle(event: Event, state: &mut State) -> Next {
         // A change of size needs a new drawing.
         _ => Next::Draw,
     }
+}
+
+/// Prints once, or repeatedly until the reader stops or weir ends.
+fn run_plain(args: &TopArgs, defaults: &Defaults, out: &mut dyn Write) -> Result<(), CommandError> {
+    let control = defaults.control.as_path();
+    let mut out = Plain::new(out, Obeyed::Lines);
+    let mut before = look(control, None)?.stats;
+    loop {
+        thread::sleep(Duration::from_secs(args.interval.into()));
+        let now = look(control, None)?.stats;
+        let mut rates = Rates::between(Some(&before), &now);
+        before = now;
+        let chosen = listed(&rates, args.filter.as_deref().unwrap_or(""), args.sort, false);
+        let chosen = chosen.into_iter().cloned().collect();
+        match (args.json, args.once) {
+            (true, once) => {
+                rates.ports = chosen;
+                match once {
+                    true => serde_json::to_writer_pretty(&mut out, &rates),
+                    false => serde_json::to_writer(&mut out, &rates),
+                }
+                .map_err(io::Error::from)?;
+                writeln!(out)?;
+            }
+            (false, _) => {
+                write!(out, "{}", head(&rates))?;
+                rates.ports = chosen;
+                writeln!(out, "{}", table(&rates))?;
+            }
+        }
+        out.flush()?;
+        if args.once {
+            return Ok(());
+        }
+    }
+}
+
+/// The line above the table.
+fn head(rates: &Rates) -> String {
+    format!(
+        "weir {}, up {}, workers {}, CPU {:.1} % of a core, ports {}\n",
+        rates.version,
+        uptime(rates.uptime_s),
+        rates.workers,
+        rates.workers_cpu_percent,
+        rates.ports.len()
+    )
+}
+
+/// All columns.
+fn table(rates: &Rates) -> Table {
+    let headers = Column::ALL.map(|column| match column {
+        Column::Name => "<NAME",
+        Column::State => "<STATE",
+        Column::Reason => "<DROP REASON",
+        Column::Why => "<HELD BECAUSE",
+        other => other.header(),
+    });
+    let mut table = Table::new(&headers);
+    for port in &rates.ports {
+        table.row(Column::ALL.iter().map(|column| column.cell(port)).collect());
+    }
+    table
 }

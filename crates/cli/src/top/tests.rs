@@ -12,10 +12,8 @@ use weir_switch::stats::{
     SwitchStats, Times, WorkerStats, limits,
 };
 
-use super::asker::Look;
-use super::columns::{Column, fitting};
-use super::rates::Rates;
-use super::state::{Next, Page, State};
+use super::columns::{Column, Rates, fitting};
+use super::state::{Look, Next, Page, State};
 use super::*;
 use crate::args::{Cli, Command};
 use crate::testing::explanation;
@@ -451,9 +449,9 @@ fn the_selected_line_is_always_on_the_screen() {
 fn a_table_has_all_columns() {
     let mut rates = Rates::between(Some(&stats(100)), &stats(102));
     let shown = state::listed(&rates, "0", Column::Drops, false).into_iter().cloned().collect();
-    let head = plain::head(&rates);
+    let head = head(&rates);
     rates.ports = shown;
-    insta::assert_snapshot!(format!("{head}{}", plain::table(&rates)), @r"
+    insta::assert_snapshot!(format!("{head}{}", table(&rates)), @r"
     weir 0.1.0, up 1m42s, workers 2, CPU 80.0 % of a core, ports 5
     NAME  STATE    RX P/S  BIT/S  TX P/S   BIT/S  CPU %    HOLD  BUDGET  LATE/S  DROP/S  DROP REASON   HELD BECAUSE
     db0   running   200 k  1.6 G   100 k  51.2 M   20.0  120 us  250 us       2      30  rx_ring_full  frames come steadily

@@ -3,7 +3,6 @@
 
 mod bench;
 mod compile;
-mod demo;
 mod host_side;
 mod look;
 mod programs;

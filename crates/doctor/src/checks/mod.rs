@@ -1,7 +1,6 @@
 //! One function for each fault. The functions read nothing but the facts.
 
 mod attach;
-mod loops;
 mod machine;
 mod traffic;
 
@@ -32,8 +31,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "session-fails", find: attach::session_fails },
     Check { name: "uplink-stopped", find: machine::uplink_stopped },
     Check { name: "uplink-down", find: machine::uplink_down },
-    Check { name: "loop", find: loops::found },
-    Check { name: "uplinks-joined", find: loops::ahead },
+    Check { name: "loop", find: attach::loop_found },
+    Check { name: "uplinks-joined", find: attach::loop_ahead },
     Check { name: "queues-differ", find: attach::queues_differ },
     Check { name: "silent-ring", find: attach::silent_ring },
     Check { name: "src-mac", find: traffic::src_mac },
