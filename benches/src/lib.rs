@@ -8,11 +8,9 @@
 mod evpn;
 mod groups;
 mod host_traffic;
-mod idle;
 pub mod instructions;
 mod load_cost;
 mod machine;
-mod memcpy;
 mod other_load;
 mod overlay;
 mod packet_rate;
@@ -27,7 +25,6 @@ mod peers {
 mod relay;
 mod request_response;
 mod routes;
-mod sleeps;
 mod uml_traffic;
 mod uplink_rate;
 mod vif_programs;
@@ -157,13 +154,13 @@ const ROWS: &[Row] = &[
     Row { name: "rr_p99_vs_ovs", measure: request_response::measure },
     Row { name: "gbps_tso_per_core", measure: load_cost::large_segments },
     Row { name: "cpu_at_1gbps_1500B", measure: load_cost::paced },
-    Row { name: "cpu_idle", measure: idle::cpu },
-    Row { name: "idle_wakeups_per_s", measure: idle::wakeups },
-    Row { name: "bytes_per_idle_port", measure: idle::memory },
+    Row { name: "cpu_idle", measure: watched::cpu },
+    Row { name: "idle_wakeups_per_s", measure: watched::wakeups },
+    Row { name: "bytes_per_idle_port", measure: watched::memory },
     Row { name: "xdp_pps_vs_tap", measure: uplink_rate::outward },
     Row { name: "uplink_pps_vs_ovs_dpdk", measure: uplink_rate::vs_ovs_dpdk },
     Row { name: "instructions_per_packet", measure: instructions_per_packet },
-    Row { name: "fdb_lookup_100k_vs_100", measure: memcpy::lookups },
+    Row { name: "fdb_lookup_100k_vs_100", measure: load_cost::lookups },
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "uml_tcp_vs_bridge", measure: uml_traffic::measure },

@@ -8,7 +8,6 @@
 
 mod account;
 mod bars;
-mod fabric;
 mod killed;
 mod log_cost;
 mod moves;
@@ -20,19 +19,20 @@ mod soak;
 mod traffic;
 mod upgrade;
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
 
 use clap::{Parser, Subcommand};
 use weir_bed::{
     error::{Error, Result, check},
     lab::Lab,
+    report::Goal,
     workspace::Workspace,
 };
-
+use weir_system_tests::guests::fabric::Scene;
 use weir_vif::Features;
 
 use crate::{
-    bars::Bars,
+    bars::{Bars, quantile},
     traffic::{Build, Flow, Pace, Station, mac},
 };
 
@@ -100,7 +100,7 @@ const PARTS: &[Part] = &[
     Part { name: "upgrade", times: 200, run: upgrade::run },
     Part { name: "dirty_log", times: 15, run: log_cost::run },
     Part { name: "migration", times: 40, run: moves::run },
-    Part { name: "fabric", times: 20, run: fabric::run },
+    Part { name: "fabric", times: 20, run: run },
 ];
 
 fn main() -> ExitCode {
@@ -201,4 +201,31 @@ fn survive(weir: PathBuf, only: Option<&str>, scale: f64, seed: u64) -> Result<b
         }
     }
     Ok(good)
+}
+
+/// Time between two moves.
+const TRAFFIC: Duration = Duration::from_secs(1);
+
+/// Moves a guest `moves` times.
+fn run(lab: &Lab, moves: u32, _: u64, bars: &mut Bars) -> Result<()> {
+    let mut scene = Scene::begin(lab)?;
+    let (mut lost, mut reachable_ms, mut answered_ms) = (0, Vec::new(), Vec::new());
+    for nth in 1..=moves {
+        thread::sleep(TRAFFIC);
+        let moved = scene.move_over()?;
+        lost += moved.lost_connections;
+        println!(
+            "move {nth}: stood still for {} ms, answered {:.0} ms later at its new host and {:.0} ms at the old one, {} \
+             connections lost",
+            moved.downtime_ms, moved.answered_ms, moved.reached_ms, moved.lost_connections
+        );
+        reachable_ms.push((moved.reached_ms - moved.answered_ms).max(0.0));
+        answered_ms.push(moved.answered_ms);
+    }
+    bars.add("fabric_migration_moves", f64::from(moves), None);
+    bars.add("fabric_migration_lost_connections", f64::from(lost), Some(Goal::AtMost(0.0)));
+    let reachable_ms = quantile(&mut reachable_ms, 0.95);
+    bars.add("fabric_migration_reachable_ms", reachable_ms, Some(Goal::AtMost(200.0)));
+    bars.add("fabric_migration_answered_ms", quantile(&mut answered_ms, 0.95), None);
+    Ok(())
 }

@@ -21,7 +21,7 @@ use weir_bed::{
 };
 use weir_vif::Features;
 
-use super::growth::Lives;
+use super::Lives;
 use crate::{
     account::{Account, Observed},
     real,

@@ -9,7 +9,6 @@ mod metrics;
 pub mod moves;
 mod page;
 mod restart;
-mod testpmd;
 mod top;
 pub(crate) mod traffic;
 mod uplink;
@@ -136,11 +135,17 @@ pub const ALL: &[SystemTest] = &[
         name: "doctor_finds_faults_of_a_real_host_and_nothing_in_health",
         run: looks::doctor_finds_faults_of_a_real_host_and_nothing_in_health,
     },
-    SystemTest { name: "testpmd_forwards_with_one_queue", run: testpmd::forwards_with_one_queue },
-    SystemTest { name: "testpmd_forwards_with_two_queues", run: testpmd::forwards_with_two_queues },
+    SystemTest {
+        name: "testpmd_forwards_with_one_queue",
+        run: backend_program::forwards_with_one_queue,
+    },
+    SystemTest {
+        name: "testpmd_forwards_with_two_queues",
+        run: backend_program::forwards_with_two_queues,
+    },
     SystemTest {
         name: "testpmd_forwards_over_packed_rings",
-        run: testpmd::forwards_over_packed_rings,
+        run: backend_program::forwards_over_packed_rings,
     },
 ];
 
