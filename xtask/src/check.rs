@@ -1,5 +1,5 @@
 //! `make check`: format, lints and unit tests of the crates that changed since `origin/main`, and a check that the
-//! crates that use them compile.
+//! crates that use them compile. Also `cargo deny`.
 
 use std::{
     collections::BTreeSet,
@@ -8,7 +8,7 @@ use std::{
 
 use weir_bed::{
     error::{Error, Result, Tally},
-    process::run_in,
+    process::{self, run_in},
     workspace::Workspace,
 };
 
@@ -89,6 +89,56 @@ fn touched<'m>(members: &'m [Member], changed: &[PathBuf]) -> Vec<&'m Member> {
         path.starts_with(&member.dir) || (document && member.name == "xtask")
     };
     members.iter().filter(|member| changed.iter().any(|path| of(member, path))).collect()
+}
+
+/// The version of cargo-deny for which `deny.toml` is written.
+const DENY_VERSION: &str = "0.20.2";
+
+/// Longest time to fetch the database of advisories (s).
+const FETCH_S: &str = "60";
+
+/// `cargo deny`: licences, sources and duplicates of weir's dependencies, and advisories about them, as `deny.toml`
+/// says. Runs two checks: one without the network, and one with the database of advisories if it can be fetched.
+pub fn deny(workspace: &Workspace) -> Result<Tally> {
+    let program = match deny_program(workspace) {
+        Ok(program) => program,
+        Err(error) => {
+            println!("{error}\nskipped: cargo deny cannot be built");
+            return Ok(Tally::skipped());
+        }
+    };
+    let shown = |args: &[&str]| steps::shown(workspace, program.as_os_str(), args, &[], |_| ());
+    let here = ["--all-features", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
+    let mut tally = steps::checked("deny", shown(&here)?);
+    let program = program.to_string_lossy();
+    if let Err(error) = run_in(&["timeout", FETCH_S, &program, "fetch", "db"], &workspace.root, &[])
+    {
+        println!("{error}\nskipped: advisories: their database cannot be fetched");
+        tally += Tally::skipped();
+        return Ok(tally);
+    }
+    tally += steps::checked("advisories", shown(&["--all-features", "check", "advisories"])?);
+    Ok(tally)
+}
+
+/// The cargo-deny in `PATH` if it has that version, or else the one below `target`, which is built once.
+fn deny_program(workspace: &Workspace) -> Result<PathBuf> {
+    let own = workspace.target("tools")?.join("bin/cargo-deny");
+    for program in [PathBuf::from("cargo-deny"), own.clone()] {
+        let version = process::run(&[program.as_os_str(), "--version".as_ref()]);
+        if version.is_ok_and(|version| version.trim_end().ends_with(DENY_VERSION)) {
+            return Ok(program);
+        }
+    }
+    println!("building cargo-deny {DENY_VERSION}, once");
+    let cargo = Workspace::cargo();
+    // The dev profile takes a second for a check, and is much faster to build.
+    let install =
+        "install cargo-deny --locked --profile dev --force --quiet --root target/tools --version";
+    let argv: Vec<_> =
+        [&*cargo].into_iter().chain(install.split(' ')).chain([DENY_VERSION]).collect();
+    run_in(&argv, &workspace.root, &[("CARGO_PROFILE_DEV_DEBUG", "0".as_ref())])?;
+    Ok(own)
 }
 
 #[cfg(test)]

@@ -13,10 +13,8 @@ mod circles;
 #[cfg(test)]
 mod claims;
 mod clients;
-mod corpus;
 mod demo_fabric;
 mod demo_vm;
-mod deny;
 #[cfg(test)]
 mod documents;
 mod examples;
@@ -26,14 +24,10 @@ mod figures;
 mod foreign;
 mod fuzz;
 mod guides;
-#[cfg(test)]
-mod law;
 mod life;
 mod lines;
 #[cfg(test)]
 mod package;
-#[cfg(test)]
-mod papers;
 mod shown;
 mod steps;
 

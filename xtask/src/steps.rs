@@ -24,7 +24,7 @@ use weir_system_tests::{
     xen,
 };
 
-use crate::{attack, deny, examples, guides, life};
+use crate::{attack, check, examples, guides, life};
 
 /// The options of `xtask test`.
 #[derive(Clone, Debug, Default)]
@@ -61,7 +61,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
                 let denied = [("RUSTDOCFLAGS", "-D warnings")];
                 Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
             });
-            tally += selection.step("deny", || deny::check(workspace));
+            tally += selection.step("deny", || check::deny(workspace));
             tally += selection.step("build", || {
                 let args = ["test", "--no-run", "--workspace"];
                 check(workspace, "build", &args)
