@@ -110,10 +110,10 @@ weir_fuzz::target!(|input: &[u8]| {
                 }
             };
             ctrl.answer(answer);
-            if let Ok(layers) = Layers::parse(image) {
-                if let Some(hash) = state.hash(&layers) {
-                    assert!(state.queue(hash) < QUEUES);
-                }
+            if let Ok(layers) = Layers::parse(image)
+                && let Some(hash) = state.hash(&layers)
+            {
+                assert!(state.queue(hash) < QUEUES);
             }
         }
     }

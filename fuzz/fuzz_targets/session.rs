@@ -282,10 +282,10 @@ impl Attacker {
         self.send(17, 0, &[], &[]);
         let mut read = [0; 4096];
         for _ in 0..20 {
-            match self.stream.read(&mut read) {
-                Ok(_) => return,
-                Err(_) => std::thread::sleep(Duration::from_micros(20)),
+            if self.stream.read(&mut read).is_ok() {
+                return;
             }
+            std::thread::sleep(Duration::from_micros(20));
         }
     }
 

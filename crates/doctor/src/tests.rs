@@ -13,9 +13,9 @@ use weir_switch::explain::{
 };
 use weir_switch::host::Lack;
 use weir_switch::stats::{
-    BlockStats, CallSettings, GroupStats, KeeperState, Limit, OnDemandStats, PortKind, PortState, PortStats,
-    QueuePairNumbers, RuleStats, Silence, SilentRing, StillThread, SwitchStats, Unclosed,
-    WorkerStats,
+    BlockStats, CallSettings, GroupStats, KeeperState, Limit, OnDemandStats, PortKind, PortState,
+    PortStats, QueuePairNumbers, RuleStats, Silence, SilentRing, StillThread, SwitchStats,
+    Unclosed, WorkerStats,
 };
 
 use super::host::Process;
@@ -101,7 +101,6 @@ fn on_demand(facts: &mut Facts, error: Option<&str>, refused: &[&str]) {
         refused_total: refused.len() as u64,
         error: error.map(str::to_owned),
         refused,
-        ..OnDemandStats::default()
     };
     facts.switch.as_mut().unwrap().on_demand.push(stats);
 }

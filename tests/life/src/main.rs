@@ -100,7 +100,7 @@ const PARTS: &[Part] = &[
     Part { name: "upgrade", times: 200, run: upgrade::run },
     Part { name: "dirty_log", times: 15, run: log_cost::run },
     Part { name: "migration", times: 40, run: moves::run },
-    Part { name: "fabric", times: 20, run: run },
+    Part { name: "fabric", times: 20, run },
 ];
 
 fn main() -> ExitCode {

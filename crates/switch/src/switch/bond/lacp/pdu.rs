@@ -183,9 +183,7 @@ mod tests {
         asked[..6].copy_from_slice(&SLOW_PROTOCOLS.0);
         asked[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
         // Port 7 of a system asks, for the ninth time.
-        let marker = [
-            0x88, 0x09, 2, 1, 1, 22, 0, 7, 2, 0, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0,
-        ];
+        let marker = [0x88, 0x09, 2, 1, 1, 22, 0, 7, 2, 0, 0, 0, 0, 2, 0, 0, 0, 9, 0, 0, 0, 0];
         asked[12..34].copy_from_slice(&marker);
         let mut answered = asked;
         answered[6..12].copy_from_slice(&OF_LINUX_MAC.0);
