@@ -58,10 +58,6 @@ pub const ALL: &[SystemTest] = &[
         run: card::network_card_gathers_and_is_always_left_as_it_was_found,
     },
     SystemTest {
-        name: "workers_and_virtual_processors_share_one_of_two_caches",
-        run: card::workers_and_virtual_processors_share_one_of_two_caches,
-    },
-    SystemTest {
         name: "killed_guest_disturbs_nobody_and_its_socket_serves_again",
         run: restart::killed_guest_disturbs_nobody_and_its_socket_serves_again,
     },
