@@ -76,7 +76,7 @@ fn who_moves_packets_opens_nothing() {
 #[test]
 fn a_thread_is_ended_for_what_others_do() {
     is_ended("a worker lists");
-    is_ended("a session listens");
+    is_ended("a session lists");
 }
 
 #[test]
