@@ -19,7 +19,6 @@ const MAY: [(&str, &str); 11] = [
     ("vhost-user/src/frame.rs", "runs in a front end's own thread"),
     ("vif/src/vif.rs", "is the guest's side"),
     ("testing/src/slow.rs", "is what tests send"),
-    ("sandbox/src/bin/weir-sandbox-probe.rs", "is a test's program"),
 ];
 
 fn sources(dir: &Path, found: &mut Vec<(String, String)>) {
