@@ -8,7 +8,7 @@ const ARRIVES: [&str; 4] = [".accept(", "accept_with(", "recvmsg(", ".incoming("
 
 /// Files with such a call, and the reason for which none of them can delay others by a close.
 #[rustfmt::skip]
-const MAY: [(&str, &str); 11] = [
+const MAY: [(&str, &str); 10] = [
     ("api/src/server.rs", "wraps what it accepts in `Foreign`"),
     ("foreign/src/lib.rs", "the place"),
     ("keeper/src/serve.rs", "serves weir's own user and root only"),
