@@ -179,11 +179,16 @@ impl Bed {
 
     /// Saves a guest to a file, and restores it as another domain.
     pub fn save_and_restore(&mut self, domain: Domain) -> Result<()> {
-        const FILE: &str = "/run/saved";
+        // dom0's own file system has half of its memory, and programs take most of that.
+        const DIR: &str = "/run/saved";
         let name = domain.name();
-        self.run(&format!("xl save {name} {FILE}"), SAVE_PATIENCE)?;
-        self.run(&format!("! xl domid {name} 2>/dev/null && xl restore {FILE}"), SAVE_PATIENCE)?;
-        self.run(&format!("rm {FILE}; guest {name} ''"), PATIENCE).map(drop)
+        let saves = format!(
+            "mkdir -p {DIR} && mount -t tmpfs -o size=75% saved {DIR} && xl save {name} {DIR}/{name}"
+        );
+        self.run(&saves, SAVE_PATIENCE)?;
+        let restores = format!("! xl domid {name} 2>/dev/null && xl restore {DIR}/{name}");
+        self.run(&restores, SAVE_PATIENCE)?;
+        self.run(&format!("umount {DIR}; guest {name} ''"), PATIENCE).map(drop)
     }
 
     /// The name of a guest's interface in weir.

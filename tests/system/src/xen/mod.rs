@@ -36,17 +36,16 @@ struct Scenario {
 
 /// All scenarios but the figures, in their order. Each begins and ends without a back end and without an interface.
 const SCENARIOS: &[Scenario] = &[
-    // First: a guest's memory fits into the file system while nothing else has been written there.
-    Scenario {
-        name: "xen_guest_is_saved_and_restored",
-        run: scenarios::xen_guest_is_saved_and_restored,
-    },
     Scenario { name: "vifs_come_and_go", run: scenarios::vifs_come_and_go },
     Scenario { name: "xen_boot_ping", run: scenarios::xen_boot_ping },
     Scenario { name: "weir_keeps_no_grant", run: scenarios::weir_keeps_no_grant },
     Scenario { name: "xen_mixed", run: scenarios::xen_mixed },
     Scenario { name: "xen_control_ring", run: scenarios::xen_control_ring },
     Scenario { name: "xen_agent", run: scenarios::xen_agent },
+    Scenario {
+        name: "xen_guest_is_saved_and_restored",
+        run: scenarios::xen_guest_is_saved_and_restored,
+    },
 ];
 
 /// Default number of times that an interface is attached and detached, which fit into three minutes.
