@@ -1,4 +1,4 @@
-//! Guests of other architectures: Debian's kernels and busyboxes, unpacked in `target/frontends`.
+//! Guests of other architectures and of other suites: Debian's kernels and busyboxes, unpacked in `target/frontends`.
 
 use std::{
     fs,
@@ -38,6 +38,21 @@ pub struct Architecture {
     /// True if devices are on channels, not on PCI.
     pub channels: bool,
 }
+
+/// This architecture, with a kernel of Debian 13.
+pub const AMD64_OF_13: Architecture = Architecture {
+    debian: "amd64",
+    suite: "trixie",
+    flavour: "cloud-amd64",
+    qemu: "qemu-system-x86_64",
+    machine: "pc",
+    cpu: "qemu64",
+    serial: "ttyS0",
+    channels: false,
+};
+
+/// This architecture, with a kernel of sid.
+pub const AMD64_OF_SID: Architecture = Architecture { suite: "sid", ..AMD64_OF_13 };
 
 /// 64-bit Arm.
 pub const ARM64: Architecture = Architecture {
@@ -104,13 +119,18 @@ pub const S390X: Architecture = Architecture {
     channels: true,
 };
 
+impl Architecture {
+    /// The name of a directory of its own.
+    fn name(&self, of: &str) -> String {
+        format!("{of}-{}-{}", self.suite, self.flavour)
+    }
+}
+
 /// The files that a guest boots from.
 #[derive(Clone, Debug)]
 pub struct Foreign {
-    /// The kernel.
-    pub kernel: PathBuf,
-    /// The first root file system.
-    pub initrd: PathBuf,
+    /// The kernel, the first root file system and its busybox.
+    pub image: GuestImage,
     /// The kernel's version.
     pub version: String,
 }
@@ -119,18 +139,21 @@ impl Foreign {
     /// The kernel and a busybox, fetched if they are missing.
     pub fn ensure(workspace: &Workspace, architecture: &Architecture) -> Result<Self> {
         let frontends = workspace.target("frontends")?;
-        let dir = frontends.join(format!("guest-{}", architecture.flavour));
+        let dir = frontends.join(architecture.name("guest"));
         let [kernel, initrd, busybox, modules, stamp] =
             ["kernel", "initrd.img", "busybox", "modules", "version"].map(|name| dir.join(name));
         if !stamp.exists() {
-            println!("fetching a kernel of {}", architecture.flavour);
+            println!("fetching a kernel of {} of {}", architecture.flavour, architecture.suite);
             let _ = fs::remove_dir_all(&dir);
             fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
             let apt = Apt::of(architecture, &frontends)?;
             let root = dir.join("root");
             let version = apt.unpack_kernel(architecture, &root)?;
             apt.unpack(BUSYBOX_PACKAGE, &root)?;
-            copy(&only_entry(&root.join("boot"), "vmlinu")?, &kernel)?;
+            // Since 2026 it is among its modules.
+            let image = only_entry(&root.join("boot"), "vmlinu")
+                .or_else(|_| only_entry(&unpacked_modules(&root)?, "vmlinu"))?;
+            copy(&image, &kernel)?;
             copy(&root.join("usr/bin/busybox"), &busybox)
                 .or_else(|_| copy(&root.join("bin/busybox"), &busybox))?;
             let found = Modules::below(&unpacked_modules(&root)?)?;
@@ -141,9 +164,9 @@ impl Foreign {
             fs::write(&stamp, version).map_err(Error::io("write", &stamp))?;
         }
         let version = fs::read_to_string(&stamp).map_err(Error::io("read", &stamp))?;
-        let image = GuestImage { kernel: kernel.clone(), initrd: initrd.clone(), busybox };
-        image.write_initrd(&modules, &[], &initrd)?;
-        Ok(Self { kernel, initrd, version })
+        let image = GuestImage { kernel, initrd, busybox };
+        image.write_initrd(&modules, &[], &image.initrd)?;
+        Ok(Self { image, version })
     }
 }
 
@@ -154,7 +177,7 @@ struct Apt {
 
 impl Apt {
     fn of(architecture: &Architecture, frontends: &Path) -> Result<Self> {
-        let dir = frontends.join(format!("apt-{}", architecture.debian));
+        let dir = frontends.join(architecture.name("apt"));
         for name in ["lists/partial", "cache/archives/partial"] {
             let made = dir.join(name);
             fs::create_dir_all(&made).map_err(Error::io("make", &made))?;
@@ -197,12 +220,23 @@ impl Apt {
         let found = self.run(&["apt-cache", "search", "--names-only", &named], Path::new("/"))?;
         let mut last = Error::parse("a kernel's package", &*found);
         for package in kernels(&found) {
-            match self.unpack(package, root) {
+            match self.unpack_with_parts(package, root) {
                 Ok(()) => return Ok(version(package, architecture.flavour)),
                 Err(error) => last = error,
             }
         }
         Err(last)
+    }
+
+    /// Since 2026 a kernel's package only names two others.
+    fn unpack_with_parts(&self, package: &str, root: &Path) -> Result<()> {
+        self.unpack(package, root)?;
+        if unpacked_modules(root).is_err() {
+            for part in ["linux-binary-", "linux-modules-"] {
+                self.unpack(&package.replacen("linux-image-", part, 1), root)?;
+            }
+        }
+        Ok(())
     }
 }
 

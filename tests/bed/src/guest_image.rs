@@ -131,6 +131,12 @@ impl GuestImage {
         fs::write(initrd, archive.finish()).map_err(Error::io("write", initrd))
     }
 
+    /// The kernel's version.
+    pub fn linux(&self) -> Result<String> {
+        linux_version(&read(&self.kernel)?)
+            .ok_or_else(|| Error::parse("a kernel", self.kernel.display().to_string()))
+    }
+
     fn build(&self, dir: &Path, agent: &Path) -> Result<()> {
         let unpacked = tempfile::tempdir_in(dir).map_err(Error::io("make a directory in", dir))?;
         let root = unpacked.path();
@@ -144,6 +150,15 @@ impl GuestImage {
         let archive = root_file_system(&self.busybox, agent, &modules)?;
         fs::write(&self.initrd, archive).map_err(Error::io("write", &self.initrd))
     }
+}
+
+/// The version in a kernel of x86. Its place is in the setup header, counted from the second sector
+/// (Documentation/arch/x86/boot.rst).
+fn linux_version(kernel: &[u8]) -> Option<String> {
+    let place = u16::from_le_bytes(kernel.get(0x20e..0x210)?.try_into().ok()?);
+    let text = kernel.get(usize::from(place) + 0x200..)?;
+    let version = text.split(|&byte| byte == b' ').next()?;
+    String::from_utf8(version.to_vec()).ok()
 }
 
 fn unpack_kernel(metapackage: &str, root: &Path) -> Result<()> {
@@ -469,6 +484,15 @@ mod tests {
         fs::remove_file(dir.path().join("b-ring.ko")).unwrap();
         fs::write(dir.path().join(BUILT_IN), "kernel/drivers/b-ring.ko\n").unwrap();
         assert_eq!(names(), ["c-bus.ko", "a-net.ko"]);
+    }
+
+    #[test]
+    fn a_kernels_version_is_where_its_header_says() {
+        let mut kernel = vec![0; 0x400];
+        kernel[0x20e..0x210].copy_from_slice(&0x40u16.to_le_bytes());
+        kernel.splice(0x240.., *b"6.1.0-48-cloud-amd64 (who@where)\0");
+        assert_eq!(linux_version(&kernel).unwrap(), "6.1.0-48-cloud-amd64");
+        assert_eq!(linux_version(&kernel[..0x20f]), None);
     }
 
     #[test]

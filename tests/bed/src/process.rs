@@ -38,7 +38,29 @@ pub struct Placement {
     pub cpu: Option<usize>,
     /// The file of the time namespace. `None` is the caller's own.
     pub clock: Option<PathBuf>,
+    /// The root directory. `None` is the caller's own.
+    pub root: Option<Root>,
 }
+
+/// Another system's root directory.
+#[derive(Clone, Debug)]
+pub struct Root {
+    /// The directory.
+    pub path: PathBuf,
+    /// A directory of this system that is at the same place there.
+    pub shared: PathBuf,
+}
+
+/// Runs a command in a [`Root`]. A root that is no place of a mount lets no program change how mounts spread.
+const IN_ROOT: &str = r#"
+    root=$0 shared=$1; shift
+    mount --bind "$root" "$root"
+    mount --rbind /dev "$root/dev"
+    mount --rbind /sys "$root/sys"
+    mount -t proc proc "$root/proc"
+    mkdir -p "$root$shared"
+    mount --bind "$shared" "$root$shared"
+    exec chroot "$root" "$@""#;
 
 /// A running program. It is ended when it is dropped or when its parent is killed.
 pub struct Process {
@@ -235,6 +257,9 @@ fn tied(argv: &[&str], placement: &Placement) -> Command {
     }
     if let Some(clock) = &placement.clock {
         command.arg("nsenter").arg(format!("--time={}", clock.display()));
+    }
+    if let Some(Root { path, shared }) = &placement.root {
+        command.args(["unshare", "--mount", "sh", "-ec", IN_ROOT]).args([path, shared]);
     }
     command.args(argv);
     command

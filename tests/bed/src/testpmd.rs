@@ -16,7 +16,7 @@ use std::{
 
 use crate::{
     error::{Error, Result},
-    process::{Placement, Process},
+    process::{Placement, Process, Root},
 };
 
 /// Longest time for testpmd to start or to answer.
@@ -52,6 +52,8 @@ pub struct Traffic<'a> {
     pub small_pages: bool,
     /// Further options of both virtio-user devices, each with a comma before it.
     pub device: &'a str,
+    /// The root of another system, whose testpmd runs.
+    pub root: Option<&'a Root>,
 }
 
 /// The format of rings (virtio 1.2 §2.7 and §2.8).
@@ -78,6 +80,7 @@ impl Default for Traffic<'_> {
             rings: Rings::Split,
             small_pages: false,
             device: "",
+            root: None,
         }
     }
 }
@@ -114,6 +117,7 @@ impl Testpmd {
             rings,
             small_pages,
             device,
+            root,
         } = *traffic;
         let [first, second] = links;
         let format = match rings {
@@ -177,7 +181,8 @@ impl Testpmd {
         // Options of memory follow the program's name.
         let (program, options) = argv.split_at(3);
         let argv = [program, pages, options, keeps].concat();
-        let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;
+        let placement = Placement { root: root.cloned(), ..Placement::default() };
+        let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
         let transcript = String::new();
         let mut testpmd = Self { process, dialogue, transcript, burst, first_bursts, imix };
         testpmd.await_line("its ports to start", |line| line.trim() == "Done")?;

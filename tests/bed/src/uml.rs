@@ -12,12 +12,14 @@ use crate::{
     error::{Error, Result},
     guest_image::{GuestImage, IPERF3, Modules, copy, only_entry},
     packages,
-    process::{Placement, Process, run},
+    process::{Placement, Process, Root, run},
     qemu::{BOOT_PATIENCE, Guest},
     workspace::Workspace,
 };
 
-const PACKAGE: &str = "user-mode-linux";
+/// Debian's package, and its program.
+pub const PACKAGE: &str = "user-mode-linux";
+pub const PROGRAM: &str = "usr/bin/linux.uml";
 
 /// Modules for virtio-net.
 const MODULES: &[&str] = &["virtio_net"];
@@ -35,6 +37,10 @@ pub struct UserModeLinux {
     pub program: PathBuf,
     /// The first root file system.
     pub initrd: PathBuf,
+    /// Linux's version.
+    pub version: String,
+    /// The root of another system, in which the program runs.
+    root: Option<Root>,
 }
 
 /// The kind of the guest's interface.
@@ -58,19 +64,19 @@ impl UserModeLinux {
     pub fn prepare(workspace: &Workspace, image: &GuestImage, programs: &[&Path]) -> Result<Self> {
         let dir = workspace.target("frontends")?;
         let root = dir.join("uml");
-        let (program, initrd) = (root.join("usr/bin/linux.uml"), dir.join("uml.initrd"));
+        let program = root.join(PROGRAM);
         if !program.exists() {
             println!("fetching user-mode Linux");
             packages::fetch(PACKAGE, &root)?;
         }
-        let modules = dir.join("uml.modules");
-        fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
-        let found = Modules::below(&only_entry(&root.join("usr/lib/uml/modules"), "")?)?;
-        for (number, path) in found.in_load_order(MODULES)?.iter().enumerate() {
-            copy(path, &modules.join(format!("{number:02}.ko")))?;
-        }
-        image.write_initrd(&modules, &[&[Path::new(IPERF3)], programs].concat(), &initrd)?;
-        Ok(Self { program, initrd })
+        let (version, initrd) = unpack(&root, image, programs)?;
+        Ok(Self { program, initrd, version, root: None })
+    }
+
+    /// That of another system, whose root has the package.
+    pub fn of(root: Root, image: &GuestImage) -> Result<Self> {
+        let (version, initrd) = unpack(&root.path, image, &[])?;
+        Ok(Self { program: Path::new("/").join(PROGRAM), initrd, version, root: Some(root) })
     }
 
     /// Prepares it if it runs on this machine. If not, prints the reason.
@@ -103,7 +109,7 @@ impl UserModeLinux {
         argv.extend(["mem=256M", &initrd, "quiet", "ipv6.disable=1"]);
         // All consoles are off, except for one serial line.
         argv.extend(["con=null", "con0=null", "ssl=null", "ssl0=fd:0,fd:1", "weir.shell=ttyS0"]);
-        let (device, placement) = match wire {
+        let (device, mut placement) = match wire {
             Wire::None => (None, Placement::default()),
             Wire::VhostUser(socket) => {
                 let device = format!("virtio_uml.device={}:1", socket.display());
@@ -114,6 +120,7 @@ impl UserModeLinux {
                 (Some(device), placement.clone())
             }
         };
+        placement.root = self.root.clone();
         argv.extend(device.as_deref());
         let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
         run(&["touch".as_ref(), console.as_os_str()])?;
@@ -123,6 +130,18 @@ impl UserModeLinux {
         }
         Ok(guest)
     }
+}
+
+/// The version of the kernel below `root`, and a first root file system for it beside `root`.
+fn unpack(root: &Path, image: &GuestImage, programs: &[&Path]) -> Result<(String, PathBuf)> {
+    let (modules, initrd) = (root.with_extension("modules"), root.with_extension("initrd"));
+    fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
+    let all = only_entry(&root.join("usr/lib/uml/modules"), "")?;
+    for (number, path) in Modules::below(&all)?.in_load_order(MODULES)?.iter().enumerate() {
+        copy(path, &modules.join(format!("{number:02}.ko")))?;
+    }
+    image.write_initrd(&modules, &[&[Path::new(IPERF3)], programs].concat(), &initrd)?;
+    Ok((all.file_name().unwrap_or_default().to_string_lossy().into_owned(), initrd))
 }
 
 /// Sets the addresses of machine `index`: the guest has no configuration space to read its own address from.

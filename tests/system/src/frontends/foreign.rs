@@ -52,7 +52,8 @@ pub fn run(architecture: &Architecture, bed: &mut Bed<'_>, record: &mut Record) 
 fn boot(architecture: &Architecture, files: &Foreign, weir: &Weir, qemu: Qemu) -> Result<Guest> {
     let mut plug = weir.plug_into(qemu, TESTED)?;
     adapt(architecture, &mut plug);
-    let [kernel, initrd] = [&files.kernel, &files.initrd].map(|path| path.to_string_lossy());
+    let [kernel, initrd] =
+        [&files.image.kernel, &files.image.initrd].map(|path| path.to_string_lossy());
     let (serial, cidr) = (architecture.serial, address::cidr(TESTED));
     let append = format!(
         "console={serial} loglevel=1 panic=-1 ipv6.disable=1 weir.shell={serial} weir.address={cidr}"

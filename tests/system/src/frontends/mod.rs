@@ -17,13 +17,17 @@ mod testpmd;
 mod uml;
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Instant,
 };
 
 use weir_bed::{
     error::{Result, Tally},
-    foreign::{ARM64, ARM64_16K, ARMHF, Architecture, PPC64EL_64K, RISCV64, S390X},
+    foreign::{
+        AMD64_OF_13, AMD64_OF_SID, ARM64, ARM64_16K, ARMHF, Architecture, PPC64EL_64K, RISCV64,
+        S390X,
+    },
     lab::Lab,
     packages,
     workspace::{Programs, Workspace},
@@ -32,7 +36,7 @@ use weir_bed::{
 use self::{
     bed::Bed,
     netboot::Firmware,
-    parts::Parts,
+    parts::{Parts, TESTPMD_PACKAGE},
     qemu_cells::{QemuCell, Which, plain},
     record::{Record, Verdict},
     table::Row,
@@ -66,11 +70,36 @@ const fn qemu(options: &'static str, cell: QemuCell) -> Cell {
         Which::Old => "QEMU 7.2",
         Which::Of { front_end, .. } => front_end,
     };
+    guest(front_end, options, cell)
+}
+
+/// A guest by its kernel.
+const fn guest(front_end: &'static str, options: &'static str, cell: QemuCell) -> Cell {
     Cell { front_end, options, short: false, kind: Kind::Qemu(cell) }
 }
 
 const fn testpmd(options: &'static str, driver: Driver) -> Cell {
     Cell { front_end: "testpmd", options, short: false, kind: Kind::Testpmd(driver) }
+}
+
+const fn testpmd_of_13(options: &'static str, driver: Driver) -> Cell {
+    let kind = Kind::Testpmd(driver.of("trixie"));
+    Cell { front_end: "testpmd of Debian 13", options, short: false, kind }
+}
+
+const fn testpmd_of_sid(options: &'static str, driver: Driver) -> Cell {
+    let kind = Kind::Testpmd(driver.of("sid"));
+    Cell { front_end: "testpmd of Debian sid", options, short: false, kind }
+}
+
+/// A guest with the kernel of Debian 13 under its QEMU.
+const fn linux_13(options: &'static str, cell: QemuCell) -> Cell {
+    guest("Linux of Debian 13", options, cell.linux(&AMD64_OF_13))
+}
+
+/// A guest with the kernel of Debian sid under its QEMU.
+const fn linux_sid(options: &'static str, cell: QemuCell) -> Cell {
+    guest("Linux of Debian sid", options, cell.linux(&AMD64_OF_SID))
 }
 
 /// A guest of another architecture, under the installed QEMU.
@@ -117,7 +146,7 @@ const CELLS: &[Cell] = &[
     qemu("no TSO", NEW.no_segmentation()),
     qemu("2 queues", NEW.queues(2)),
     qemu("4 queues", NEW.queues(4)),
-    qemu("2 queues, packed", NEW.packed_queues()),
+    qemu("2 queues, packed", NEW.packed_queues(2)),
     qemu("2 queues, rss, hash (left out by QEMU)", NEW.rss()),
     qemu("q35", NEW.q35()),
     short(qemu("microvm, virtio-net-device (virtio 0.9)", NEW.microvm())),
@@ -130,7 +159,7 @@ const CELLS: &[Cell] = &[
     qemu("no TSO", OLD.no_segmentation()),
     short(qemu("2 queues", OLD.queues(2))),
     qemu("4 queues", OLD.queues(4)),
-    qemu("2 queues, packed", OLD.packed_queues()),
+    qemu("2 queues, packed", OLD.packed_queues(2)),
     qemu("q35", OLD.q35()),
     qemu("microvm, virtio-net-device (virtio 0.9)", OLD.microvm()),
     qemu("virtio-net-pci", OF_13),
@@ -139,7 +168,7 @@ const CELLS: &[Cell] = &[
     qemu("packed, in_order (declined by Linux 6.1)", OF_13.packed_in_order()),
     qemu("mrg_rxbuf=off", OF_13.no_mergeable_buffers()),
     qemu("4 queues", OF_13.queues(4)),
-    qemu("2 queues, packed", OF_13.packed_queues()),
+    qemu("2 queues, packed", OF_13.packed_queues(2)),
     qemu("microvm, packed", OF_13.microvm_packed()),
     qemu("virtio-net-pci", OF_SID),
     qemu("legacy (virtio 0.9)", OF_SID.legacy()),
@@ -147,8 +176,24 @@ const CELLS: &[Cell] = &[
     qemu("packed, in_order (declined by Linux 6.1)", OF_SID.packed_in_order()),
     qemu("mrg_rxbuf=off", OF_SID.no_mergeable_buffers()),
     qemu("4 queues", OF_SID.queues(4)),
-    qemu("2 queues, packed", OF_SID.packed_queues()),
+    qemu("2 queues, packed", OF_SID.packed_queues(2)),
     qemu("microvm, packed", OF_SID.microvm_packed()),
+    linux_13("virtio-net-pci", OF_13),
+    linux_13("legacy (virtio 0.9)", OF_13.legacy()),
+    linux_13("packed", OF_13.packed()),
+    linux_13("packed, in_order (declined by Linux 6.12)", OF_13.packed_in_order()),
+    linux_13("mrg_rxbuf=off", OF_13.no_mergeable_buffers()),
+    linux_13("4 queues", OF_13.queues(4)),
+    linux_13("4 queues, packed", OF_13.packed_queues(4)),
+    linux_sid("virtio-net-pci", OF_SID),
+    linux_sid("legacy (virtio 0.9)", OF_SID.legacy()),
+    linux_sid("packed", OF_SID.packed()),
+    linux_sid("in_order", OF_SID.in_order_taken()),
+    linux_sid("packed, in_order", OF_SID.packed_in_order_taken()),
+    linux_sid("mrg_rxbuf=off", OF_SID.no_mergeable_buffers()),
+    linux_sid("4 queues", OF_SID.queues(4)),
+    linux_sid("4 queues, packed", OF_SID.packed_queues(4)),
+    linux_sid("4 queues, packed, in_order", OF_SID.packed_queues_in_order(4)),
     foreign("arm64", ARM64),
     foreign("arm64, pages of 16 KiB", ARM64_16K),
     foreign("armhf", ARMHF),
@@ -156,6 +201,8 @@ const CELLS: &[Cell] = &[
     foreign("riscv64", RISCV64),
     foreign("s390x, virtio-net-ccw", S390X),
     short(other("user-mode Linux", "packed", uml::works)),
+    other("user-mode Linux of Debian 13", "packed", uml::of_13),
+    other("user-mode Linux of Debian sid", "packed, in_order", uml::of_sid),
     testpmd("split", testpmd::SPLIT),
     testpmd("split, mrg_rxbuf=0", testpmd::SPLIT_PLAIN),
     testpmd("split, in_order", testpmd::SPLIT_IN_ORDER),
@@ -164,6 +211,28 @@ const CELLS: &[Cell] = &[
     testpmd("packed, mrg_rxbuf=0", testpmd::PACKED_PLAIN),
     testpmd("packed, in_order", testpmd::PACKED_IN_ORDER),
     short(testpmd("packed, vectorized", testpmd::PACKED_VECTOR)),
+    testpmd("4 queues, split", testpmd::SPLIT.queues(4)),
+    testpmd("4 queues, packed", testpmd::PACKED.queues(4)),
+    testpmd_of_13("split", testpmd::SPLIT),
+    testpmd_of_13("split, mrg_rxbuf=0", testpmd::SPLIT_PLAIN),
+    testpmd_of_13("split, in_order", testpmd::SPLIT_IN_ORDER),
+    testpmd_of_13("split, vectorized", testpmd::SPLIT_VECTOR),
+    testpmd_of_13("packed", testpmd::PACKED),
+    testpmd_of_13("packed, mrg_rxbuf=0", testpmd::PACKED_PLAIN),
+    testpmd_of_13("packed, in_order", testpmd::PACKED_IN_ORDER),
+    testpmd_of_13("packed, vectorized", testpmd::PACKED_VECTOR),
+    testpmd_of_13("4 queues, split", testpmd::SPLIT.queues(4)),
+    testpmd_of_13("4 queues, packed", testpmd::PACKED.queues(4)),
+    testpmd_of_sid("split", testpmd::SPLIT),
+    testpmd_of_sid("split, mrg_rxbuf=0", testpmd::SPLIT_PLAIN),
+    testpmd_of_sid("split, in_order", testpmd::SPLIT_IN_ORDER),
+    testpmd_of_sid("split, vectorized", testpmd::SPLIT_VECTOR),
+    testpmd_of_sid("packed", testpmd::PACKED),
+    testpmd_of_sid("packed, mrg_rxbuf=0", testpmd::PACKED_PLAIN),
+    testpmd_of_sid("packed, in_order", testpmd::PACKED_IN_ORDER),
+    testpmd_of_sid("packed, vectorized", testpmd::PACKED_VECTOR),
+    testpmd_of_sid("4 queues, split", testpmd::SPLIT.queues(4)),
+    testpmd_of_sid("4 queues, packed", testpmd::PACKED.queues(4)),
     other("iPXE", "virtio-net-pci, over a TAP", ipxe::boots),
     net_boot("iPXE", "network boot", netboot::IPXE),
     net_boot("iPXE of Debian 13", "network boot", netboot::IPXE_OF_13),
@@ -191,10 +260,12 @@ impl Cell {
         format!("{}: {}", self.front_end, self.options)
     }
 
-    /// The version of the installed front end, for those that are a package of Debian.
-    fn installed(&self) -> Option<String> {
+    /// The version of the installed front end, for packages of Debian and of Rust.
+    fn installed(&self, workspace: &Workspace) -> Option<String> {
         let package = match self.front_end {
-            "testpmd" => "dpdk-dev",
+            "vhost crate (rust-vmm)" => return locked("vhost", workspace),
+            "vif" => return locked("weir-vif", workspace),
+            "testpmd" => TESTPMD_PACKAGE,
             "iPXE" => "ipxe-qemu",
             "libvirt" => "libvirt-daemon-system",
             "OVMF" => "ovmf",
@@ -215,7 +286,7 @@ impl Cell {
             Kind::NetBoot(firmware) => firmware.run(bed, &mut record),
             Kind::Other(run) => run(bed, &mut record),
         };
-        record.version = record.version.take().or_else(|| self.installed());
+        record.version = record.version.take().or_else(|| self.installed(&bed.lab.workspace));
         let verdict = match (result, record.missing()) {
             (Err(error), _) => Verdict::Failed(error.to_string()),
             (Ok(Verdict::Works), Some(step)) => {
@@ -230,6 +301,13 @@ impl Cell {
         }
         row
     }
+}
+
+/// The version of a crate in `Cargo.lock`.
+fn locked(name: &str, workspace: &Workspace) -> Option<String> {
+    let text = fs::read_to_string(workspace.root.join("Cargo.lock")).ok()?;
+    let (_, found) = text.split_once(&format!("\nname = \"{name}\"\nversion = \""))?;
+    found.split('"').next().map(str::to_owned)
 }
 
 /// Tries all cells, or those whose name contains `only`. Each leaves a row for `docs/compatibility.md`. The

@@ -10,8 +10,9 @@ use std::{
 use weir_bed::{
     error::{Error, Result},
     packages,
-    process::run,
+    process::{Root, run},
     qemu::Qemu,
+    uml,
     workspace::Workspace,
 };
 
@@ -25,6 +26,15 @@ const NEW_QEMU_PACKAGES: [&str; 4] =
     ["qemu-system-common", "qemu-system-data", "seabios", "qemu-system-x86"];
 /// The boot ROMs of QEMU's devices.
 pub const DEVICE_ROMS_PACKAGE: &str = "ipxe-qemu";
+
+/// The programs of a suite's root, and their packages.
+const IN_ROOT: [(&str, &str); 3] = [
+    ("usr/bin/qemu-system-x86_64", "qemu-system-x86"),
+    ("usr/bin/dpdk-testpmd", TESTPMD_PACKAGE),
+    (uml::PROGRAM, uml::PACKAGE),
+];
+/// DPDK's package that has `dpdk-testpmd`.
+pub const TESTPMD_PACKAGE: &str = "dpdk-dev";
 
 /// iPXE as a program of EFI, which leaves the network's device to the firmware.
 pub const IPXE_FOR_EFI: &str = "snponly.efi";
@@ -67,15 +77,21 @@ impl Parts {
 
     /// The QEMU of another suite: its version and its program.
     pub fn qemu_of(&self, suite: &str) -> Result<(Qemu, String)> {
-        let root = self.root_of(suite);
-        if !root.exists() {
-            debootstrap(suite, &root)?;
-        }
-        let program = wrapper(&root)?.to_string_lossy().into_owned();
+        let program = wrapper(&self.system(suite)?.path)?.to_string_lossy().into_owned();
         Ok((Qemu::at(&program)?, program))
     }
 
-    /// The version of a package in the root of [`Parts::qemu_of`].
+    /// A root of the suite that has its QEMU, user-mode Linux and DPDK. Programs there see all below `target`.
+    pub fn system(&self, suite: &str) -> Result<Root> {
+        let path = self.root_of(suite);
+        if IN_ROOT.iter().any(|(program, _)| !path.join(program).exists()) {
+            debootstrap(suite, &path)?;
+        }
+        let shared = self.dir.parent().unwrap_or(&self.dir).to_path_buf();
+        Ok(Root { path, shared })
+    }
+
+    /// The version of a package in the root of [`Parts::system`].
     pub fn version_of(&self, suite: &str, package: &str) -> Result<String> {
         packages::version_of(package, &self.root_of(suite))
     }
@@ -97,18 +113,19 @@ impl Parts {
     }
 }
 
-/// Makes a root of the suite that has QEMU.
+/// Makes a root of the suite that has the packages of [`IN_ROOT`].
 fn debootstrap(suite: &str, root: &Path) -> Result<()> {
-    println!("making a root of {suite} with QEMU");
+    let packages = IN_ROOT.map(|(_, package)| package).join(",");
+    println!("making a root of {suite} with {packages}");
     let site = packages::site()?;
-    // One that was interrupted is made anew.
+    // One that was interrupted, or that lacks a program, is made anew.
     let part = root.with_extension("part");
-    if part.exists() {
-        fs::remove_dir_all(&part).map_err(Error::io("remove", &part))?;
+    for old in [root, &part].into_iter().filter(|old| old.exists()) {
+        fs::remove_dir_all(old).map_err(Error::io("remove", old))?;
     }
     let path = part.to_string_lossy();
-    let include = "--include=qemu-system-x86";
-    run(&["debootstrap", "--variant=minbase", include, suite, &path, &site])?;
+    let include = format!("--include={packages}");
+    run(&["debootstrap", "--variant=minbase", &include, suite, &path, &site])?;
     fs::rename(&part, root).map_err(Error::io("rename", &part))
 }
 

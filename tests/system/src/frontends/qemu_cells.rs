@@ -3,6 +3,7 @@
 use weir_bed::{
     address,
     error::Result,
+    foreign::{Architecture, Foreign},
     qemu::{Guest, GuestSpec, Plug, QEMU, Qemu},
     weir::{Vif, Weir},
 };
@@ -64,6 +65,8 @@ pub struct QemuCell {
     machine: Option<&'static str>,
     /// True if a virtio-mmio device uses virtio 1.
     modern_mmio: bool,
+    /// The guest's kernel; `None` is the installed system's.
+    linux: Option<&'static Architecture>,
     expected: Expected,
 }
 
@@ -75,7 +78,7 @@ pub const fn plain(which: Which) -> QemuCell {
         absent: &[RING_PACKED],
         streams: Streams::Rate,
     };
-    QemuCell { which, device: "", machine: None, modern_mmio: false, expected }
+    QemuCell { which, device: "", machine: None, modern_mmio: false, linux: None, expected }
 }
 
 impl QemuCell {
@@ -89,6 +92,12 @@ impl QemuCell {
         Self { device, expected, ..self }
     }
 
+    /// A guest with another kernel. It has no iperf3.
+    pub const fn linux(self, architecture: &'static Architecture) -> Self {
+        let expected = Expected { streams: Streams::Files, ..self.expected };
+        Self { linux: Some(architecture), expected, ..self }
+    }
+
     /// Virtio 0.9.
     pub const fn legacy(self) -> Self {
         self.with(",disable-modern=on,disable-legacy=off", &[MRG_RXBUF], &[VERSION_1])
@@ -99,7 +108,7 @@ impl QemuCell {
         self.with(",packed=on", &[RING_PACKED], &[])
     }
 
-    /// Offers `IN_ORDER`, which Linux's driver does not accept.
+    /// Offers `IN_ORDER`, which Linux's driver does not accept before 7.2.
     pub const fn in_order(self) -> Self {
         self.with(",in_order=on", &[VERSION_1], &[IN_ORDER])
     }
@@ -107,6 +116,16 @@ impl QemuCell {
     /// Packed rings with `IN_ORDER` offered.
     pub const fn packed_in_order(self) -> Self {
         self.with(",packed=on,in_order=on", &[RING_PACKED], &[IN_ORDER])
+    }
+
+    /// `IN_ORDER`, which the driver accepts.
+    pub const fn in_order_taken(self) -> Self {
+        self.with(",in_order=on", &[VERSION_1, IN_ORDER], &[RING_PACKED])
+    }
+
+    /// Packed rings with `IN_ORDER`, which the driver accepts.
+    pub const fn packed_in_order_taken(self) -> Self {
+        self.with(",packed=on,in_order=on", &[RING_PACKED, IN_ORDER], &[])
     }
 
     /// Neither event indices nor indirect descriptors.
@@ -147,24 +166,29 @@ impl QemuCell {
 
     /// Several queue pairs.
     pub const fn queues(self, queues: usize) -> Self {
-        let expected = Expected { queues, present: &[MQ], absent: &[], ..self.expected };
-        Self { expected, ..self }
+        self.queues_with(queues, &[MQ])
     }
 
-    /// Two queue pairs with packed rings.
-    pub const fn packed_queues(self) -> Self {
-        Self { device: ",packed=on", ..self }.queues_with(&[MQ, RING_PACKED])
+    /// Several queue pairs with packed rings.
+    pub const fn packed_queues(self, queues: usize) -> Self {
+        Self { device: ",packed=on", ..self }.queues_with(queues, &[MQ, RING_PACKED])
+    }
+
+    /// Several queue pairs with packed rings and `IN_ORDER`, which the driver accepts.
+    pub const fn packed_queues_in_order(self, queues: usize) -> Self {
+        let device = ",packed=on,in_order=on";
+        Self { device, ..self }.queues_with(queues, &[MQ, RING_PACKED, IN_ORDER])
     }
 
     /// Two queue pairs with receive side scaling. QEMU offers it to the guest only if the back end does.
     pub const fn rss(self) -> Self {
-        let mut cell = Self { device: ",rss=on,hash=on", ..self }.queues_with(&[MQ]);
+        let mut cell = Self { device: ",rss=on,hash=on", ..self }.queues_with(2, &[MQ]);
         cell.expected.absent = &[RSS];
         cell
     }
 
-    const fn queues_with(self, present: &'static [Feature]) -> Self {
-        let expected = Expected { queues: 2, present, absent: &[], ..self.expected };
+    const fn queues_with(self, queues: usize, present: &'static [Feature]) -> Self {
+        let expected = Expected { queues, present, absent: &[], ..self.expected };
         Self { expected, ..self }
     }
 
@@ -190,7 +214,15 @@ impl QemuCell {
             Ok(found) => found,
             Err(error) => return Ok(Verdict::Skipped(format!("no such QEMU: {error}"))),
         };
-        record.version = Some(qemu.to_string());
+        let image = match self.linux {
+            None => Ok(bed.lab.image.clone()),
+            Some(linux) => Foreign::ensure(&bed.lab.workspace, linux).map(|files| files.image),
+        };
+        let image = match image {
+            Ok(image) => image,
+            Err(error) => return Ok(Verdict::Skipped(format!("no kernel: {error}"))),
+        };
+        record.version = Some(format!("{qemu}, Linux {}", image.linux()?));
         let queues = u8::try_from(self.expected.queues).ok();
         let (mut weir, mut partner) = bed.set_up(&[Vif { queues, ..Vif::default() }])?;
         let mut plug = weir.plug_into(qemu, TESTED)?;
@@ -202,7 +234,7 @@ impl QemuCell {
             vcpus: queues.unwrap_or(1),
             plug,
         };
-        let guest = Guest::boot_under(&program, &bed.lab.image, &spec, weir.dir())?;
+        let guest = Guest::boot_under(&program, &image, &spec, weir.dir())?;
         let returns = Return::ByItself;
         try_out(&mut weir, &mut partner, guest, &self.expected, returns, record)?;
         bed.give_back(partner);

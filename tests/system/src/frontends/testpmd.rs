@@ -13,6 +13,7 @@ use weir_bed::{
 use super::{
     bed::{Bed, PARTNER, SECOND, TESTED, await_running},
     linux::{drops, echo},
+    parts::TESTPMD_PACKAGE,
     qemu_cells::stop,
     record::{Record, Step, Verdict},
 };
@@ -31,51 +32,69 @@ pub struct Driver {
     device: &'static str,
     /// testpmd's log text for the path.
     path: &'static str,
+    /// Queue pairs of each device.
+    queues: u8,
+    /// The suite of Debian whose testpmd runs; `None` is the installed one.
+    suite: Option<&'static str>,
+}
+
+const fn driver(device: &'static str, path: &'static str) -> Driver {
+    Driver { device, path, queues: 1, suite: None }
 }
 
 /// Split rings with mergeable buffers.
-pub const SPLIT: Driver =
-    Driver { device: ",mrg_rxbuf=1,in_order=0", path: "using mergeable buffer Rx path" };
+pub const SPLIT: Driver = driver(",mrg_rxbuf=1,in_order=0", "using mergeable buffer Rx path");
 /// Split rings with each frame in one buffer.
-pub const SPLIT_PLAIN: Driver =
-    Driver { device: ",mrg_rxbuf=0,in_order=0", path: "using standard Rx path" };
+pub const SPLIT_PLAIN: Driver = driver(",mrg_rxbuf=0,in_order=0", "using standard Rx path");
 /// Split rings in order.
-pub const SPLIT_IN_ORDER: Driver =
-    Driver { device: ",mrg_rxbuf=1,in_order=1", path: "using inorder Rx path" };
+pub const SPLIT_IN_ORDER: Driver = driver(",mrg_rxbuf=1,in_order=1", "using inorder Rx path");
 /// Split rings with vector instructions.
 pub const SPLIT_VECTOR: Driver =
-    Driver { device: ",mrg_rxbuf=0,in_order=0,vectorized=1", path: "using vectorized Rx path" };
+    driver(",mrg_rxbuf=0,in_order=0,vectorized=1", "using vectorized Rx path");
 /// Packed rings with mergeable buffers.
-pub const PACKED: Driver = Driver {
-    device: ",packed_vq=1,mrg_rxbuf=1,in_order=0",
-    path: "using packed ring mergeable buffer Rx path",
-};
+pub const PACKED: Driver =
+    driver(",packed_vq=1,mrg_rxbuf=1,in_order=0", "using packed ring mergeable buffer Rx path");
 /// Packed rings with each frame in one buffer.
-pub const PACKED_PLAIN: Driver = Driver {
-    device: ",packed_vq=1,mrg_rxbuf=0,in_order=0",
-    path: "using packed ring standard Rx path",
-};
+pub const PACKED_PLAIN: Driver =
+    driver(",packed_vq=1,mrg_rxbuf=0,in_order=0", "using packed ring standard Rx path");
 /// Packed rings in order.
-pub const PACKED_IN_ORDER: Driver = Driver {
-    device: ",packed_vq=1,mrg_rxbuf=1,in_order=1",
-    path: "using packed ring mergeable buffer Rx path",
-};
+pub const PACKED_IN_ORDER: Driver =
+    driver(",packed_vq=1,mrg_rxbuf=1,in_order=1", "using packed ring mergeable buffer Rx path");
 /// Packed rings with vector instructions.
-pub const PACKED_VECTOR: Driver = Driver {
-    device: ",packed_vq=1,mrg_rxbuf=0,in_order=1,vectorized=1",
-    path: "using packed ring vectorized Rx path",
-};
+pub const PACKED_VECTOR: Driver = driver(
+    ",packed_vq=1,mrg_rxbuf=0,in_order=1,vectorized=1",
+    "using packed ring vectorized Rx path",
+);
 
 impl Driver {
+    /// With another number of queue pairs.
+    pub const fn queues(self, queues: u8) -> Self {
+        Self { queues, ..self }
+    }
+
+    /// The testpmd of a suite.
+    pub const fn of(self, suite: &'static str) -> Self {
+        Self { suite: Some(suite), ..self }
+    }
+
     /// Runs the cell.
     pub fn run(&self, bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+        let root = match self.suite.map(|suite| bed.parts.system(suite)).transpose() {
+            Ok(root) => root,
+            Err(error) => return Ok(Verdict::Skipped(format!("no such DPDK: {error}"))),
+        };
+        if let Some(suite) = self.suite {
+            record.version = Some(bed.parts.version_of(suite, TESTPMD_PACKAGE)?);
+        }
         // The device reconnects to a switch only if the device is the side that listens.
-        let client = Vif { client: true, ..Vif::default() };
+        let client = Vif { client: true, queues: Some(self.queues), ..Vif::default() };
         let (mut weir, mut partner) = bed.set_up(&[client.clone(), client])?;
         let all = [PARTNER, TESTED, SECOND];
         let links = [weir.link(TESTED)?, weir.link(SECOND)?];
         let device = format!("{},server=1", self.device);
-        let traffic = Traffic { device: &device, small_pages: true, ..Traffic::default() };
+        let (queues, root) = (self.queues, root.as_ref());
+        let traffic =
+            Traffic { queues, device: &device, small_pages: true, root, ..Traffic::default() };
         let mut testpmd = Testpmd::start([&links[0], &links[1]], &traffic, CPU)?;
         record.step(Step::Link, || {
             check(testpmd.has_said(self.path), || {

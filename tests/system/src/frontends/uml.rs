@@ -2,7 +2,6 @@
 
 use weir_bed::{
     error::{Error, Result, check},
-    process::run,
     qemu::Guest,
     uml::{self, UserModeLinux, Wire},
     weir::{self, Vif, Weir},
@@ -15,17 +14,39 @@ use super::{
     record::{Record, Verdict},
 };
 
+const PACKED: Feature = Feature { bit: 34, name: "packed" };
+
 /// User-mode Linux accepts packed rings wherever they are offered, and has no option against them.
-const EXPECTED: Expected = Expected {
-    queues: 1,
-    present: &[Feature { bit: 34, name: "packed" }],
-    absent: &[],
-    streams: Streams::Rate,
-};
+const EXPECTED: Expected =
+    Expected { queues: 1, present: &[PACKED], absent: &[], streams: Streams::Rate };
 
 /// The cell with one queue pair.
 pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    let programs = match prepare(bed, record) {
+    tried_out(prepare(bed, record), &EXPECTED, bed, record)
+}
+
+/// The user-mode Linux of Debian 13.
+pub fn of_13(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    tried_out(of_suite("trixie", bed, record), &EXPECTED, bed, record)
+}
+
+/// The user-mode Linux of Debian sid, which accepts `IN_ORDER`, too.
+pub fn of_sid(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
+    let present = &[PACKED, Feature { bit: 35, name: "in_order" }];
+    let expected = Expected { present, ..EXPECTED };
+    tried_out(of_suite("sid", bed, record), &expected, bed, record)
+}
+
+/// The programs, or the reason for their absence.
+type Found = std::result::Result<UserModeLinux, String>;
+
+fn tried_out(
+    found: Found,
+    expected: &Expected,
+    bed: &mut Bed<'_>,
+    record: &mut Record,
+) -> Result<Verdict> {
+    let programs = match found {
         Ok(programs) => programs,
         Err(why) => return Ok(Verdict::Skipped(why)),
     };
@@ -33,7 +54,7 @@ pub fn works(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
     let mut start = |weir: &Weir| start(&programs, weir);
     let guest = start(&weir)?;
     let returns = Return::StartedAgain(&mut start);
-    try_out(&mut weir, &mut partner, guest, &EXPECTED, returns, record)?;
+    try_out(&mut weir, &mut partner, guest, expected, returns, record)?;
     bed.give_back(partner);
     stop(weir)
 }
@@ -63,14 +84,20 @@ pub fn is_refused_with_two_queues(bed: &mut Bed<'_>, record: &mut Record) -> Res
     Ok(Verdict::Refused(reason))
 }
 
-/// The kernel and its first root file system, or the reason for their absence.
-fn prepare(bed: &Bed<'_>, record: &mut Record) -> std::result::Result<UserModeLinux, String> {
-    let programs = UserModeLinux::prepare(&bed.lab.workspace, &bed.lab.image, &[])
-        .map_err(|error| format!("no user-mode Linux: {error}"))?;
+fn prepare(bed: &Bed<'_>, record: &mut Record) -> Found {
+    checked(UserModeLinux::prepare(&bed.lab.workspace, &bed.lab.image, &[]), record)
+}
+
+fn of_suite(suite: &str, bed: &Bed<'_>, record: &mut Record) -> Found {
+    let root = bed.parts.system(suite);
+    checked(root.and_then(|root| UserModeLinux::of(root, &bed.lab.image)), record)
+}
+
+fn checked(programs: Result<UserModeLinux>, record: &mut Record) -> Found {
+    let programs = programs.map_err(|error| format!("no user-mode Linux: {error}"))?;
+    record.version = Some(programs.version.clone());
     let runs = programs.runs_here();
     runs.map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
-    let version = run(&[programs.program.as_os_str(), "--version".as_ref()]);
-    record.version = version.ok().map(|version| version.trim().to_owned());
     Ok(programs)
 }
 
