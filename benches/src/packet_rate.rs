@@ -33,6 +33,7 @@ const CPUS_OF_TWO_CORES: usize = 3;
 const IN_FLIGHT_256: Traffic<'static> = Traffic {
     small_pages: false,
     device: "",
+    root: None,
     queues: 1,
     packet_bytes: 64,
     burst: 256,

@@ -17,8 +17,9 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Debian's package, and its program.
+/// Debian's package.
 pub const PACKAGE: &str = "user-mode-linux";
+/// Its program, below a root.
 pub const PROGRAM: &str = "usr/bin/linux.uml";
 
 /// Modules for virtio-net.
