@@ -1,7 +1,8 @@
 # Everything a person types. The work is done by cargo and by xtask.
 
 CARGO ?= cargo
-XTASK = $(CARGO) run --quiet -p xtask --
+# `-p xtask` would give dependencies other features, and so build them once more than the tests do.
+XTASK = $(CARGO) run --quiet --bin xtask --
 
 .PHONY: help libpcap set-up demo demo-vm demo-fabric fabric build deb deb-test check test fresh distros hooks frontends aarch64 guides test-xen survive soak lab-soak fuzz attack instructions bench lab-report lab-sensitivity fmt clean
 

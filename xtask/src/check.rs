@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    env,
     path::{Path, PathBuf},
 };
 
@@ -121,9 +122,12 @@ pub fn deny(workspace: &Workspace) -> Result<Tally> {
     Ok(tally)
 }
 
-/// The cargo-deny in `PATH` if it has that version, or else the one below `target`, which is built once.
+/// The cargo-deny in `PATH` if it has that version, or else one in cargo's home, which is built once for all checkouts.
 fn deny_program(workspace: &Workspace) -> Result<PathBuf> {
-    let own = workspace.target("tools")?.join("bin/cargo-deny");
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(env::home_dir()?.join(".cargo")));
+    let root = home.map_or_else(|| workspace.target("tools"), |home| Ok(home.join("weir")))?;
+    let own = root.join("bin/cargo-deny");
     for program in [PathBuf::from("cargo-deny"), own.clone()] {
         let version = process::run(&[program.as_os_str(), "--version".as_ref()]);
         if version.is_ok_and(|version| version.trim_end().ends_with(DENY_VERSION)) {
@@ -133,10 +137,10 @@ fn deny_program(workspace: &Workspace) -> Result<PathBuf> {
     println!("building cargo-deny {DENY_VERSION}, once");
     let cargo = Workspace::cargo();
     // The dev profile takes a second for a check, and is much faster to build.
-    let install =
-        "install cargo-deny --locked --profile dev --force --quiet --root target/tools --version";
-    let argv: Vec<_> =
-        [&*cargo].into_iter().chain(install.split(' ')).chain([DENY_VERSION]).collect();
+    let install = "install cargo-deny --locked --profile dev --force --quiet";
+    let root = root.to_string_lossy();
+    let which = ["--root", &root, "--version", DENY_VERSION];
+    let argv: Vec<_> = [&*cargo].into_iter().chain(install.split(' ')).chain(which).collect();
     run_in(&argv, &workspace.root, &[("CARGO_PROFILE_DEV_DEBUG", "0".as_ref())])?;
     Ok(own)
 }

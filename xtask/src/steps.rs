@@ -1,13 +1,15 @@
-//! `make test`: all checks, in the order in which they fail fastest.
+//! `make test`: all checks, those that fail fastest first. Steps that compute run beside steps that wait.
 //!
 //! After a failure the other checks still run. The last line has the counts of all results.
 
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
+    fs::{self, File},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{Mutex, PoisonError},
     time::Instant,
 };
 
@@ -15,6 +17,7 @@ use weir_bed::{
     error::{Error, Result, Tally},
     lab::Lab,
     packages,
+    process::run_in,
     workspace::{Programs, Workspace},
 };
 use weir_benches::instructions::{self, Outcome};
@@ -50,71 +53,73 @@ impl Selection {
 pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     let start = Instant::now();
     let mut tally = selection.step("fmt", || check(workspace, "fmt", &["fmt", "--all", "--check"]));
-    tally += side_by_side(
-        || {
-            let mut tally = selection.step("clippy", || {
-                let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-                check(workspace, "clippy", &args)
-            });
-            tally += selection.step("doc", || {
-                let args = ["doc", "--workspace", "--no-deps", "--quiet"];
-                let denied = [("RUSTDOCFLAGS", "-D warnings")];
-                Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
-            });
-            tally += selection.step("deny", || check::deny(workspace));
-            tally += selection.step("build", || {
-                let args = ["test", "--no-run", "--workspace"];
-                check(workspace, "build", &args)
-            });
-            tally
-        },
-        || beside_the_compiler(workspace, selection),
-    );
-    install_what_tests_run(workspace, selection);
-    tally += side_by_side(
-        || selection.step("unit", || tests(workspace, &["--workspace"], &[])),
-        || beside_unit_tests(workspace, selection),
-    );
-    tally += selection.step("examples", || examples::check(workspace, selection));
+    tally += side_by_side(&[&|| the_compiler(workspace, selection), &|| {
+        beside_the_compiler(workspace, selection)
+    }]);
+    tally += side_by_side(&[
+        &|| selection.step("unit", || unit_tests(workspace)),
+        &|| guests(workspace, selection),
+        &|| beside_guests(workspace, selection),
+    ]);
+    // A measurement that other load disturbs is repeated.
     tally += selection.step("guides", || guides::check(workspace, selection, false));
-    let selected: Vec<_> =
-        guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
-    if !selected.is_empty() {
-        tally += timed("guests", &|| system_tests(workspace, selection, &selected));
-    }
-    tally += selection.step("frontends", || front_ends(workspace, selection));
-    tally += selection.step("xen", || on_xen(workspace, selection));
     println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
     tally
 }
 
-/// Runs two lists of steps at the same time.
-fn side_by_side(here: impl FnOnce() -> Tally, beside: impl FnOnce() -> Tally + Send) -> Tally {
+/// Runs lists of steps at the same time.
+fn side_by_side(lists: &[&(dyn Fn() -> Tally + Sync)]) -> Tally {
     std::thread::scope(|threads| {
-        let beside = threads.spawn(beside);
-        let mut tally = here();
-        tally += beside.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
-        tally
+        let lists: Vec<_> = lists.iter().map(|list| threads.spawn(list)).collect();
+        lists.into_iter().fold(Tally::default(), |mut tally, list| {
+            tally += list.join().unwrap_or_else(|_| Tally::failed("a step that panicked"));
+            tally
+        })
     })
 }
 
-/// The release build, whose last crates leave a processor idle, and steps that mostly wait, and that other load makes
-/// slower but not wrong. Cargo locks each profile's directory separately.
+/// Runs each item, `count` of them at the same time.
+fn together<T: Sync>(count: usize, items: &[T], run: impl Fn(&T) -> Tally + Sync) -> Tally {
+    let left = Mutex::new(items.iter());
+    let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let some = || {
+        let mut tally = Tally::default();
+        while let Some(item) = next() {
+            tally += run(item);
+        }
+        tally
+    };
+    side_by_side(&vec![&some as &(dyn Fn() -> Tally + Sync); count])
+}
+
+/// Steps that compute, most of them with all processors.
+fn the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
+    let mut tally = selection.step("clippy", || {
+        let args = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        check(workspace, "clippy", &args)
+    });
+    tally += selection.step("doc", || {
+        let args = ["doc", "--workspace", "--no-deps", "--quiet"];
+        let denied = [("RUSTDOCFLAGS", "-D warnings")];
+        Ok(checked("doc", cargo(workspace, &args, &denied, |_| ())?))
+    });
+    tally += selection.step("deny", || check::deny(workspace));
+    tally += selection.step("build", || check(workspace, "build", BUILD_TESTS));
+    tally +=
+        selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
+    tally
+}
+
+/// The release build, and steps that mostly wait, and that other load makes slower but not wrong. Cargo locks each
+/// profile's directory separately.
 fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
+    install_what_tests_run(workspace, selection);
     let mut tally = selection.step("release", || {
         Programs::build(workspace)?;
         Ok(checked("release", true))
     });
     tally += selection.step("attack", || attack::survived(workspace, selection));
     tally += selection.step("soak", || life::soak_short(workspace, selection));
-    tally
-}
-
-/// Steps that compute or count, and that other load makes slower but not wrong. Unit tests mostly wait.
-fn beside_unit_tests(workspace: &Workspace, selection: &Selection) -> Tally {
-    let mut tally =
-        selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
-    tally += selection.step("instructions", || count_instructions(workspace));
     tally += selection.step("lab-soak", || {
         let weir = Programs::build(workspace)?.weir();
         let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
@@ -123,25 +128,60 @@ fn beside_unit_tests(workspace: &Workspace, selection: &Selection) -> Tally {
     tally
 }
 
+/// The system tests with guests.
+fn guests(workspace: &Workspace, selection: &Selection) -> Tally {
+    let selected: Vec<_> =
+        guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
+    if selected.is_empty() {
+        return Tally::default();
+    }
+    timed("guests", &|| system_tests(workspace, selection, &selected))
+}
+
+/// Steps that other load makes slower but not wrong, and that together take as long as the guests.
+fn beside_guests(workspace: &Workspace, selection: &Selection) -> Tally {
+    let mut tally = selection.step("instructions", || count_instructions(workspace));
+    tally += selection.step("examples", || examples::check(workspace, selection));
+    tally += selection.step("xen", || on_xen(workspace, selection));
+    tally += selection.step("frontends", || front_ends(workspace, selection));
+    tally
+}
+
 /// Tests whose program is missing are skipped. As root the programs are installed.
 fn install_what_tests_run(workspace: &Workspace, selection: &Selection) {
     if !selection.includes("unit") || !packages::is_root() {
         return;
     }
-    if let Err(error) = packages::ensure(workspace) {
-        println!("{error}\nwhat needs these packages is skipped");
+    for ensure in [packages::ensure, packages::ensure_for_examples, packages::ensure_browser] {
+        if let Err(error) = ensure(workspace) {
+            println!("{error}\nwhat needs these packages is skipped");
+        }
     }
 }
 
-/// Runs a step and prints its duration. An error counts as a failure.
+/// Runs a step and prints its duration, and how busy the machine was. An error counts as a failure.
 pub fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
-    let start = Instant::now();
+    let (start, before) = (Instant::now(), processors());
     let tally = run().unwrap_or_else(|error| {
         println!("{error}\n{name} ... FAILED");
         Tally::failed(format!("{name}: {error}"))
     });
-    println!("{name} took {:.0} s", start.elapsed().as_secs_f32());
+    let busy = before.zip(processors()).map_or(0, |((busy_then, all_then), (busy, all))| {
+        100 * busy.saturating_sub(busy_then) / all.saturating_sub(all_then).max(1)
+    });
+    let took = start.elapsed().as_secs_f32();
+    println!("{name} took {took:.0} s, of which the processors were busy for {busy} %");
     tally
+}
+
+/// The time of all processors since the machine has started (`proc_stat(5)`): busy, and in all.
+fn processors() -> Option<(u64, u64)> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let words = text.lines().next()?.split_whitespace().skip(1);
+    let times: Vec<u64> = words.take(8).filter_map(|word| word.parse().ok()).collect();
+    let [_, _, _, idle, waiting, ..] = times[..] else { return None };
+    let all: u64 = times.iter().sum();
+    Some((all - idle - waiting, all))
 }
 
 /// A check by one run of cargo.
@@ -198,6 +238,12 @@ const MODEL_CHECKS: &[&str] = &[
 /// A minute of `weir lab soak`, with a fixed seed: a new failure then has its cause in a change.
 const LAB_SOAK: &[&str] = &["lab", "soak", "--seconds", "60", "--from", "1"];
 
+/// Builds all tests. The examples, which `cargo test` would build too, are checked by clippy.
+const BUILD_TESTS: &[&str] = &["test", "--no-run", "--workspace", "--tests"];
+
+/// Programs of tests that run at the same time. Each has a thread for each processor, but most tests wait.
+const TESTED_TOGETHER: usize = 2;
+
 /// Runs `cargo test`. Each test counts, including those of suites behind a failed one.
 pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)]) -> Result<Tally> {
     let start = Instant::now();
@@ -206,6 +252,14 @@ pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)])
         return Ok(Tally::failed("tests that do not compile"));
     }
     println!("built in {:.0} s", start.elapsed().as_secs_f32());
+    built_tests(workspace, args, environment)
+}
+
+fn built_tests(
+    workspace: &Workspace,
+    args: &[&str],
+    environment: &[(&str, &str)],
+) -> Result<Tally> {
     let mut suites = Suites::default();
     let run = [&["test", "--no-fail-fast"], args].concat();
     let passed = cargo(workspace, &run, environment, |line| suites.see(line))?;
@@ -215,6 +269,84 @@ pub fn tests(workspace: &Workspace, args: &[&str], environment: &[(&str, &str)])
         tally += Tally::failed(format!("cargo {}", run.join(" ")));
     }
     Ok(tally)
+}
+
+/// Runs all tests of the workspace. `cargo test` would run one program after the other.
+fn unit_tests(workspace: &Workspace) -> Result<Tally> {
+    if !cargo(workspace, BUILD_TESTS, &[], |_| ())? {
+        return Ok(Tally::failed("tests that do not compile"));
+    }
+    let cargo = Workspace::cargo();
+    let format = ["--message-format", "json-render-diagnostics"];
+    let told = run_in(&[&[&*cargo], BUILD_TESTS, &format].concat(), &workspace.root, &[])?;
+    let mut programs: Vec<_> = told.lines().filter_map(Program::told).collect();
+    if programs.is_empty() {
+        return Err(Error::parse("programs of tests", told));
+    }
+    // The longest are integration tests, and the last ones to run should be short.
+    programs
+        .sort_by(|one, other| (!one.integrates, &one.name).cmp(&(!other.integrates, &other.name)));
+    let logs = workspace.target("tests")?;
+    let run = |program: &Program| {
+        program.run(&logs).unwrap_or_else(|error| {
+            println!("{error}");
+            Tally::failed(error.to_string())
+        })
+    };
+    let mut tally = together(TESTED_TOGETHER, &programs, run);
+    tally += built_tests(workspace, &["--workspace", "--doc"], &[])?;
+    Ok(tally)
+}
+
+/// A program of tests.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    /// The names of package and target.
+    name: String,
+    /// True for the integration tests of a package.
+    integrates: bool,
+    path: PathBuf,
+    /// The package's directory, in which cargo would run the program.
+    dir: PathBuf,
+}
+
+impl Program {
+    /// The program of which cargo tells in a line of JSON.
+    fn told(line: &str) -> Option<Self> {
+        let told: serde_json::Value = serde_json::from_str(line).ok()?;
+        let path = told["executable"].as_str().filter(|_| told["profile"]["test"] == true)?;
+        let dir = Path::new(told["manifest_path"].as_str()?).parent()?;
+        let target = &told["target"];
+        let package = dir.file_name()?.display();
+        Some(Self {
+            name: format!("{package}: {}", target["name"].as_str()?),
+            integrates: target["kind"][0] == "test",
+            path: path.into(),
+            dir: dir.into(),
+        })
+    }
+
+    /// Runs the tests, and prints what they have printed when all have ended.
+    fn run(&self, logs: &Path) -> Result<Tally> {
+        let log = logs.join(self.path.file_name().unwrap_or_default());
+        let failed = Error::io("run the tests that write", &log);
+        let ran = File::create(&log).and_then(|out| {
+            let mut tests = Command::new(&self.path);
+            tests.current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir).stdin(Stdio::null());
+            tests.stdout(out.try_clone()?).stderr(out).status()
+        });
+        let status = ran.map_err(failed)?;
+        let told = fs::read(&log).map_err(Error::io("read", &log))?;
+        let told = String::from_utf8_lossy(&told);
+        println!("     Running {} ({})\n{told}", self.name, self.path.display());
+        let mut suites = Suites::default();
+        told.lines().for_each(|line| suites.see(line));
+        let mut tally = suites.tally();
+        if !status.success() && tally.failed == 0 {
+            tally += Tally::failed(format!("{}: {status}", self.name));
+        }
+        Ok(tally)
+    }
 }
 
 /// The results of suites from their output.
@@ -311,6 +443,9 @@ fn count_instructions(workspace: &Workspace) -> Result<Tally> {
     })
 }
 
+/// System tests that run at the same time. Each has a directory and namespaces of its own.
+const GUESTS_TOGETHER: usize = 2;
+
 fn system_tests(
     workspace: &Workspace,
     selection: &Selection,
@@ -332,9 +467,7 @@ fn system_tests(
     }
     match Lab::prepare(workspace.clone(), Some(weir)) {
         Ok(lab) => {
-            for test in selected {
-                tally += test.tally(&lab);
-            }
+            tally += together(GUESTS_TOGETHER, selected, |test| test.tally(&lab));
         }
         Err(error) => {
             let what = format!("system tests could not be prepared: {error}");
@@ -442,6 +575,38 @@ mod tests {
         let tally = seen(&lines.concat());
         assert_eq!((tally.passed, tally.failed), (1, 1));
         assert_eq!(tally.failures, [format!("tests:\n\n{}", printed.join("\n"))]);
+    }
+
+    #[test]
+    fn cargo_tells_which_programs_have_tests() {
+        let line = |kind: &str, test: bool| {
+            serde_json::json!({
+                "manifest_path": "/w/cli/Cargo.toml",
+                "target": { "kind": [kind], "name": "runs" },
+                "profile": { "test": test },
+                "executable": "/t/runs-1",
+            })
+            .to_string()
+        };
+        let (name, path, dir) = ("cli: runs".into(), "/t/runs-1".into(), "/w/cli".into());
+        let program = Program { name, integrates: true, path, dir };
+        assert_eq!(Program::told(&line("test", true)), Some(program));
+        assert!(Program::told(&line("lib", true)).is_some_and(|it| !it.integrates));
+        assert_eq!(Program::told(&line("bin", false)), None);
+    }
+
+    #[test]
+    fn a_program_that_tells_of_no_failure_and_fails_has_failed() {
+        let dir = Workspace::find().unwrap().target("tests").unwrap();
+        let program = |path: &str| Program {
+            name: path.into(),
+            integrates: false,
+            path: path.into(),
+            dir: dir.clone(),
+        };
+        let counts = |path| program(path).run(&dir).map(|it| (it.passed, it.failed)).unwrap();
+        assert_eq!((counts("/bin/true"), counts("/bin/false")), ((0, 0), (0, 1)));
+        assert!(program("/nowhere/tests").run(&dir).is_err());
     }
 
     fn seen(lines: &[&str]) -> Tally {

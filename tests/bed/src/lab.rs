@@ -1,6 +1,9 @@
 //! The image, QEMU and weir, which every run of guests needs.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+};
 
 use crate::{
     error::Result,
@@ -37,6 +40,9 @@ impl Lab {
     }
 
     fn with_packages(workspace: Workspace, weir: Option<PathBuf>) -> Result<Self> {
+        // Two steps of `make test` would build the same image.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         netns::clear_stale();
         workspace.clear_runs()?;
         let image = GuestImage::ensure(&workspace)?;
