@@ -58,10 +58,11 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     }]);
     tally += side_by_side(&[
         &|| selection.step("unit", || unit_tests(workspace)),
-        &|| guests(workspace, selection),
+        &|| guests(workspace, selection, "guests", guests::ALL, GUESTS_TOGETHER),
         &|| beside_guests(workspace, selection),
     ]);
-    // A measurement that other load disturbs is repeated.
+    // These measure.
+    tally += guests(workspace, selection, "undisturbed guests", guests::UNDISTURBED, 1);
     tally += selection.step("guides", || guides::check(workspace, selection, false));
     println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
     tally
@@ -107,6 +108,11 @@ fn the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
     tally += selection.step("build", || check(workspace, "build", BUILD_TESTS));
     tally +=
         selection.step("model", || tests(workspace, MODEL_CHECKS, &[("RUSTFLAGS", "--cfg loom")]));
+    tally += selection.step("lab-soak", || {
+        let weir = Programs::build(workspace)?.weir();
+        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
+        Ok(checked("lab-soak", passed))
+    });
     tally
 }
 
@@ -120,22 +126,25 @@ fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
     });
     tally += selection.step("attack", || attack::survived(workspace, selection));
     tally += selection.step("soak", || life::soak_short(workspace, selection));
-    tally += selection.step("lab-soak", || {
-        let weir = Programs::build(workspace)?.weir();
-        let passed = shown(workspace, weir.as_os_str(), LAB_SOAK, &[], |_| ())?;
-        Ok(checked("lab-soak", passed))
-    });
     tally
 }
 
-/// The system tests with guests.
-fn guests(workspace: &Workspace, selection: &Selection) -> Tally {
-    let selected: Vec<_> =
-        guests::ALL.iter().filter(|test| selection.includes(test.name)).collect();
+/// System tests that run at the same time. Each has a directory and namespaces of its own.
+const GUESTS_TOGETHER: usize = 2;
+
+/// Runs system tests with guests, `count` at the same time.
+fn guests(
+    workspace: &Workspace,
+    selection: &Selection,
+    name: &str,
+    all: &[SystemTest],
+    count: usize,
+) -> Tally {
+    let selected: Vec<_> = all.iter().filter(|test| selection.includes(test.name)).collect();
     if selected.is_empty() {
         return Tally::default();
     }
-    timed("guests", &|| system_tests(workspace, selection, &selected))
+    timed(name, &|| system_tests(workspace, selection, &selected, count))
 }
 
 /// Steps that other load makes slower but not wrong, and that together take as long as the guests.
@@ -443,13 +452,11 @@ fn count_instructions(workspace: &Workspace) -> Result<Tally> {
     })
 }
 
-/// System tests that run at the same time. Each has a directory and namespaces of its own.
-const GUESTS_TOGETHER: usize = 2;
-
 fn system_tests(
     workspace: &Workspace,
     selection: &Selection,
     selected: &[&SystemTest],
+    count: usize,
 ) -> Result<Tally> {
     let mut tally = Tally::default();
     let weir = match &selection.weir {
@@ -467,7 +474,7 @@ fn system_tests(
     }
     match Lab::prepare(workspace.clone(), Some(weir)) {
         Ok(lab) => {
-            tally += together(GUESTS_TOGETHER, selected, |test| test.tally(&lab));
+            tally += together(count, selected, |test| test.tally(&lab));
         }
         Err(error) => {
             let what = format!("system tests could not be prepared: {error}");
