@@ -46,9 +46,10 @@ pub fn doctor(
             drop(client);
             thread::sleep(LOOK);
             let mut client = connect()?;
+            let file = path_of(None, &mut client);
             let mut facts = Facts { before: Some(before), ..of_switch(&mut client)? };
             // Who may not read the file learns nothing of ways out.
-            if let Ok(file) = path_of(None, &mut client) {
+            if let Ok(file) = file {
                 look_at_file(&mut facts, &file, defaults);
             }
             facts
@@ -93,7 +94,7 @@ fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
     let peer = client.socket().ok().and_then(|socket| sockopt::socket_peercred(socket).ok());
     let server = peer.and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
     let (stats, vifs) = (client.stats()?, client.vifs()?);
-    let mut facts = Facts { host: look_at_host(&vifs, server), vifs, ..Facts::default() };
+    let mut facts = Facts { vifs, ..Facts::default() };
     let placement = PLACEMENT.parse().ok();
     for name in stats.ports.iter().map(|port| &port.name).chain(&placement) {
         match client.explain(name) {
@@ -104,6 +105,6 @@ fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
             Err(error) => return Err(error),
         }
     }
-    facts.switch = Some(stats);
-    Ok(facts)
+    // The host comes last: looking takes seconds on a busy one, and weir closes a connection that asks nothing.
+    Ok(Facts { host: look_at_host(&facts.vifs, server), switch: Some(stats), ..facts })
 }
