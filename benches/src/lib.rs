@@ -7,7 +7,6 @@
 
 mod evpn;
 mod groups;
-mod host_traffic;
 pub mod instructions;
 mod load_cost;
 mod machine;
@@ -31,6 +30,7 @@ mod vif_programs;
 mod vm_coalescing;
 mod vm_traffic;
 mod watched;
+mod way_out;
 mod weir_bench;
 
 use std::{
@@ -55,6 +55,7 @@ use self::{
     overlay::{KernelPair, WeirPair},
     peers::{ovs_dpdk::OvsDpdk, passt::Passt, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
     vif_programs::VifPrograms,
+    way_out::WayOut,
 };
 
 /// CPUs of the contenders. Guests are never pinned; `SWITCH_CPU` and `CLIENT_CPU` apply to the
@@ -164,7 +165,9 @@ const ROWS: &[Row] = &[
     Row { name: "vm_tcp_vs_tap_bridge", measure: vm_traffic::tcp },
     Row { name: "vm_udp64_vs_tap_bridge", measure: vm_traffic::small_udp },
     Row { name: "uml_tcp_vs_bridge", measure: uml_traffic::measure },
-    Row { name: "vm_to_host_tcp_vs_passt", measure: host_traffic::measure },
+    Row { name: "vm_to_host_tcp_vs_passt", measure: way_out::to_host },
+    Row { name: "nat_tcp_vs_bridge", measure: way_out::nat },
+    Row { name: "stream_tcp_vs_direct", measure: way_out::stream },
     Row { name: "overlay_tcp_vs_kernel", measure: overlay::tcp },
     Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
     Row { name: "evpn_reachable_ms", measure: evpn::reachable },
@@ -227,6 +230,14 @@ enum Contender {
     OvsDpdkConntrack,
     /// A guest's connection to the host, without a switch.
     Passt,
+    /// weir with `nat`.
+    WeirNat,
+    /// libvirt's default network.
+    NatBridge,
+    /// weir with gvproxy as its uplink.
+    WeirStream,
+    /// gvproxy without a switch.
+    Gvproxy,
     /// Two weirs, on two hosts.
     WeirOverlay,
     /// A bridge and the kernel's VXLAN device on each of two hosts.
@@ -248,6 +259,10 @@ impl Contender {
             Self::OvsDpdk => "ovs-dpdk",
             Self::OvsDpdkConntrack => "ovs-dpdk, ct",
             Self::Passt => "passt",
+            Self::WeirNat => "weir, nat",
+            Self::NatBridge => "bridge, nat",
+            Self::WeirStream => "weir, stream",
+            Self::Gvproxy => "gvproxy",
             Self::WeirOverlay => "weir overlay",
             Self::KernelOverlay => "kernel vxlan",
             Self::TestpmdVhost { .. } => "testpmd",
@@ -283,6 +298,9 @@ impl Contender {
                 Box::new(switch)
             }
             Self::Passt => Box::new(Passt::start(&lab.workspace)?),
+            Self::WeirNat | Self::NatBridge | Self::WeirStream | Self::Gvproxy => {
+                Box::new(WayOut::start(lab, self)?)
+            }
             Self::KernelOverlay => Box::new(KernelPair::start()?),
             Self::TestpmdVhost { burst, cores } => {
                 let cpus = [SWITCH_CPU, SWITCH_CPU + 1];

@@ -46,6 +46,13 @@ impl CpuTime {
         let idle = self.idle - before.idle;
         if total > 0.0 { (100.0 * (total - idle) / total).max(0.0) } else { 0.0 }
     }
+
+    /// Returns the CPU time of the machine for each second.
+    pub(super) fn busy_cores_since(self, before: Self) -> Result<f64> {
+        let cpus = thread::available_parallelism().map(usize::from);
+        let cpus = cpus.map_err(|source| Error::Io { what: "count CPUs".into(), source })?;
+        Ok(self.busy_percent_since(before) / 100.0 * cpus as f64)
+    }
 }
 
 #[cfg(test)]

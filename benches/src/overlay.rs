@@ -25,16 +25,20 @@ const VNI: u32 = 100;
 const START_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Two hosts at 192.0.2.1 and 192.0.2.2.
-struct Hosts([Netns; 2]);
+pub(super) struct Hosts([Netns; 2]);
 
 impl Hosts {
-    fn new() -> Result<Self> {
+    pub(super) fn new() -> Result<Self> {
         let [one, two] = [Netns::new()?, Netns::new()?];
         one.ip(&["link", "add", "u0", "type", "veth", "peer", "name", "u0", "netns", two.name()])?;
         for (netns, address) in [(&one, "192.0.2.1/24"), (&two, "192.0.2.2/24")] {
             netns.configure("u0", address)?;
         }
         Ok(Self([one, two]))
+    }
+
+    pub(super) fn both(&self) -> &[Netns; 2] {
+        &self.0
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::{
     path::Path,
-    thread,
     time::{Duration, Instant},
 };
 
@@ -125,12 +124,6 @@ impl Run {
     }
 }
 
-fn cpus() -> Result<usize> {
-    thread::available_parallelism()
-        .map(usize::from)
-        .map_err(|source| Error::Io { what: "count CPUs".into(), source })
-}
-
 fn run(bench: &Bench<'_>, programs: &UserModeLinux, contender: Contender) -> Result<Run> {
     let logs = bench.lab.workspace.run_dir("uml")?;
     let console = |index: u8| logs.join(format!("{index}.console"));
@@ -165,7 +158,7 @@ fn loads(switch: &dyn Switch, [mut client, mut server]: [Guest; 2]) -> Result<Ru
     let gbit = tcp.run(&mut client)?.gbit_per_second();
     let spent = switch.cpu_time()?.saturating_sub(before);
     let cores = spent.as_secs_f64() / begin.elapsed().as_secs_f64();
-    let busy_cores = CpuTime::read()?.busy_percent_since(machine) / 100.0 * cpus()? as f64;
+    let busy_cores = CpuTime::read()?.busy_cores_since(machine)?;
     Ok(Run {
         tcp: gbit,
         cores,

@@ -130,7 +130,7 @@ impl GuestCpu {
 }
 
 /// CPU times of everything that takes part in a transfer.
-struct Cpu {
+pub(super) struct Cpu {
     at: Instant,
     switch: Duration,
     sender: GuestCpu,
@@ -138,9 +138,15 @@ struct Cpu {
 }
 
 impl Cpu {
-    fn read(switch: &dyn Switch, sender: &Guest, receiver: &Guest) -> Result<Self> {
+    /// `receiver` is `None` if only one of the two is a guest.
+    pub(super) fn read(
+        switch: &dyn Switch,
+        sender: &Guest,
+        receiver: Option<&Guest>,
+    ) -> Result<Self> {
         let switch = switch.cpu_time()?;
-        let (sender, receiver) = (GuestCpu::of(sender)?, GuestCpu::of(receiver)?);
+        let receiver = receiver.map(GuestCpu::of).transpose()?.unwrap_or_default();
+        let sender = GuestCpu::of(sender)?;
         Ok(Self { at: Instant::now(), switch, sender, receiver })
     }
 }
@@ -160,7 +166,13 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    fn new(rate: f64, amount: f64, sender_spins: bool, before: &Cpu, after: &Cpu) -> Self {
+    pub(super) fn new(
+        rate: f64,
+        amount: f64,
+        sender_spins: bool,
+        before: &Cpu,
+        after: &Cpu,
+    ) -> Self {
         Self {
             rate,
             amount,
@@ -170,6 +182,10 @@ impl Transfer {
             sender: after.sender.since(before.sender),
             receiver: after.receiver.since(before.receiver),
         }
+    }
+
+    pub(super) fn rate(&self) -> f64 {
+        self.rate
     }
 
     fn cores(&self, cpu: Duration) -> f64 {
@@ -239,9 +255,9 @@ pub(super) fn tcp_transfer(lab: &Lab, contender: Contender) -> Result<Transfer> 
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
     iperf::serve(&mut server, iperf::PORT)?;
     let tcp = Tcp { omit_seconds: OMIT_SECONDS, ..Tcp::to(address::ip(1), TCP_SECONDS) };
-    let before = Cpu::read(&*switch, &client, &server)?;
+    let before = Cpu::read(&*switch, &client, Some(&server))?;
     let rate = tcp.run(&mut client)?.gbit_per_second();
-    let after = Cpu::read(&*switch, &client, &server)?;
+    let after = Cpu::read(&*switch, &client, Some(&server))?;
     // The seconds outside the count took CPU time, too, and moved bytes at the same rate.
     let amount = rate * (TCP_SECONDS + OMIT_SECONDS) as f64;
     Ok(Transfer::new(rate, amount, false, &before, &after))
@@ -253,9 +269,9 @@ pub(super) fn datagrams(lab: &Lab, contender: Contender) -> Result<Transfer> {
     let [mut client, mut server] = two_guests(lab, contender, &*switch)?;
     let (pace, bytes) = (Pace::Flood, UDP_FRAME_BYTES);
     let packets = Look::at(&mut server)?.packets;
-    let before = Cpu::read(&*switch, &client, &server)?;
+    let before = Cpu::read(&*switch, &client, Some(&server))?;
     let sent = pktgen::send(&mut client, &mut server, pace, bytes, UDP_SECONDS)?;
-    let after = Cpu::read(&*switch, &client, &server)?;
+    let after = Cpu::read(&*switch, &client, Some(&server))?;
     let amount = Look::at(&mut server)?.packets - packets;
     Ok(Transfer::new(sent.received.packets_per_second, amount, true, &before, &after))
 }

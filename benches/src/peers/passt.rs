@@ -9,7 +9,7 @@ use weir_bed::{
     address,
     error::{Error, Result},
     netns::Netns,
-    process::{Process, wait_until},
+    process::{Placement, Process, wait_until},
     qemu::Plug,
     switch::Switch,
     usage::Usage,
@@ -76,14 +76,20 @@ impl Switch for Passt {
         if index > 0 {
             return Err(Error::Check("passt has one guest".into()));
         }
-        let path = self.socket.display();
-        let netdev = format!("stream,id=net0,server=off,addr.type=unix,addr.path={path}");
-        let device = format!("virtio-net-pci,netdev=net0,mac={}", address::mac(index));
-        let qemu_args = vec![String::from("-netdev"), netdev, String::from("-device"), device];
-        Ok(Plug { qemu_args, placement: self.host.placement() })
+        let path = self.socket.to_string_lossy();
+        Ok(stream_plug(&path, &address::mac(index), self.host.placement()))
     }
 
     fn cpu_time(&self) -> Result<Duration> {
         Usage::of(self.process.pid()).cpu_time()
     }
+}
+
+/// Returns QEMU's own connection to a stream socket. Nothing on the socket says that work is left to a peer, so that
+/// guests get no offloads.
+pub fn stream_plug(path: &str, mac: &str, placement: Placement) -> Plug {
+    let netdev = format!("stream,id=net0,server=off,addr.type=unix,addr.path={path}");
+    let device = format!("virtio-net-pci,netdev=net0,mac={mac}");
+    let qemu_args = vec![String::from("-netdev"), netdev, String::from("-device"), device];
+    Plug { qemu_args, placement }
 }

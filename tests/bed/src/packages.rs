@@ -35,6 +35,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: "/usr/bin/passt", package: "passt" },
+    DNSMASQ_TOOL,
     Tool { program: VALGRIND, package: "valgrind" },
     Tool { program: STRACE, package: "strace" },
     FRR,
@@ -91,7 +92,7 @@ const FOREIGN: &[Tool] = &[
 
 /// Firmware that boots over the network, for machines of [`FOREIGN`] too, and a TFTP server.
 const NET_BOOT: &[Tool] = &[
-    Tool { program: DNSMASQ, package: "dnsmasq-base" },
+    DNSMASQ_TOOL,
     Tool { program: "/usr/share/ovmf/OVMF.fd", package: "ovmf" },
     Tool { program: "/usr/lib/u-boot/qemu_arm64/u-boot.bin", package: "u-boot-qemu" },
 ];
@@ -114,8 +115,9 @@ const QEMU_PACKAGES: &str = "qemu-system-";
 /// Open vSwitch with DPDK. The `ovs-vswitchd` alternative may point elsewhere.
 pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 
-/// The TFTP server.
+/// The TFTP server, and the DHCP server of a bridge.
 pub const DNSMASQ: &str = "/usr/sbin/dnsmasq";
+const DNSMASQ_TOOL: Tool = Tool { program: DNSMASQ, package: "dnsmasq-base" };
 
 /// The browser.
 pub const CHROMIUM: &str = "/usr/bin/chromium";

@@ -74,6 +74,8 @@ pub struct Setup {
     pub network: Option<String>,
     /// The uplink, if any.
     pub uplink: Option<Uplink>,
+    /// Further sections.
+    pub more: String,
     /// The VLAN of which the uplink is an access port. `None` is a trunk of all VLANs.
     pub uplink_vlan: Option<u16>,
     /// weir's only CPU. `None` is any CPU.
@@ -146,6 +148,7 @@ impl Setup {
                 let _ = writeln!(toml, "vlan = {vlan}");
             }
         }
+        toml.push_str(&self.more);
         if self.on_demand {
             let monitors = dir.join(MONITORS);
             let _ = write!(
@@ -218,6 +221,11 @@ impl Weir {
         Self::begin(host.dir.clone(), lab, setup, host.placement())
     }
 
+    /// Starts weir at `placement`.
+    pub fn start_at(placement: Placement, lab: &Lab, setup: &Setup) -> Result<Self> {
+        Self::begin(lab.workspace.run_dir("weir")?, lab, setup, placement)
+    }
+
     fn begin(dir: PathBuf, lab: &Lab, setup: &Setup, placement: Placement) -> Result<Self> {
         let config = dir.join("weir.toml");
         fs::write(&config, setup.to_toml(&dir)?).map_err(Error::io("write", &config))?;
@@ -229,6 +237,7 @@ impl Weir {
         }
         let uplink = setup.uplink.map(UplinkSite::new).transpose()?;
         let netns = uplink.as_ref().and_then(|site| site.placement().netns);
+        let netns = netns.or(placement.netns.clone());
         let placement = Placement { netns, cpu: setup.cpu, ..placement };
         let program = lab.weir.to_string_lossy().into_owned();
         let keeper = setup.keeper.then(|| launch_keeper(&program, &dir)).transpose()?;
