@@ -34,7 +34,7 @@ mod way_out;
 mod weir_bench;
 
 use std::{
-    cell::RefCell,
+    cell::{OnceCell, RefCell},
     time::{Duration, Instant},
 };
 
@@ -80,7 +80,7 @@ const CLIENT_CPU: usize = 0;
 /// Common state of the rows.
 struct Bench<'a> {
     lab: &'a Lab,
-    programs: VifPrograms,
+    programs: OnceCell<VifPrograms>,
     /// Number of measurements of each contender.
     rounds: u32,
     /// Load of other programs before each measurement.
@@ -89,6 +89,15 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Returns the load programs, which are built for the first row that runs one.
+    fn programs(&self) -> Result<&VifPrograms> {
+        if let Some(programs) = self.programs.get() {
+            return Ok(programs);
+        }
+        let built = VifPrograms::build(&self.lab.workspace)?;
+        Ok(self.programs.get_or_init(|| built))
+    }
+
     /// Records the load of other programs and the machine's speed. No program of the benchmark may run meanwhile.
     fn note_other_load(&self) -> Result<()> {
         let percent = other_load::percent()?;
@@ -333,10 +342,9 @@ pub fn run(lab: &Lab, rounds: u32, only: Option<&str>) -> Result<Report> {
         format!("no such row; there are {}", names().collect::<Vec<_>>().join(", "))
     })?;
     println!("{PINNING}");
-    let programs = VifPrograms::build(&lab.workspace)?;
     let bench = Bench {
         lab,
-        programs,
+        programs: OnceCell::new(),
         rounds,
         other_load: RefCell::default(),
         machine: Machine::new(machine::bounce_ns),

@@ -62,8 +62,13 @@ pub(super) fn paced(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 /// Runs 1 Gbit/s under one latency budget.
 fn paced_run(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<(Weir, Measured)> {
     let (weir, sockets) = start(bench, latency_budget)?;
-    let load =
-        bench.programs.paced(&sockets, FRAMES_PER_SECOND, FRAME_BYTES, 1 + SECONDS, CLIENT_CPU)?;
+    let load = bench.programs()?.paced(
+        &sockets,
+        FRAMES_PER_SECOND,
+        FRAME_BYTES,
+        1 + SECONDS,
+        CLIENT_CPU,
+    )?;
     let run = measure(&weir, load)?;
     let (frames, used) = (run.figure, run.cores);
     check(frames >= ARRIVED_MIN * f64::from(FRAMES_PER_SECOND), || {
@@ -78,7 +83,7 @@ fn paced_run(bench: &Bench<'_>, latency_budget: Option<&'static str>) -> Result<
 pub(super) fn large_segments(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let stream = |buffer_bytes| {
         let (weir, sockets) = start(bench, None)?;
-        let load = bench.programs.stream(&sockets, 1 + SECONDS, buffer_bytes, CLIENT_CPU)?;
+        let load = bench.programs()?.stream(&sockets, 1 + SECONDS, buffer_bytes, CLIENT_CPU)?;
         let Measured { figure: gbit, cores, .. } = measure(&weir, load)?;
         check(gbit > 0.0, || String::from("nothing arrived"))?;
         Ok::<_, Error>((gbit, cores))
@@ -219,7 +224,7 @@ fn copy_for(time: Duration, piece_bytes: usize, from: &[u8], to: &mut [u8]) -> f
 
 pub(super) fn lookups(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let rounds = bench.rounds(|_| {
-        let mut measuring = bench.programs.lookup(SWITCH_CPU)?;
+        let mut measuring = bench.programs()?.lookup(SWITCH_CPU)?;
         let few: [f64; 3] = numbers(&measuring.line()?)?;
         let many: [f64; 4] = numbers(&measuring.line()?)?;
         let [_, few, few_read] = few;

@@ -223,7 +223,7 @@ fn checked(run: Run) -> Result<Run> {
 fn warm_load(bench: &Bench<'_>, way: Way, sockets: &[PathBuf; 2]) -> Result<EverySecond> {
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
-        let mut load = bench.programs.ask(sockets, REQUESTS_PER_SECOND, SECONDS, CLIENT_CPU)?;
+        let mut load = bench.programs()?.ask(sockets, REQUESTS_PER_SECOND, SECONDS, CLIENT_CPU)?;
         said = load.line()?;
         if said == "warm" {
             return Ok(load);

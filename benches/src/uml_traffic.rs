@@ -73,7 +73,7 @@ struct Talked {
 }
 
 pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
-    let talk = bench.programs.example("talk");
+    let talk = bench.programs()?.example("talk");
     let programs =
         UserModeLinux::prepare(&bench.lab.workspace, &bench.lab.image, &[Path::new(&talk)])
             .map_err(Error::absent("user-mode Linux"))?;

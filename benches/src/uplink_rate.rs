@@ -96,7 +96,7 @@ fn through_ovs(bench: &Bench<'_>) -> Result<f64> {
     let site = ovs.uplink()?;
     site.announce(outside)?;
     let socket = ovs.link(0)?.socket;
-    let load = bench.programs.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
+    let load = bench.programs()?.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
     let rate = Rate::measure(site, || ovs.cpu_time(), load)?.packets_per_second;
     check(rate > 0.0, || "nothing arrived from Open vSwitch".into())?;
     Ok(rate)
@@ -113,14 +113,14 @@ fn through_weir(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
     let site = weir.uplink()?;
     site.announce(outside)?;
     let socket = weir.socket(0_u8)?;
-    let load = bench.programs.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
+    let load = bench.programs()?.outward(&socket, FRAME_BYTES, 2 + SECONDS, CLIENT_CPU)?;
     Rate::measure(site, || weir.usage().cpu_time(), load)
 }
 
 fn port_alone(bench: &Bench<'_>, uplink: Uplink) -> Result<Rate> {
     let site = UplinkSite::new(uplink)?;
     let placement = Placement { cpu: Some(SWITCH_CPU), ..site.placement() };
-    let load = bench.programs.uplink_limit(uplink, FRAME_BYTES, 2 + SECONDS, &placement)?;
+    let load = bench.programs()?.uplink_limit(uplink, FRAME_BYTES, 2 + SECONDS, &placement)?;
     let sender = load.usage();
     Rate::measure(&site, || sender.cpu_time(), load)
 }

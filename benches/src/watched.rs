@@ -68,10 +68,10 @@ impl Crowd {
         let sockets: Vec<PathBuf> = (FIRST_SILENT..FIRST_SILENT + SILENT)
             .map(|port| weir.socket(port))
             .collect::<Result<_>>()?;
-        let guests = bench.programs.attach(&sockets)?;
+        let guests = bench.programs()?.attach(&sockets)?;
         let crowd = Self { weir, _guests: guests };
         let two = [crowd.weir.socket(2_u8)?, crowd.weir.socket(3_u8)?];
-        bench.programs.paced(&two, 1_000, 64, 1, CLIENT_CPU)?.next()?;
+        bench.programs()?.paced(&two, 1_000, 64, 1, CLIENT_CPU)?.next()?;
         wait_until("each interface's histogram", PATIENCE, || {
             let series = crowd.metrics()?.matches("\nweir_port_hold_seconds_count{").count();
             Ok(series >= SILENT.into())
@@ -217,7 +217,7 @@ pub(super) fn top(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
 /// Compares a worker's packets during a capture of all frames with packets without a capture.
 pub(super) fn capture(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
-    let program = bench.programs.example("captured");
+    let program = bench.programs()?.example("captured");
     let rounds = bench.rounds.to_string();
     let said = run(&[&*program, &rounds, CAPTURE_SECONDS])?;
     print!("{said}");
@@ -298,7 +298,7 @@ pub(super) fn cpu(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let weir = Weir::start(bench.lab, &Setup::vifs(SILENT_PORTS))?;
     let sockets: Vec<_> =
         (0_u16..).take(SILENT_PORTS).map(|port| weir.socket(port)).collect::<Result<_>>()?;
-    let _guests = bench.programs.attach(&sockets)?;
+    let _guests = bench.programs()?.attach(&sockets)?;
     thread::sleep(SETTLE);
     let (start, before) = (Instant::now(), weir.usage().cpu_time()?);
     thread::sleep(CPU_TIME);
@@ -334,7 +334,7 @@ pub(super) fn memory(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let what = "the same: CPU of the switch's process";
     report.add(Figure::new("start_1000_ports_cpu_s", "s", what, Samples::one(spent)));
     let sockets: Vec<_> = (0..MANY_PORTS).map(|port| weir.socket(port)).collect::<Result<_>>()?;
-    let _guests = bench.programs.attach(&sockets)?;
+    let _guests = bench.programs()?.attach(&sockets)?;
     thread::sleep(SETTLE);
     let per_port = |now: u64, before: u64| {
         let bytes = u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);

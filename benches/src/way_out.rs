@@ -18,7 +18,7 @@ use weir_bed::{
     switch::Switch,
     uplink::Uplink,
     weir::{Setup, Weir},
-    workspace::{Workspace, socket_path},
+    workspace::socket_path,
 };
 
 use super::{
