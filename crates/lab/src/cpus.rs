@@ -51,6 +51,10 @@ pub struct Scheduling {
     pub llc_refill_ns: u64,
     /// Cost for a thread that last ran on another socket (ns).
     pub socket_refill_ns: u64,
+    /// Cost for a thread all of whose memory other threads have displaced from its cache (ns).
+    pub cold_refill_ns: u64,
+    /// Share of a cache that a thread displaces each time it takes a CPU from another (per mille).
+    pub footprint_permille: u32,
     /// Speed of a CPU whose sibling works (per mille).
     pub smt_permille: u32,
 }
@@ -64,6 +68,8 @@ impl Scheduling {
             switch_ns: 0,
             llc_refill_ns: 0,
             socket_refill_ns: 0,
+            cold_refill_ns: 0,
+            footprint_permille: 0,
             smt_permille: 1_000,
         }
     }
@@ -103,6 +109,8 @@ struct Thread {
     busy_ns: u64,
     /// An interrupt handler: it runs in any context, without a switch.
     handler: bool,
+    /// What had been displaced from its cache at its last start, in cache sizes.
+    displaced: f64,
 }
 
 /// Rank of all fair threads, behind every priority.
@@ -146,6 +154,8 @@ pub struct Cpus {
     threads: Vec<Thread>,
     ready: BTreeSet<(Key, ThreadId)>,
     made_ready: u64,
+    /// What threads have displaced from each last-level cache so far, in cache sizes.
+    displaced: Vec<f64>,
     /// Random choice among idle CPUs, if caches are ignored.
     blind: Option<Random>,
 }
@@ -155,7 +165,8 @@ impl Cpus {
     pub fn new(topology: Topology, scheduling: Scheduling) -> Self {
         let cpus = vec![Cpu::default(); topology.cpus().unwrap_or(1)];
         let (threads, ready) = (Vec::new(), BTreeSet::new());
-        Self { topology, scheduling, cpus, threads, ready, made_ready: 0, blind: None }
+        let displaced = vec![0.0; topology.llc(cpus.len()) + 1];
+        Self { topology, scheduling, cpus, threads, ready, made_ready: 0, displaced, blind: None }
     }
 
     /// Makes a blocked thread that may run on the CPUs `allowed`; on any CPU if that is empty.
@@ -172,6 +183,7 @@ impl Cpus {
             last: None,
             busy_ns: 0,
             handler: false,
+            displaced: 0.0,
         });
         self.threads.len() - 1
     }
@@ -442,13 +454,13 @@ impl Cpus {
         let now_ns = calendar.now_ns();
         self.account_siblings(now_ns, cpu);
         self.ready.remove(&(self.threads[thread].key, thread));
+        let another =
+            !self.threads[thread].handler && self.cpus[cpu].last.is_some_and(|last| last != thread);
         let refill_ns = match self.distance(self.threads[thread].last, Some(cpu)) {
-            Distance::Near => 0,
+            Distance::Near => self.cold_ns(cpu, thread, another),
             Distance::Socket => self.scheduling.llc_refill_ns,
             Distance::Host => self.scheduling.socket_refill_ns,
         };
-        let another =
-            !self.threads[thread].handler && self.cpus[cpu].last.is_some_and(|last| last != thread);
         let switch_ns = if another { self.scheduling.switch_ns } else { 0 };
         let state = &mut self.threads[thread];
         let overhead = (refill_ns + switch_ns).saturating_mul(FULL_SPEED);
@@ -484,6 +496,17 @@ impl Cpus {
         let thread = self.spawn(Class::Realtime { priority: u8::MAX }, &[cpu]);
         self.threads[thread].handler = true;
         thread
+    }
+
+    /// Returns what a thread pays for memory that others have displaced from the cache of `cpu` since its last start
+    /// (ns). A cache replaces at random, so that each displacement leaves the same share of what was left.
+    fn cold_ns(&mut self, cpu: CpuId, thread: ThreadId, another: bool) -> u64 {
+        let Scheduling { cold_refill_ns, footprint_permille, .. } = self.scheduling;
+        let displaced = &mut self.displaced[self.topology.llc(cpu)];
+        let lost = 1.0 - libm::exp(self.threads[thread].displaced - *displaced);
+        *displaced += if another { f64::from(footprint_permille) / 1_000.0 } else { 0.0 };
+        self.threads[thread].displaced = *displaced;
+        if self.threads[thread].handler { 0 } else { (lost * cold_refill_ns as f64) as u64 }
     }
 
     /// Returns the thread that a handler on `cpu` interrupted, and the rest of its slice (ns). The

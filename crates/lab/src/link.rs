@@ -110,7 +110,7 @@ pub(crate) struct Frame {
     pub(crate) sent_ns: u64,
     /// Earliest time at which the frame may have reached weir (ns).
     pub(crate) arrived_ns: u64,
-    /// Time of arrival in its guest's ring (ns).
+    /// Time of arrival in its sender's ring, or at its uplink (ns).
     pub(crate) offered_ns: u64,
     /// Set if the frame has waited for a full receiver.
     pub(crate) parked: bool,

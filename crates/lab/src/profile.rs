@@ -126,7 +126,9 @@ pub struct Profile {
 impl Profile {
     /// Fields that a profile may omit (then 0): costs of rare hosts, and tails that are seldom
     /// measured.
-    pub const OPTIONAL: [&'static str; 19] = [
+    pub const OPTIONAL: [&'static str; 21] = [
+        "cold_refill_ns",
+        "footprint_permille",
         "signal_ns",
         "signal_far_ns",
         "hypervisor_timer_ns",
@@ -158,6 +160,8 @@ impl Profile {
                 switch_ns: 1_000,
                 llc_refill_ns: 5_000,
                 socket_refill_ns: 10_000,
+                cold_refill_ns: 0,
+                footprint_permille: 0,
                 smt_permille: 600,
             },
             wakeup_latency_ns: 2_000,
@@ -215,6 +219,7 @@ impl Profile {
     pub fn from_fields<E>(
         mut value: impl FnMut(&'static str) -> Result<u64, E>,
     ) -> Result<Self, E> {
+        let permille = |value| u32::try_from(value).unwrap_or(u32::MAX);
         Ok(Self {
             scheduling: Scheduling {
                 slice_ns: value("slice_ns")?,
@@ -222,7 +227,9 @@ impl Profile {
                 switch_ns: value("switch_ns")?,
                 llc_refill_ns: value("llc_refill_ns")?,
                 socket_refill_ns: value("socket_refill_ns")?,
-                smt_permille: u32::try_from(value("smt_permille")?).unwrap_or(u32::MAX),
+                cold_refill_ns: value("cold_refill_ns")?,
+                footprint_permille: permille(value("footprint_permille")?),
+                smt_permille: permille(value("smt_permille")?),
             },
             wakeup_latency_ns: value("wakeup_latency_ns")?,
             wakeup_latency_p90_ns: value("wakeup_latency_p90_ns")?,
@@ -310,6 +317,8 @@ impl Profile {
             ("switch_ns", it.switch_ns),
             ("llc_refill_ns", it.llc_refill_ns),
             ("socket_refill_ns", it.socket_refill_ns),
+            ("cold_refill_ns", it.cold_refill_ns),
+            ("footprint_permille", it.footprint_permille.into()),
             ("smt_permille", it.smt_permille.into()),
             ("wakeup_latency_ns", self.wakeup_latency_ns),
             ("wakeup_latency_p90_ns", self.wakeup_latency_p90_ns),

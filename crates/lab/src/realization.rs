@@ -32,9 +32,15 @@ pub struct Realization {
     pub guests_are_threads: bool,
     /// Workers set the timers of holds earlier by the timers' lateness (`weir_policy::lateness`).
     pub timers_ahead: bool,
+    /// The end of each hold is an interrupt of a timer that a hypercall has set, as of a host's NIC (Dong 2011 §4.1);
+    /// weir's workers look at the clock.
+    pub hold_timers: bool,
     /// weir's manager controls latency budgets if all guests run `auto`: it may hold all calls
     /// together, at the uplinks too (`weir_policy::attempt`).
     pub manager: bool,
+    /// Threads of an uplink's peer. A thread writes a segment to each of its streams in turn, and waits for the stream
+    /// whose turn it is (Dong 2011 §5.1). 0: each stream has a thread of its own.
+    pub client_threads: usize,
     /// Two hosts, with a wire between their uplinks: the first half of CPUs, workers, guests and uplinks is the
     /// first host's.
     pub twins: bool,

@@ -98,6 +98,8 @@ pub struct WorkerReport {
     pub looks: u64,
     /// Time that frames waited in guests' rings.
     pub waits: Times,
+    /// Times from a frame at an uplink to its guest's ring.
+    pub ingress: Times,
 }
 
 impl Report {

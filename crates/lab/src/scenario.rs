@@ -117,21 +117,9 @@ pub struct GuestPoll {
     pub interval_ns: u64,
     /// Consecutive empty polls after which the guest asks for calls again.
     pub empty_polls: u32,
-    /// True if the timer keeps its own period (Dong 2011 §4.1); otherwise each poll restarts it, as in Linux.
+    /// True if the timer keeps its own period (Dong 2011 §4.1), even while the guest polls; otherwise each poll restarts
+    /// it, as in Linux.
     pub periodic: bool,
-}
-
-impl GuestPoll {
-    /// Returns the time of the next poll after one that ends now (ns). `due_ns` is the last timer's
-    /// time.
-    pub(crate) fn next_ns(&self, now_ns: u64, due_ns: Option<u64>) -> u64 {
-        let from_ns = due_ns.filter(|_| self.periodic).unwrap_or(now_ns);
-        match now_ns.checked_sub(from_ns) {
-            Some(passed_ns) => from_ns + (passed_ns / self.interval_ns + 1) * self.interval_ns,
-            // The guest polled for another reason, and its timer is still to come.
-            None => from_ns,
-        }
-    }
 }
 
 /// An uplink with a peer at its other end, whose own work takes no time.
@@ -453,23 +441,5 @@ impl Uplink {
         within(&self.name, "`hold_ns`", self.hold_ns, 0..=LAB_NS_MAX)?;
         within(&self.name, "`queue_max`", self.queue_max as u64, 0..=LAB_QUEUE_MAX.into())?;
         within(&self.name, "`ring`", self.ring as u64, 1..=LAB_QUEUE_MAX.into())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_timer_with_a_pace_of_its_own_leaves_out_no_turn_that_is_still_to_come() {
-        let poll = |periodic| GuestPoll { interval_ns: 100, empty_polls: 1, periodic };
-        for (now_ns, due_ns, next_ns) in
-            [(30, None, 130), (30, Some(0), 100), (100, Some(100), 200), (370, Some(100), 400)]
-        {
-            assert_eq!(poll(true).next_ns(now_ns, due_ns), next_ns, "{now_ns} {due_ns:?}");
-            assert_eq!(poll(false).next_ns(now_ns, due_ns), now_ns + 100);
-        }
-        // The guest was called for a sent frame, and polled for that.
-        assert_eq!(poll(true).next_ns(60, Some(100)), 100);
     }
 }

@@ -79,6 +79,11 @@ impl Sender {
         self.timer_ns
     }
 
+    /// Returns whether a segment is to be sent again before any other.
+    pub(crate) fn repeats(&self) -> bool {
+        self.again.is_some()
+    }
+
     /// Returns the segment to send now, if the windows allow one.
     pub(crate) fn send(&mut self, now_ns: u64) -> Option<u64> {
         let segment = match self.again.take() {

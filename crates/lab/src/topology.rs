@@ -45,7 +45,8 @@ impl Topology {
             .filter(|cpus| (1..=LAB_CPUS_MAX).contains(cpus))
     }
 
-    fn llc(&self, cpu: CpuId) -> usize {
+    /// Returns the number of a CPU's last-level cache.
+    pub(crate) fn llc(&self, cpu: CpuId) -> usize {
         cpu / (self.cores_per_llc * self.threads_per_core).max(1)
     }
 

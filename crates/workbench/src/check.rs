@@ -128,6 +128,15 @@ const RULES: &[Rule] = &[
         since: "it has all guests held together where there is an uplink and they are under `auto`",
     },
     Rule {
+        path: "realization.client_threads",
+        written: |it| it.realization.client_threads > 0,
+        works: |it| {
+            let stream = |it: &TrafficFile| matches!(it, TrafficFile::Stream { .. });
+            it.loads.iter().any(|it| it.from == End::Uplink && stream(&it.traffic))
+        },
+        since: "no load is a TCP stream from an uplink",
+    },
+    Rule {
         path: "uplink",
         written: |it| it.uplink.is_some(),
         works: |it| {

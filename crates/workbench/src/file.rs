@@ -95,9 +95,15 @@ pub struct RealizationFile {
     /// True if workers set the timers of holds earlier.
     #[serde(default)]
     pub timers_ahead: bool,
+    /// True if the end of each hold is a timer's interrupt.
+    #[serde(default)]
+    pub hold_timers: bool,
     /// True if the manager may hold the calls of all guests together, at the uplink as well.
     #[serde(default)]
     pub manager: bool,
+    /// Threads of an uplink's peer, each of which serves its streams in turn; each stream has its own if 0.
+    #[serde(default)]
+    pub client_threads: usize,
     pub identifiers: Option<IdentifiersFile>,
     pub placement: Option<PlacementFile>,
 }
@@ -313,6 +319,7 @@ pub enum Figure {
     JitterUs,
     SignalUs,
     RingWaitUs,
+    IngressUs,
 }
 
 /// A point of the sweeps: the value of each sweep.

@@ -88,6 +88,7 @@ pub fn key(field: &'static str) -> (&'static str, Read) {
         "copy_ps_per_byte" => ("copy_per_byte", bytes),
         "receive_ps_per_byte" => ("receive_per_byte", bytes),
         "send_ps_per_byte" => ("send_per_byte", bytes),
+        "footprint_permille" => ("footprint", |text| read(text, |it: Permille| it.0)),
         "smt_permille" => ("smt", |text| read(text, |it: Permille| it.0)),
         "warm_permille" => ("warm", |text| read(text, |it: Permille| it.0)),
         _ => (field.strip_suffix("_ns").unwrap_or(field), |text| read(text, |it: Time| it.0)),

@@ -36,7 +36,9 @@ pub fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
         tx_calls_when_full: file.tx_calls_when_full,
         guests_are_threads: file.guests_are_threads,
         timers_ahead: file.timers_ahead,
+        hold_timers: file.hold_timers,
         manager: file.manager,
+        client_threads: file.client_threads,
         twins: hosts == 2,
     })
 }

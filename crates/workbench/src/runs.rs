@@ -210,6 +210,7 @@ impl Figure {
             Self::JitterUs => "jitter_us",
             Self::SignalUs => "signal_us",
             Self::RingWaitUs => "ring_wait_us",
+            Self::IngressUs => "ingress_us",
         }
     }
 
@@ -245,6 +246,9 @@ impl Figure {
             Self::SignalUs => report.demux.mean_ns() / 1e3,
             Self::RingWaitUs => {
                 merged(report.workers.iter().map(|worker| &worker.waits)).mean_ns() / 1e3
+            }
+            Self::IngressUs => {
+                merged(report.workers.iter().map(|worker| &worker.ingress)).mean_ns() / 1e3
             }
         }
     }

@@ -638,7 +638,7 @@ fn a_cost_says_where_it_is_from() {
        `----
 
       x dong-2011: unknown cost `slices`, expected one of slice, granularity, switch, llc_refill,
-      | socket_refill, smt, wakeup_latency, wakeup_latency_p90, wakeup_latency_p99, timer_late,
+      | socket_refill, cold_refill, footprint, smt, wakeup_latency, wakeup_latency_p90, wakeup_latency_p99, timer_late,
       | timer_late_p90, timer_late_p99, warm, tick, tick_every, sleep, settle, timer_set, timer_fired,
       | poll, look, deadline, burst, take, classify, place, copy_per_byte, publish, call, call_busy,
       | uplink_interrupt, uplink_take, uplink_place, timer_missed, interrupt, interrupt_busy,

@@ -118,6 +118,32 @@ fn who_comes_from_behind_another_cache_pays_for_it() {
     assert_eq!(rig.ended, [(10, moving), (140, moving), (1_105, pinned)]);
 }
 
+/// With a footprint of a whole cache, each other thread leaves 1/e of what a thread had there.
+#[test]
+fn who_comes_back_pays_for_what_others_have_displaced_since() {
+    let scheduling = Scheduling {
+        cold_refill_ns: 1_000,
+        footprint_permille: 1_000,
+        ..Scheduling::ideal(SLICE_NS)
+    };
+    let mut rig = Rig::new(Topology::flat(1), scheduling);
+    let threads = [0; 3].map(|_| rig.fair(WEIGHT_USUAL));
+    let mut until_ns = 0;
+    let mut took = |order: &[usize]| -> Vec<u64> {
+        let mut run = |&at: &usize| {
+            let before = rig.busy(threads[at]);
+            rig.wake(threads[at], 10);
+            until_ns += 10_000;
+            rig.run(until_ns);
+            rig.busy(threads[at]) - before - 10
+        };
+        order.iter().map(&mut run).collect()
+    };
+    took(&[0, 1, 2]);
+    assert_eq!(took(&[2, 2]), [0, 0], "nobody ran in between");
+    assert_eq!(took(&[1, 2, 0, 2]), [632, 632, 981, 632], "1 - 1/e, and after four 1 - 1/e^4");
+}
+
 #[test]
 fn a_sleeper_that_is_behind_preempts_and_one_that_is_not_waits() {
     let scheduling = Scheduling { granularity_ns: 100, ..Scheduling::ideal(1_000) };

@@ -11,6 +11,7 @@ use super::calls::Answer;
 use super::event::{Direction, PortId, Side};
 use super::guest::Guest;
 use crate::link::{DropReason, Frame};
+use crate::profile::Profile;
 use crate::report::Violation;
 use crate::ring::RxRing;
 
@@ -112,7 +113,8 @@ impl Host<'_> {
         rest: Vec<Frame>,
     ) {
         let now_ns = self.now_ns();
-        let cpu = self.cpus.last_cpu(self.workers[worker].thread);
+        let (cpu, uplinks) = (self.cpus.last_cpu(self.workers[worker].thread), self.guests.len());
+        let ingress = &mut self.workers[worker].did.ingress;
         let Guest { rx, .. } = &mut self.guests[to];
         let mut batch = Batch { frames: 0, bytes: 0, arrived_ns: u64::MAX };
         let (mut buffers, mut parked) = (0, false);
@@ -124,6 +126,9 @@ impl Host<'_> {
             batch.arrived_ns = batch.arrived_ns.min(frame.arrived_ns);
             parked |= frame.parked;
             buffers += taken;
+            if from >= uplinks {
+                ingress.record(now_ns - frame.offered_ns);
+            }
             frames.next();
         }
         let Guest { rx, full_since, in_ring, .. } = &mut self.guests[to];
@@ -244,7 +249,11 @@ impl Host<'_> {
                 Side::Rx => now_ns + lead_ns,
                 Side::Tx => now_ns,
             };
-            self.workers[worker].debt_ns += self.scenario.profile.deadline_ns;
+            let Profile { deadline_ns, uplink_interrupt_ns, call_ns, .. } = self.scenario.profile;
+            self.workers[worker].debt_ns += match self.scenario.realization.hold_timers {
+                true => deadline_ns + uplink_interrupt_ns + call_ns,
+                false => deadline_ns,
+            };
             let buffers_max = self.guests[guest].buffers_held_max();
             let Guest { rx_calls, tx_calls, .. } = &mut self.guests[guest];
             let answer = match side {

@@ -91,7 +91,7 @@ pub(super) struct Guest {
     /// Consecutive polls that found nothing.
     pub(super) empty_polls: u32,
     pub(super) timer: u64,
-    /// Time of the last timer since the driver has polled (ns).
+    /// Time of the pending timer (ns).
     pub(super) due_ns: Option<u64>,
     pub(super) programs: VecDeque<Program>,
     /// Measurements.

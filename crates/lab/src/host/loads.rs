@@ -1,5 +1,7 @@
 //! Writers and readers of frames.
 
+use std::collections::VecDeque;
+
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 
 use super::Host;
@@ -31,7 +33,12 @@ impl Host<'_> {
                     self.think(load);
                 }
             }
-            LoadKind::Stream { .. } => self.pump(load),
+            LoadKind::Stream { .. } => {
+                if let Some(turns) = self.turns(load) {
+                    turns.push_back(load);
+                }
+                self.pump(load);
+            }
         }
     }
 
@@ -202,15 +209,47 @@ impl Host<'_> {
         }
     }
 
-    /// Sends as much as the windows allow, and keeps the timer.
+    /// Returns the streams that share a client's thread with this one.
+    fn turns(&mut self, load: usize) -> Option<&mut VecDeque<usize>> {
+        let Endpoint::Peer(uplink) = self.scenario.loads[load].from else { return None };
+        let turns = &mut self.uplinks[uplink].turns;
+        let thread = load / self.scenario.uplinks.len() % turns.len().max(1);
+        turns.get_mut(thread)
+    }
+
+    /// Sends as much as the windows allow: of this stream, or of all that share its client's thread, in turn.
     fn pump(&mut self, load: usize) {
-        let now_ns = self.now_ns();
-        let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else { return };
+        while self.repeats(load) && self.send_segment(load) {}
         loop {
-            let State::Stream { sender, .. } = &mut self.loads[load].kind else { return };
-            let Some(segment) = sender.send(now_ns) else { break };
-            self.write(self.frame(load, Way::Forth, segment_bytes, Content::Segment(segment)));
+            let next = self.turns(load).and_then(|turns| turns.front().copied());
+            if !self.send_segment(next.unwrap_or(load)) {
+                return;
+            }
+            if let Some(turns) = self.turns(load) {
+                turns.rotate_left(1);
+            }
         }
+    }
+
+    fn repeats(&self, load: usize) -> bool {
+        matches!(&self.loads[load].kind, State::Stream { sender, .. } if sender.repeats())
+    }
+
+    /// Sends a segment if the windows allow it, and keeps the timer.
+    fn send_segment(&mut self, load: usize) -> bool {
+        let now_ns = self.now_ns();
+        let LoadKind::Stream { segment_bytes, .. } = self.scenario.loads[load].kind else {
+            return false;
+        };
+        let State::Stream { sender, .. } = &mut self.loads[load].kind else { return false };
+        let segment = sender.send(now_ns);
+        self.keep_timer(load);
+        let Some(segment) = segment else { return false };
+        self.write(self.frame(load, Way::Forth, segment_bytes, Content::Segment(segment)));
+        true
+    }
+
+    fn keep_timer(&mut self, load: usize) {
         let State::Stream { sender, resend_ns, .. } = &mut self.loads[load].kind else { return };
         let Some(timer_ns) = sender.timer_ns() else { return };
         if resend_ns.is_none_or(|set_ns| timer_ns < set_ns) {

@@ -191,7 +191,11 @@ impl<'s> Host<'s> {
             owners,
             workers,
             guests,
-            uplinks: scenario.uplinks.iter().map(Uplink::new).collect(),
+            uplinks: scenario
+                .uplinks
+                .iter()
+                .map(|it| Uplink::new(it, realization.client_threads))
+                .collect(),
             loads: loads.collect(),
             waiting: vec![VecDeque::new(); scenario.guests.len() + scenario.uplinks.len()],
             dropped: [0; DropReason::ALL.len()],

@@ -41,6 +41,10 @@ pub(super) struct Uplink {
     pub(super) ring_max: usize,
     /// Time for which frames gather (ns), from the scenario or the manager.
     pub(super) hold_ns: u64,
+    /// Started streams of each thread at the other end, next turn first ([`Realization::client_threads`]).
+    ///
+    /// [`Realization::client_threads`]: crate::realization::Realization::client_threads
+    pub(super) turns: Vec<VecDeque<usize>>,
     /// Number of faults that keep the link down.
     pub(super) down: u32,
     /// The worker wants a wake-up for the next frame.
@@ -48,7 +52,7 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    pub(super) fn new(spec: &scenario::Uplink) -> Self {
+    pub(super) fn new(spec: &scenario::Uplink, client_threads: usize) -> Self {
         let link = || Link::new(spec.bits_per_s, spec.delay_ns, spec.queue_max);
         Self {
             out: link(),
@@ -57,6 +61,7 @@ impl Uplink {
             ring: VecDeque::new(),
             ring_max: spec.ring,
             hold_ns: spec.hold_ns,
+            turns: vec![VecDeque::new(); client_threads],
             down: 0,
             kick_wanted: true,
         }

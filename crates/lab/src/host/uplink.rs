@@ -47,7 +47,7 @@ impl Host<'_> {
             (Direction::In, _) => uplink,
         };
         // The other host's CPUs have no part in the frame any more.
-        let frame = Frame { cpu: None, parked: false, ..frame };
+        let frame = Frame { cpu: None, parked: false, offered_ns: self.now_ns(), ..frame };
         let Uplink { gathering, ring, ring_max, hold_ns, .. } = &mut self.uplinks[uplink];
         if gathering.len() + ring.len() >= *ring_max {
             self.drop_frame(&frame, DropReason::UplinkRingFull);

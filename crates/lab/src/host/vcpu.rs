@@ -179,10 +179,12 @@ impl Host<'_> {
     /// Begins a poll, unless the driver already polls. The driver first frees transmitted frames
     /// (`virtnet_poll_cleantx`).
     fn poll_begins(&mut self, guest: usize) {
-        let Guest { polled, timer, .. } = &mut self.guests[guest];
+        let Guest { polled, timer, poll, due_ns, .. } = &mut self.guests[guest];
         if polled.is_none() {
             *polled = Some(0);
-            *timer += 1;
+            if !poll.is_some_and(|poll| poll.periodic) {
+                (*timer, *due_ns) = (*timer + 1, None);
+            }
         }
         self.clean(guest);
     }
@@ -256,22 +258,31 @@ impl Host<'_> {
             Some(poll) if *empty_polls < poll.empty_polls && rx.first().is_none() => {
                 *polled = None;
                 *empty_polls += 1;
-                *timer += 1;
-                let next_ns = poll.next_ns(now_ns, *due_ns);
-                *due_ns = Some(next_ns);
-                self.calendar.at(next_ns, Event::GuestTimer(guest, *timer));
+                // A timer with a pace of its own may be set.
+                if due_ns.is_none() {
+                    let next_ns = now_ns + poll.interval_ns;
+                    (*timer, *due_ns) = (*timer + 1, Some(next_ns));
+                    self.calendar.at(next_ns, Event::GuestTimer(guest, *timer));
+                }
             }
             _ => {
                 *polled = rx.arm().then_some(0);
                 if polled.is_none() {
-                    *due_ns = None;
+                    (*timer, *due_ns) = (*timer + 1, None);
                 }
             }
         }
     }
 
     pub(super) fn guest_timer(&mut self, guest: usize, number: u64) {
-        if self.guests[guest].timer == number {
+        let now_ns = self.now_ns();
+        let Guest { timer, poll, due_ns, .. } = &mut self.guests[guest];
+        if *timer == number {
+            let periodic = poll.filter(|poll| poll.periodic);
+            *due_ns = periodic.map(|poll| now_ns + poll.interval_ns);
+            if let Some(next_ns) = *due_ns {
+                self.calendar.at(next_ns, Event::GuestTimer(guest, number));
+            }
             self.interrupt(guest, Interrupt::Timer);
         }
     }

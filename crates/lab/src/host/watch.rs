@@ -116,7 +116,8 @@ impl Watch {
             ask_max: Times { own_ns: wake_ns + 2 * round_ns, slept_ns: late_ns },
             serve_max: Times { own_ns: serve_ns, slept_ns: late_ns + nap_ns },
             switch_ns: scheduling.switch_ns
-                + scheduling.llc_refill_ns.max(scheduling.socket_refill_ns),
+                + scheduling.llc_refill_ns.max(scheduling.socket_refill_ns)
+                + scheduling.cold_refill_ns,
             last_ns: 0,
             jumped_ns: 0,
             workers: vec![Own::default(); scenario.workers.len()],

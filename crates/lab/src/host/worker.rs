@@ -114,7 +114,7 @@ pub(super) struct Worker {
     timer_fired: bool,
     /// Time of the last timer for deadlines (ns), which may be obsolete.
     set_ns: Option<u64>,
-    did: WorkerReport,
+    pub(super) did: WorkerReport,
     cpu_from_ns: u64,
 }
 

@@ -38,6 +38,27 @@ fn a_stream_with_a_narrow_window_has_one_window_in_each_round() {
     about(report.per_s(report.loads[0].bytes), 10.0 * 1_514.0 * 1e9 / round_ns, 0.05);
 }
 
+/// One thread of the client serves two streams in turn: they have the same, though one's window is a quarter of the
+/// other's, and the NIC finds both in each of its gatherings.
+#[test]
+fn a_client_that_serves_streams_in_turn_waits_for_the_slowest() {
+    let calls = |client_threads| {
+        let mut scenario = over_the_link(200, 1_000);
+        scenario.loads.push(stream(PEER, A, 50));
+        scenario.uplinks[0].hold_ns = 250_000;
+        scenario.realization.client_threads = client_threads;
+        let report = report(&scenario);
+        let bytes = |at: usize| report.loads[at].bytes as f64;
+        (bytes(0) / bytes(1), report.guests.iter().map(|guest| guest.rx_calls).sum::<u64>())
+    };
+    let (apart, in_turn) = (calls(0), calls(1));
+    assert!(apart.0 > 2.0, "each by its own window: {apart:?}");
+    about(in_turn.0, 1.0, 0.01);
+    // Two streams of two threads are as if each had its own.
+    assert_eq!(calls(2), apart);
+    assert!(in_turn.1 > 0, "{in_turn:?}");
+}
+
 #[test]
 fn losses_are_found_sent_again_and_leave_most_of_the_link() {
     let report = report(&over_the_link(1_000, 60));

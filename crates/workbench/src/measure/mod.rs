@@ -245,7 +245,7 @@ fn value(figure: Figure, setting: &Setting, counts: &[Counts]) -> Option<f64> {
             it.value_at_quantile(0.75).saturating_sub(it.value_at_quantile(0.25)) as f64
         }),
         // weir has no counters for these.
-        Figure::SignalUs | Figure::RingWaitUs => None,
+        Figure::SignalUs | Figure::RingWaitUs | Figure::IngressUs => None,
     }
 }
 

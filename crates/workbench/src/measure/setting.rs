@@ -164,7 +164,9 @@ fn played(scenario: &Scenario) -> Result<(), Unreal> {
         tx_calls_when_full,
         guests_are_threads,
         timers_ahead,
+        hold_timers,
         manager,
+        client_threads: _, // of an uplink, which is refused
         twins,
     } = scenario.realization;
     if !guests_are_threads {
@@ -175,6 +177,7 @@ fn played(scenario: &Scenario) -> Result<(), Unreal> {
         (twins, "it has a second host"),
         (manager, "its manager may have an uplink gather"),
         (uplink_apart, "it has a worker for the uplink"),
+        (hold_timers, "holds end by interrupts of timers"),
         (dedicated, "its worker looks on without end"),
         (identifiers.is_some(), "it has few interrupt identifiers"),
         (placement.is_some(), "it has a placer"),
