@@ -143,7 +143,7 @@ fn a_swept_profile_is_the_machine_of_its_points() {
         .replace("\"guests.count\" = [1, 3]", "\"profile\" = [\"dong-2011\", \"raj-2006-host\"]");
     let experiment = experiment(&text).unwrap();
     let receive = |point: usize| experiment.points[point].1.profile.receive_ns;
-    assert_eq!((receive(0), receive(1)), (3_500, 8_000));
+    assert_eq!((receive(0), receive(1)), (5_000, 8_000));
     let title = experiment.machine();
     assert!(title.contains("Dong 2011") && title.contains("; Raj 2006, host"), "{title}");
     assert!(experiment.machines[1].fitted().any(|cost| cost.name == "take"));
@@ -638,12 +638,13 @@ fn a_cost_says_where_it_is_from() {
        `----
 
       x dong-2011: unknown cost `slices`, expected one of slice, granularity, switch, llc_refill,
-      | socket_refill, cold_refill, footprint, smt, wakeup_latency, wakeup_latency_p90, wakeup_latency_p99, timer_late,
-      | timer_late_p90, timer_late_p99, warm, tick, tick_every, sleep, settle, timer_set, timer_fired,
-      | poll, look, deadline, burst, take, classify, place, copy_per_byte, publish, call, call_busy,
-      | uplink_interrupt, uplink_take, uplink_place, timer_missed, interrupt, interrupt_busy,
-      | guest_timer, poll_end, poll_end_busy, receive, receive_per_byte, send, send_per_byte, kick,
-      | kick_busy, far_cache, far_socket, signal, signal_far, hypervisor_timer, merge
+      | socket_refill, cold_refill, footprint, smt, wakeup_latency, wakeup_latency_p90,
+      | wakeup_latency_p99, timer_late, timer_late_p90, timer_late_p99, warm, tick, tick_every, sleep,
+      | settle, timer_set, timer_fired, poll, look, deadline, burst, take, classify, place,
+      | copy_per_byte, publish, call, call_busy, uplink_interrupt, uplink_take, uplink_place,
+      | timer_missed, interrupt, interrupt_busy, guest_timer, poll_end, poll_end_busy, receive,
+      | receive_per_byte, send, send_per_byte, kick, kick_busy, far_cache, far_socket, signal,
+      | signal_far, hypervisor_timer, merge
        ,-[dong-2011:5:1]
      4 | # The CPUs and their scheduler.
      5 | slices = { value = "30ms", source = "a" }

@@ -93,32 +93,32 @@ fn a_plan_says_what_to_do_why_nothing_else_and_how() {
     let plan = planned(&all);
     insta::assert_snapshot!(plan, @r#"
     mine.toml: Four that send to each other
-    machine: slow; seeds 1; 1327524 events
+    machine: slow; seeds 1; 1324569 events
 
     RECOMMENDED
     execution    tasklet
     realization  adaptive
     workers      1, where the kernel puts them
     placement    off
-    CPUs         0.76 for weir, 0.39 for guests
+    CPUs         0.76 for weir, 0.44 for guests
 
     GROUP  VMS  MBIT/S  PACKETS/S   LOST     P99  TARGET  LATE CALLS  GUEST CPUS
-    web      4    53.5      33425  0.0 %  414 us  2.0 ms      10.8 %        0.39
+    web      4    53.4      33400  0.0 %  418 us  2.0 ms      10.7 %        0.44
 
     WORKERS  EXECUTION   REALIZATION  PLACEMENT  WEIR CPUS  GUEST CPUS  WORST P99  REJECTED, SINCE
-          1  tasklet     adaptive     static          0.76        0.39     414 us  as much CPU and as many workers, and further from the defaults
-          2  tasklet     adaptive     off             0.76        0.39     414 us  as much CPU, and 1 worker more
-          2  tasklet     adaptive     static          0.76        0.39     414 us  as much CPU, and 1 worker more
-          2  tasklet     shared       off             0.79        0.37     310 us  as much CPU, and 1 worker more
-          2  tasklet     shared       static          0.79        0.37     310 us  as much CPU, and 1 worker more
-          5  threads     -            static          0.81        0.38     287 us  0.04 CPUs more
-          5  threads     -            off             0.82        0.38     282 us  0.05 CPUs more
-          5  rt-threads  -            off             0.82        0.38     282 us  0.05 CPUs more
-          5  rt-threads  -            static          0.81        0.38     283 us  0.05 CPUs more
-          1  tasklet     dedicated    off             1.00        0.35     349 us  0.19 CPUs more
-          1  tasklet     dedicated    static          1.00        0.35     349 us  0.19 CPUs more
-          2  tasklet     dedicated    static          2.00        0.32     274 us  1.17 CPUs more
-          2  tasklet     dedicated    off             2.00        0.32     274 us  1.17 CPUs more
+          1  tasklet     adaptive     static          0.76        0.44     418 us  as much CPU and as many workers, and further from the defaults
+          2  tasklet     adaptive     off             0.76        0.44     418 us  as much CPU, and 1 worker more
+          2  tasklet     adaptive     static          0.76        0.44     418 us  as much CPU, and 1 worker more
+          2  tasklet     shared       off             0.79        0.42     307 us  as much CPU, and 1 worker more
+          2  tasklet     shared       static          0.79        0.42     307 us  as much CPU, and 1 worker more
+          5  threads     -            static          0.81        0.43     291 us  0.04 CPUs more
+          5  threads     -            off             0.82        0.43     285 us  0.05 CPUs more
+          5  rt-threads  -            off             0.82        0.43     285 us  0.05 CPUs more
+          5  rt-threads  -            static          0.82        0.43     289 us  0.05 CPUs more
+          1  tasklet     dedicated    off             1.00        0.40     350 us  0.20 CPUs more
+          1  tasklet     dedicated    static          1.00        0.40     350 us  0.20 CPUs more
+          2  tasklet     dedicated    static          2.00        0.37     278 us  1.17 CPUs more
+          2  tasklet     dedicated    off             2.00        0.37     278 us  1.17 CPUs more
 
     not played: 3 to 5 workers, since the work is 0.8 CPUs, even with a wake-up and an interrupt for each packet, and for twice of that all are played
     not played: 1 worker, shared, since it is the same as adaptive
