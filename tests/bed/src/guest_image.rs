@@ -157,8 +157,11 @@ impl GuestImage {
 fn linux_version(kernel: &[u8]) -> Option<String> {
     let place = u16::from_le_bytes(kernel.get(0x20e..0x210)?.try_into().ok()?);
     let text = kernel.get(usize::from(place) + 0x200..)?;
-    let version = text.split(|&byte| byte == b' ').next()?;
-    String::from_utf8(version.to_vec()).ok()
+    let name = std::str::from_utf8(text.split(|&byte| byte == b' ').next()?).ok()?;
+    // Behind it stand the suite and the flavour.
+    let end =
+        name.find(|letter: char| !matches!(letter, '0'..='9' | '.' | '-')).unwrap_or(name.len());
+    Some(name[..end].trim_end_matches('-').to_owned())
 }
 
 fn unpack_kernel(metapackage: &str, root: &Path) -> Result<()> {
@@ -491,7 +494,7 @@ mod tests {
         let mut kernel = vec![0; 0x400];
         kernel[0x20e..0x210].copy_from_slice(&0x40u16.to_le_bytes());
         kernel.splice(0x240.., *b"6.1.0-48-cloud-amd64 (who@where)\0");
-        assert_eq!(linux_version(&kernel).unwrap(), "6.1.0-48-cloud-amd64");
+        assert_eq!(linux_version(&kernel).unwrap(), "6.1.0-48");
         assert_eq!(linux_version(&kernel[..0x20f]), None);
     }
 
