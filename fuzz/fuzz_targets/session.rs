@@ -392,6 +392,7 @@ weir_fuzz::target!(|input: &[u8]| {
     let mut now = held();
     eventually(&format!("all of {before:?} is given back"), || {
         now = held();
-        now == before
+        // A neighbour that has been silent for a second gives its thread back.
+        now.0 <= before.0 && now.1 <= before.1 && now.2 <= before.2
     });
 });
