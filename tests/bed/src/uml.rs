@@ -2,9 +2,10 @@
 //! native speed without KVM.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -94,11 +95,13 @@ impl UserModeLinux {
         Ok(runs.is_ok().then_some(programs))
     }
 
-    /// Checks that it runs, by one trial of this process. On processors with more registers than it knows, its first
-    /// process dies or spins, with or without a network.
+    /// Checks that it runs, by one trial of each version in this process. On processors with more registers than it
+    /// knows, its first process dies or spins, with or without a network.
     pub fn runs_here(&self) -> Result<()> {
-        static TRIAL: OnceLock<std::result::Result<(), String>> = OnceLock::new();
-        let trial = TRIAL.get_or_init(|| {
+        static TRIALS: Mutex<BTreeMap<PathBuf, std::result::Result<(), String>>> =
+            Mutex::new(BTreeMap::new());
+        let mut trials = TRIALS.lock().unwrap_or_else(PoisonError::into_inner);
+        let trial = trials.entry(self.initrd.clone()).or_insert_with(|| {
             let console = self.initrd.with_extension("console");
             let booted = self.boot_within(&Wire::None, &console, TRIAL_PATIENCE);
             booted.map(drop).map_err(|error| error.to_string())

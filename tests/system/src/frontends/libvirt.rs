@@ -119,7 +119,8 @@ impl Domain {
             ["vmlinuz", "initrd", "serial.sock", "console"].map(|name| self.file(name));
         let cidr = address::cidr(TESTED);
         Ok(format!(
-            "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'><name>weir-frontends</name><memory unit='MiB'>256</memory><vcpu>1</vcpu>\n\
+            "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n\
+             <name>weir-frontends</name><memory unit='MiB'>256</memory><vcpu>1</vcpu>\n\
              {in_domain}\n\
              <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>\n\
              <cmdline>console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={cidr}</cmdline></os>\n\
