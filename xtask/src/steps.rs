@@ -8,16 +8,17 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{self, Child, Command, ExitStatus, Stdio},
     sync::{Mutex, PoisonError},
-    time::Instant,
+    thread,
+    time::{Duration, Instant},
 };
 
 use weir_bed::{
     error::{Error, Result, Tally},
     lab::Lab,
     packages,
-    process::run_in,
+    process::{run_in, wait_until},
     workspace::{Programs, Workspace},
 };
 use weir_benches::instructions::{self, Outcome};
@@ -52,6 +53,13 @@ impl Selection {
 /// Runs the selected steps.
 pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     let start = Instant::now();
+    thread::spawn(|| {
+        thread::sleep(WHOLE_LIMIT);
+        let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = running.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        println!("still running after {WHOLE_LIMIT:?}: {names}\n{}", threads_below(process::id()));
+        process::exit(1);
+    });
     let mut tally = selection.step("fmt", || check(workspace, "fmt", &["fmt", "--all", "--check"]));
     tally += side_by_side(&[&|| the_compiler(workspace, selection), &|| {
         beside_the_compiler(workspace, selection)
@@ -66,6 +74,21 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
     tally += selection.step("guides", || guides::check(workspace, selection, false));
     println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
     tally
+}
+
+/// A run that takes longer has come to a standstill.
+const WHOLE_LIMIT: Duration = Duration::from_secs(75 * 60);
+
+/// Names of what runs.
+static RUNNING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Runs something that has a name while others look at what runs.
+fn named<T>(name: &str, run: impl FnOnce() -> T) -> T {
+    let running = || RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    running().insert(name.to_owned());
+    let result = run();
+    running().remove(name);
+    result
 }
 
 /// Runs lists of steps at the same time.
@@ -172,7 +195,7 @@ fn install_what_tests_run(workspace: &Workspace, selection: &Selection) {
 /// Runs a step and prints its duration, and how busy the machine was. An error counts as a failure.
 pub fn timed(name: &str, run: &dyn Fn() -> Result<Tally>) -> Tally {
     let (start, before) = (Instant::now(), processors());
-    let tally = run().unwrap_or_else(|error| {
+    let tally = named(name, run).unwrap_or_else(|error| {
         println!("{error}\n{name} ... FAILED");
         Tally::failed(format!("{name}: {error}"))
     });
@@ -298,7 +321,7 @@ fn unit_tests(workspace: &Workspace) -> Result<Tally> {
         .sort_by(|one, other| (!one.integrates, &one.name).cmp(&(!other.integrates, &other.name)));
     let logs = workspace.target("tests")?;
     let run = |program: &Program| {
-        program.run(&logs).unwrap_or_else(|error| {
+        named(&program.name, || program.run(&logs)).unwrap_or_else(|error| {
             println!("{error}");
             Tally::failed(error.to_string())
         })
@@ -307,6 +330,9 @@ fn unit_tests(workspace: &Workspace) -> Result<Tally> {
     tally += built_tests(workspace, &["--workspace", "--doc"], &[])?;
     Ok(tally)
 }
+
+/// A program of tests that takes longer has come to a standstill: the longest takes three minutes.
+const PROGRAM_LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// A program of tests.
 #[derive(Debug, PartialEq, Eq)]
@@ -343,9 +369,9 @@ impl Program {
         let ran = File::create(&log).and_then(|out| {
             let mut tests = Command::new(&self.path);
             tests.current_dir(&self.dir).env("CARGO_MANIFEST_DIR", &self.dir).stdin(Stdio::null());
-            tests.stdout(out.try_clone()?).stderr(out).status()
+            tests.stdout(out.try_clone()?).stderr(out).spawn()
         });
-        let status = ran.map_err(failed)?;
+        let status = end_of(ran.map_err(failed)?, &self.name, PROGRAM_LIMIT)?;
         let told = fs::read(&log).map_err(Error::io("read", &log))?;
         let told = String::from_utf8_lossy(&told);
         println!("     Running {} ({})\n{told}", self.name, self.path.display());
@@ -357,6 +383,39 @@ impl Program {
         }
         Ok(tally)
     }
+}
+
+/// Waits for the end of a program. One that runs for longer than `limit` is ended, after a look at what it waits for.
+fn end_of(mut child: Child, name: &str, limit: Duration) -> Result<ExitStatus> {
+    let mut status = None;
+    let ended = wait_until(name, limit, || {
+        status = child.try_wait().map_err(Error::io("wait for", name.as_ref()))?;
+        Ok(status.is_some())
+    });
+    if ended.is_err() {
+        println!("{name} still runs after {limit:?}:\n{}", threads_below(child.id()));
+        child.kill().map_err(Error::io("end", name.as_ref()))?;
+    }
+    child.wait().map_err(Error::io("wait for", name.as_ref()))
+}
+
+/// A process and those that it started: each thread with its name, state, and what it waits for (`proc_pid_stat(5)`).
+fn threads_below(pid: u32) -> String {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let command = read(format!("/proc/{pid}/cmdline")).replace('\0', " ");
+    let mut told = format!("{pid} {command}\n");
+    for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+        let look = |name| read(task.path().join(name).display().to_string());
+        let stat = look("stat");
+        let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+        let (name, waits, call) = (look("comm"), look("wchan"), look("syscall"));
+        let words = [name.trim(), state.unwrap_or("?"), &waits, call.trim()].join(" ");
+        told.push_str(&format!("    {words}\n"));
+        for child in look("children").split_whitespace().filter_map(|child| child.parse().ok()) {
+            told.push_str(&threads_below(child));
+        }
+    }
+    told
 }
 
 /// The results of suites from their output.
@@ -475,7 +534,7 @@ fn system_tests(
     }
     match Lab::prepare(workspace.clone(), Some(weir)) {
         Ok(lab) => {
-            tally += together(count, selected, |test| test.tally(&lab));
+            tally += together(count, selected, |test| named(test.name, || test.tally(&lab)));
         }
         Err(error) => {
             let what = format!("system tests could not be prepared: {error}");
@@ -612,9 +671,18 @@ mod tests {
             path: path.into(),
             dir: dir.clone(),
         };
-        let counts = |path| program(path).run(&dir).map(|it| (it.passed, it.failed)).unwrap();
+        let run = |path| program(path).run(&dir);
+        let counts = |path| run(path).map(|it| (it.passed, it.failed)).unwrap();
         assert_eq!((counts("/bin/true"), counts("/bin/false")), ((0, 0), (0, 1)));
-        assert!(program("/nowhere/tests").run(&dir).is_err());
+        assert!(run("/nowhere/tests").is_err());
+    }
+
+    #[test]
+    fn a_program_that_stands_still_is_ended_and_has_failed() {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        assert!(!end_of(child, "sleep", Duration::from_millis(300)).unwrap().success());
+        let told = threads_below(std::process::id());
+        assert!(told.contains("steps::tests::a R"), "{told}");
     }
 
     fn seen(lines: &[&str]) -> Tally {
