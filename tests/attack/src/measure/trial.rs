@@ -289,12 +289,8 @@ impl Trial {
         let (began, lines) = (Instant::now(), switch.log_lines());
         let attacker = self.struck(attack, switch)?;
         watch.sample(switch, SETTLE);
-        // The requests run beside the window, so that a late answer does not make the window longer.
-        let (window, asked) = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| Asked::of(switch));
-            (victims.window(|| watch.sample(switch, self.window)), asked.join())
-        });
-        watch.asked.extend(asked.ok());
+        let (window, asked) = with_requests(switch, victims, || watch.sample(switch, self.window));
+        watch.asked.extend(asked);
         let ended = Instant::now();
         let outcome = attacker.end();
         watch.attacked(began, ended, switch.log_lines().saturating_sub(lines));
@@ -304,19 +300,33 @@ impl Trial {
     /// A window beside a process that does nothing to this weir.
     fn beside(
         &self,
-        Scene { victims, .. }: &Scene,
+        Scene { switch, victims, .. }: &Scene,
         start: impl FnOnce() -> Result<Attacker, String>,
     ) -> Result<Window, String> {
         let process = start()?;
         std::thread::sleep(SETTLE);
-        let window = victims.window(|| std::thread::sleep(self.window));
+        let mut watch = Watch::new(switch);
+        let (window, _) = with_requests(switch, victims, || watch.sample(switch, self.window));
         process.end();
         std::thread::sleep(SETTLE / 2);
         Ok(window)
     }
 }
 
-/// Answers to an administrator during the attack.
+/// A window with an administrator's requests. Every kind of window has these and the samples, since the guests may wait
+/// for the CPU that they use. The requests run beside the window, so that a late answer does not make the window longer.
+fn with_requests(
+    switch: &Switch,
+    victims: &Victims,
+    during: impl FnOnce(),
+) -> (Window, Option<Asked>) {
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| Asked::of(switch));
+        (victims.window(during), asked.join().ok())
+    })
+}
+
+/// Answers to an administrator.
 #[derive(Clone, Debug)]
 struct Asked {
     stats: Result<Duration, String>,
