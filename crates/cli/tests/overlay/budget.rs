@@ -66,16 +66,19 @@ fn root_holds_of_both_hosts_stay_in_a_budget_and_late_frames_count_at_both() {
         assert!(share_ns <= counted_ns && counted_ns < BUDGET_NS, "{share_ns} of {counted_ns}");
     }
     // The policy holds for the whole remaining budget. Without a split that would be almost the whole budget.
-    for _ in 0..200 {
-        talk(&mut guests);
-    }
-    for host in hosts {
-        let explained = explain(host);
-        let left_ns = BUDGET_NS - count(&explained["hosts"][0]["from_ns"]);
-        let held_ns = count(&explained["queues"][0]["held_ns"]["p50"]);
-        let expected = left_ns / 2..left_ns + left_ns / 8;
-        assert!(expected.contains(&held_ns) && left_ns < BUDGET_NS * 3 / 4, "{explained:#}");
-    }
+    let mut last = Value::Null;
+    let mut holds = |host: &&Host| {
+        last = explain(host);
+        let left_ns = BUDGET_NS - count(&last["hosts"][0]["from_ns"]);
+        let held_ns = count(&last["queues"][0]["held_ns"]["p50"]);
+        left_ns < BUDGET_NS * 3 / 4 && (left_ns / 2..left_ns + left_ns / 8).contains(&held_ns)
+    };
+    // Where other programs have the CPUs, holds end late for a while.
+    let kept = (0..10).any(|_| {
+        (0..200).for_each(|_| talk(&mut guests));
+        hosts.iter().all(&mut holds)
+    });
+    assert!(kept, "{last:#}");
 
     // The budget is shorter than the time of any frame, so each frame is late on both hosts.
     for host in hosts {

@@ -166,8 +166,11 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
     assert!(numbers(&text, "CPU s, guests").iter().sum::<f64>() > 0.0, "{text}");
     let bulk = numbers(&text, "throughput, Gbit/s")[0];
     assert!(bulk > 0.0, "{text}");
-    // A receiver is called at most once for each packet.
-    assert!(numbers(&text, "calls per packet").iter().all(|calls| *calls <= 1.0), "{text}");
+    // A receiver is called at most once for each packet. A phase may begin between a packet and its call.
+    let packets = numbers(&text, "packets/s").into_iter().zip(numbers(&text, "seconds"));
+    let packets = packets.map(|(rate, seconds)| (rate * seconds).max(1.0));
+    let calls = numbers(&text, "calls per packet").into_iter().zip(packets);
+    assert!(calls.into_iter().all(|(calls, packets)| calls <= 1.0 + 1.5 / packets), "{text}");
     let lost_reordered = row(&text, "lost, reordered");
     assert_eq!(lost_reordered.len(), phases, "{text}");
     // Packets can be lost if a guest waits long for a CPU, but none may overtake another.
