@@ -502,7 +502,8 @@ fn a_kick_costs_few_looks_at_the_clock() {
     for number in 1..=50 {
         send(&engine, &a, [frame(1, 0xff, number)]);
         eventually("it is there, and its kicks are on", || {
-            numbers(&b).len() == number.into() && a.armed.load(Ordering::SeqCst) >= number.into()
+            numbers(&b).len() == usize::from(number)
+                && a.armed.load(Ordering::SeqCst) >= number.into()
         });
     }
     let looks = a.looks.lock().unwrap();

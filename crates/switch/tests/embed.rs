@@ -18,15 +18,6 @@ const B: [u8; 6] = [0x52, 0x54, 0, 0, 0, 2];
 /// The time limit, which only ends a failing test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ends the program when the test ends, even if it fails.
-struct EndOf<'a>(&'a AtomicBool);
-
-impl Drop for EndOf<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 fn send(pair: &mut QueuePair, to: [u8; 6], payload: u8) {
     let frame = [&to[..], &pair.mac().0, &[0x88, 0xb5], &[payload; 50]].concat();
     pair.send(&frame, &Offload::NONE).unwrap();
@@ -48,7 +39,7 @@ fn an_embedded_switch_counts_the_frames_of_two_guests() {
     let dir = dir.path();
     let (end, last) = (AtomicBool::new(false), std::sync::Mutex::new(String::new()));
     thread::scope(|scope| {
-        let end_of = EndOf(&end);
+        let end_of = weir_testing::SetAtEnd(&end);
         scope.spawn(|| {
             embed::serve(dir, |line| {
                 line.clone_into(&mut last.lock().unwrap());

@@ -14,6 +14,7 @@ use std::{
     io::{self, Write},
     panic,
     process::Command,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -75,6 +76,17 @@ pub fn eventually<T>(what: &str, mut is: impl FnMut() -> Option<T>) -> T {
 /// If it does not hold for a minute.
 pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || holds().then_some(()));
+}
+
+/// Sets a flag when it is dropped. Threads that run until the flag is set then end even if the test has panicked, and
+/// the scope that waits for them ends too.
+#[derive(Debug)]
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 /// Runs `body` in a thread with a network namespace of its own, which `enter` makes; `None` if it was skipped for lack

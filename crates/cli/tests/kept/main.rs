@@ -24,7 +24,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use weir_limits::{BURST_MAX, KEPT_STATE_BYTES_MAX};
-use weir_testing::eventually;
+use weir_testing::{SetAtEnd, eventually};
 use weir_vhost_user::FrontEnd;
 use weir_vif::{Features, Health, Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
@@ -285,6 +285,7 @@ fn traffic(
     let mut gaps = Vec::new();
 
     let sent = std::thread::scope(|scope| {
+        let (stops, stops_sending) = (SetAtEnd(&stop), SetAtEnd(&stop_sending));
         scope.spawn(|| to_slow.receive(&mut slow, SLOW, &stop, SLOW_PAUSE));
         scope.spawn(|| to_fast.receive(&mut fast, FAST, &stop, Duration::ZERO));
         let sending = scope.spawn(|| {
@@ -310,10 +311,16 @@ fn traffic(
             gaps.push(to_fast.next());
             flows();
         }
-        stop_sending.store(true, Ordering::Relaxed);
+        drop(stops_sending);
         let sent = sending.join();
+        // Without a window frames are lost. On a busy machine, the receiver may be late by more than a pause.
+        let end = Instant::now() + Duration::from_secs(if window == u64::MAX { 0 } else { 60 });
+        let arrived = |sent: &u64| to_fast.distinct() == sent.div_ceil(2);
+        while !sent.as_ref().is_ok_and(arrived) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         std::thread::sleep(Duration::from_millis(50));
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         sent.unwrap()
     });
 
@@ -433,6 +440,7 @@ fn a_mirror_goes_on_after_an_upgrade_and_gets_no_copy_twice() {
     let (copies, to_fast, stop) =
         (Received::default(), Received::default(), AtomicBool::new(false));
     std::thread::scope(|scope| {
+        let _stops = SetAtEnd(&stop);
         scope.spawn(|| copies.receive(&mut mirror, FAST, &stop, Duration::ZERO));
         scope.spawn(|| to_fast.receive(&mut fast, FAST, &stop, Duration::ZERO));
         scope.spawn(|| {
@@ -451,7 +459,6 @@ fn a_mirror_goes_on_after_an_upgrade_and_gets_no_copy_twice() {
             to_fast.next();
         }
         copies.next();
-        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!((copies.repeated(), to_fast.repeated()), (0, 0));
     assert!(copies.distinct() > 100);
@@ -673,6 +680,7 @@ fn a_session_that_is_being_set_up_goes_on_under_the_next_weir() {
     drop(eventually("weir serves", || Vif::connect(&socket, &Options::new(FAST)).ok()));
     let (stop, sessions) = (AtomicBool::new(false), AtomicU64::new(0));
     let failed = std::thread::scope(|scope| {
+        let stops = SetAtEnd(&stop);
         let connecting = scope.spawn(|| {
             let mut failed = Vec::new();
             while !stop.load(Ordering::Relaxed) {
@@ -691,7 +699,7 @@ fn a_session_that_is_being_set_up_goes_on_under_the_next_weir() {
             std::thread::sleep(Duration::from_micros(7_919 * nth % 30_011));
             weir.kill();
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         connecting.join().unwrap()
     });
     let taken_over = weir.log().matches("taken over").count();

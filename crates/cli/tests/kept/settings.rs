@@ -14,7 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
-use weir_testing::eventually;
+use weir_testing::{SetAtEnd, eventually};
 use weir_vif::{Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
@@ -572,6 +572,7 @@ fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
     let [receiver, filtered, guarded, limited, isolated, grouped] =
         guests.each_mut().map(|(_, pair)| pair);
     std::thread::scope(|scope| {
+        let _stops = SetAtEnd(&stop);
         scope.spawn(|| came.receive(receiver, &stop));
         let kinds = [0x88b5, 0x88b6, 0x88b7].map(|kind| frame(FILTERED, kind));
         let kinds = [&kinds[..], &[syn(FILTERED, GROUPED)]].concat();
@@ -620,7 +621,6 @@ fn floods(weir: &mut Weir, ends: u64, end: impl Fn(&mut Weir)) {
         eventually("a frame of the limited guest", || {
             (came.limited.load(Ordering::Relaxed) > 0).then_some(())
         });
-        stop.store(true, Ordering::Relaxed);
     });
     let failed_open = came.failed_open.load(Ordering::Relaxed);
     println!("failed_open_frames {failed_open} in {ends} ends of weir");

@@ -226,15 +226,6 @@ pub(crate) fn datagram(vni: u32, frame: &[u8]) -> Vec<u8> {
     [&[8, 0, 0, 0, a, b, c, 0], frame].concat()
 }
 
-/// Sets a flag when this is dropped, even by a panic, so that threads that wait for the flag end.
-pub(crate) struct Sets<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Sets<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// The hosts named in a line: "On hosts 1 and 2, ...".
 fn host_numbers(line: &str) -> Vec<usize> {
     let (_, after) = line.split_once("host").unwrap_or_else(|| panic!("no host: {line}"));

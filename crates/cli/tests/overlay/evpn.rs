@@ -10,7 +10,7 @@ use weir_limits::EVPN_WITHDRAWN_NS;
 use weir_testing::eventually;
 use weir_wire::Mac;
 
-use crate::bed::{Guest, Guide, Host, Sets, Underlay, mac, vif};
+use crate::bed::{Guest, Guide, Host, Underlay, mac, vif};
 
 /// True if the test can run: as root, with FRR and ethtool.
 pub(crate) fn has_frr() -> bool {
@@ -195,7 +195,7 @@ fn root_frr_says_who_is_where_among_weirs_and_linux_bridges() {
     let at_red = station(three, 200, mac(3), "10.0.0.3");
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _at_the_end = Sets(&end);
+        let _at_the_end = weir_testing::SetAtEnd(&end);
         let ip = |n| Ipv4Addr::new(10, 0, 0, n);
         for (guest, n) in [(&mut blue1, 11), (&mut blue2, 12), (&mut red2, 12)] {
             let end = &end;

@@ -20,7 +20,7 @@ use std::time::Duration;
 use weir_testing::eventually;
 use weir_wire::Mac;
 
-use bed::{Guest, Guide, Host, Sets, Underlay, datagram, experimental, mac, vif};
+use bed::{Guest, Guide, Host, Underlay, datagram, experimental, mac, vif};
 
 #[test]
 fn root_tenants_with_the_same_addresses_on_two_hosts_hear_their_own_only() {
@@ -147,7 +147,7 @@ fn root_tcp_flows_between_weirs_and_a_linux_bridge_with_the_kernels_vxlan() {
 
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        let _at_the_end = Sets(&end);
+        let _at_the_end = weir_testing::SetAtEnd(&end);
         let guests = [1, 2].map(|n: u8| {
             (
                 underlay.hosts[usize::from(n) - 1].guest("web0", mac(n)),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use weir_limits::CONFIG_MEMORY_BYTES_MAX;
-use weir_testing::eventually;
+use weir_testing::{SetAtEnd, eventually};
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
@@ -185,6 +185,7 @@ fn interfaces_that_stay_lose_no_packet_while_others_come_change_and_go() {
     b_pair.flush();
 
     let sent = std::thread::scope(|scope| {
+        let (stops, stops_sending) = (SetAtEnd(&stop), SetAtEnd(&stop_sending));
         let receiving = scope.spawn(|| receive(&mut b_pair, &received, &stop));
         let sending = scope.spawn(|| send(&mut a_pair, mac(2), &received, &stop_sending));
         let flows = || {
@@ -211,12 +212,12 @@ fn interfaces_that_stay_lose_no_packet_while_others_come_change_and_go() {
             assert_eq!(dir.path().join("d.sock").exists(), n % 2 == 0);
             flows();
         }
-        stop_sending.store(true, Ordering::Relaxed);
+        drop(stops_sending);
         let sent = sending.join().unwrap();
         eventually("all that was sent arrives", || {
             (receiving.is_finished() || received.load(Ordering::Relaxed) == sent).then_some(())
         });
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         receiving.join().unwrap();
         sent
     });
@@ -417,6 +418,7 @@ fn root_uplinks_come_change_and_go_under_traffic() {
     let frame = [&[0xff; 6][..], &mac(1).0, &[0x88, 0xb5], &[7; 46]].concat();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stops = SetAtEnd(&stop);
         let flooding = scope.spawn(|| {
             let mut sent = 0_u64;
             while !stop.load(Ordering::Relaxed) {
@@ -452,7 +454,7 @@ fn root_uplinks_come_change_and_go_under_traffic() {
             eventually("the TAP is gone", || (!network.has("weir0")).then_some(()));
             assert!(uplink().is_none());
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stops);
         assert!(flooding.join().unwrap() > 0);
     });
     // If a socket cannot be made, the device that was opened first is closed again.
@@ -517,8 +519,9 @@ fn a_difference_keeps_nobody_waiting_and_gives_back_what_it_took() {
     let ended = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let ends = SetAtEnd(&ended);
             let answer = ask(&fs::read_to_string(&whole).unwrap());
-            ended.store(true, Ordering::SeqCst);
+            drop(ends);
             assert!(answer.contains("has too much of a filter"), "{answer}");
         });
         while !ended.load(Ordering::SeqCst) {

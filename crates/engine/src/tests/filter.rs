@@ -188,6 +188,7 @@ fn a_burst_meets_the_old_rules_or_the_new_ones_and_no_mixture() {
     engine.change_settings(a.port.id, |settings| settings.rules = sides[0].clone());
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stops = weir_testing::SetAtEnd(&stop);
         scope.spawn(|| {
             for side in (0..2).cycle() {
                 engine.change_settings(a.port.id, |settings| settings.rules = sides[side].clone());
@@ -209,7 +210,6 @@ fn a_burst_meets_the_old_rules_or_the_new_ones_and_no_mixture() {
             let arrived = usize::from(burst + 1) * 5;
             eventually("half of them arrive", || b.port.got.lock().unwrap().len() >= arrived);
         }
-        stop.store(true, Ordering::SeqCst);
     });
     let got = b.port.got.lock().unwrap();
     assert_eq!(got.len(), usize::from(BURSTS) * 5);

@@ -503,12 +503,12 @@ fn nobody_reads_a_remote_of_another_address_while_entries_are_replaced() {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
+            let _stops = weir_testing::SetAtEnd(&done);
             for round in 0..20_000 {
                 let which = round % macs.len();
                 fdb.learn(VLAN, macs[which], behind_uplink(7), 0);
                 fdb.set_remote(VLAN, macs[which], port(7), which as u32);
             }
-            done.store(true, Ordering::Relaxed);
         });
         while !done.load(Ordering::Relaxed) {
             for (mac, which) in macs.iter().zip(0..) {

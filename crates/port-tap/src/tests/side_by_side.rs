@@ -71,6 +71,7 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
     assert!(rig.port.share_tx(0, true));
     let mut sent = 0;
     std::thread::scope(|scope| {
+        let _stops = weir_testing::SetAtEnd(&done);
         scope.spawn(|| worker(true));
         scope.spawn(|| worker(false));
         scope.spawn(|| worker(false));
@@ -96,7 +97,6 @@ fn several_workers_lose_and_reorder_nothing_while_they_come_and_go() {
             drop(receivers);
             std::thread::yield_now();
         }
-        done.store(true, Ordering::Relaxed);
     });
     let receivers = receivers.into_inner().unwrap();
     for frames in &receivers.arrived {

@@ -154,6 +154,7 @@ fn a_guest_arrives_whole_although_frames_come_all_the_time() {
         };
         let (log, stop, bring) = (&log, &stop, &bring);
         std::thread::scope(|scope| {
+            let stops = weir_testing::SetAtEnd(stop);
             let mut monitor = None;
             for number in 0..600_u16 {
                 let sent = frame(
@@ -187,7 +188,7 @@ fn a_guest_arrives_whole_although_frames_come_all_the_time() {
             for index in 0..2 {
                 b.front.get_vring_base(index).unwrap();
             }
-            stop.store(true, Ordering::Relaxed);
+            drop(stops);
             copy = monitor.unwrap().join().unwrap();
         });
         bring(&mut copy);

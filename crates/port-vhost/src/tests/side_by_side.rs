@@ -8,7 +8,6 @@ use weir_engine::burst::Scratch;
 use weir_engine::guest::GuestPort;
 use weir_engine::{Port, Take, clock};
 
-use super::traffic::StopsAtEnd;
 use super::*;
 
 /// Frames that are sent before all of them must have arrived.
@@ -66,7 +65,7 @@ fn frames_stay_in_order_while_helpers_come_and_go() {
         let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
         introduce(&mut a, &mut b);
         let (stop, mut owed) = (AtomicBool::new(false), 1);
-        let stops = StopsAtEnd(&stop);
+        let stops = weir_testing::SetAtEnd(&stop);
         let (engine, a_id) = (&switch.engine, a.port.id());
         let counters = Arc::clone(&a.port);
         std::thread::scope(|scope| {
@@ -216,7 +215,7 @@ fn a_ring_that_two_workers_never_let_settle_stops_soon() {
     assert!(port.share_tx(0, true));
     a.tx.suppress_calls();
     let (begun, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let stops = StopsAtEnd(&over);
+    let stops = weir_testing::SetAtEnd(&over);
     let is_over = || over.load(Ordering::SeqCst);
     let worker = || {
         while !is_over() {

@@ -116,7 +116,7 @@ fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
         let (mut a, mut b) = (switch.guest(1, format), switch.guest(2, format));
         introduce(&mut a, &mut b);
         let (stop, moves) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let stops = StopsAtEnd(&stop);
+        let stops = weir_testing::SetAtEnd(&stop);
         let (engine, a_id, b_id) = (&switch.engine, a.port.id(), b.port.id());
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -145,15 +145,6 @@ fn frames_stay_in_order_while_their_queue_goes_from_worker_to_worker() {
             }
             drop(stops);
         });
-    }
-}
-
-/// Ends another thread's loop, also after a panic.
-pub(super) struct StopsAtEnd<'a>(pub(super) &'a AtomicBool);
-
-impl Drop for StopsAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -7,15 +7,6 @@ use super::*;
 /// Frames under way at a time: fewer than any queue on their way can hold.
 const WINDOW: u32 = 48;
 
-/// Ends the loop of a test's other thread, however the test ends.
-struct StopsAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopsAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn root_an_interface_with_one_queue_is_helped_and_keeps_its_order() {
     let engine = Engine::start(2).unwrap();
@@ -40,7 +31,7 @@ fn root_an_interface_with_one_queue_is_helped_and_keeps_its_order() {
                 std::thread::sleep(Duration::from_micros(n as u64 % 7 * 50));
             }
         });
-        let _stops = StopsAtEnd(&stop);
+        let _stops = weir_testing::SetAtEnd(&stop);
         let mut number = 0;
         // The frames are so many that each chunk is used again and again.
         while number < 8 * XDP_FRAMES || (number < 80 * XDP_FRAMES && bursts() < before + 20) {

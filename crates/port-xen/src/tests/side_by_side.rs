@@ -25,15 +25,6 @@ const FEW: usize = 20;
 /// Lengths of frames with payload only in their fronts, and of others.
 const LENGTHS: [usize; 2] = [40, 3000];
 
-/// Ends another thread's loop, also after a panic.
-struct StopsAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopsAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A guest that sends by one queue, and its answers.
 struct Sender {
     front: Netfront,
@@ -137,7 +128,7 @@ fn frames_stay_in_order_while_helpers_come_and_go() {
                 std::thread::sleep(Duration::from_micros(n as u64 % 7 * 50));
             }
         });
-        let _stops = StopsAtEnd(&stop);
+        let _stops = weir_testing::SetAtEnd(&stop);
         for round in 0..200_u32 {
             let first = (round * u32::from(WINDOW)) as u8;
             send_and_receive(&bench, &mut one, &mut two, first);
@@ -377,7 +368,7 @@ fn a_vif_that_is_detached_amid_two_workers_has_answered_all_that_was_taken_and_l
         assert!(bench.engine.set_helper(port.id(), 0, Some(usize::from(round % 2))));
         let (stop, mut client) = (AtomicBool::new(false), one.guest.client());
         std::thread::scope(|scope| {
-            let _stops = StopsAtEnd(&stop);
+            let _stops = weir_testing::SetAtEnd(&stop);
             let one = &mut one;
             scope.spawn(|| {
                 // The guest never stops sending, whatever xenstore says.

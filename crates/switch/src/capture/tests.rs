@@ -81,6 +81,7 @@ impl Rig {
         let recording = self.switch.capture(request).unwrap();
         let (file, ends) = (Shared::default(), AtomicBool::new(false));
         let recorded = thread::scope(|scope| {
+            let stops = weir_testing::SetAtEnd(&ends);
             let writing = scope.spawn(|| {
                 recording.write_to(file.clone(), || !ends.load(Ordering::Relaxed)).unwrap()
             });
@@ -88,7 +89,7 @@ impl Rig {
             eventually("the frames are written", || {
                 (tshark(&file.0.lock().unwrap(), &["frame.number"]).len() >= frames).then_some(())
             });
-            ends.store(true, Ordering::Relaxed);
+            drop(stops);
             writing.join().unwrap()
         });
         let bytes = file.0.lock().unwrap();

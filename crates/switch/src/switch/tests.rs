@@ -136,6 +136,7 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
     assert!(bench.try_connect("c", 3, 2).is_none(), "it is offered one");
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let stops = weir_testing::SetAtEnd(&over);
         let talk = scope.spawn(|| {
             let mut number = 0_u32;
             let mut got = Vec::new();
@@ -178,7 +179,7 @@ fn a_guest_uses_more_queues_from_its_next_session_on_while_others_talk() {
             eventually("each queue is served", || sent() >= queues);
             session = queues;
         }
-        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        drop(stops);
         assert!(talk.join().unwrap() > 0);
     });
     // Counters of removed queues are kept.

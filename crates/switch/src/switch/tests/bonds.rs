@@ -19,6 +19,7 @@ fn got_while(pair: &mut QueuePair, act: impl FnOnce() + Send) -> Vec<(u32, Insta
     let ends = AtomicBool::new(false);
     let socket = UdpSocket::bind("192.0.2.1:0").unwrap();
     std::thread::scope(|scope| {
+        let _stops = weir_testing::SetAtEnd(&ends);
         scope.spawn(|| {
             for number in 0_u32.. {
                 if ends.load(Ordering::Relaxed) {
@@ -46,7 +47,6 @@ fn got_while(pair: &mut QueuePair, act: impl FnOnce() + Send) -> Vec<(u32, Insta
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        ends.store(true, Ordering::Relaxed);
         got
     })
 }
@@ -183,15 +183,6 @@ fn root_two_switches_agree_by_lacp_on_the_links_that_carry() {
     });
 }
 
-/// Sets a flag when it is dropped.
-struct Sets<'f>(&'f AtomicBool);
-
-impl Drop for Sets<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A TAP that is up. As with a card, and not with veth pairs, the kernel takes its time to tell of its carrier.
 fn tap(name: &str) -> Tap {
     Tap::open(&TapOptions { name: name.into(), queues: 1, mtu: None, mac: None }).unwrap()
@@ -213,7 +204,7 @@ fn root_a_lost_carrier_is_seen_while_the_kernel_tells_of_others() {
                 }
             });
         });
-        let _ends = Sets(&over);
+        let _ends = weir_testing::SetAtEnd(&over);
         net.within(|| {
             let mut config = String::new();
             let _taps = ["l0", "l1"].map(tap);

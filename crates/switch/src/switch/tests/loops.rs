@@ -168,6 +168,7 @@ fn a_guest_that_bridges_its_two_interfaces_has_one_blocked_and_others_go_on() {
         [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| bench.guest(vif, number, 1));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stops = weir_testing::SetAtEnd(&stop);
         scope.spawn(|| {
             let (mut pairs, mut frame) = ([b, c].map(|mut pairs| pairs.remove(0)), Vec::new());
             while !stop.load(Ordering::Relaxed) {
@@ -185,7 +186,6 @@ fn a_guest_that_bridges_its_two_interfaces_has_one_blocked_and_others_go_on() {
             bench.port("c").blocked.is_some()
         };
         eventually("the younger is blocked", speaks);
-        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(bench.port("c").blocked.unwrap().with.as_str(), "b");
     assert!(bench.port("b").blocked.is_none() && bench.port("a").blocked.is_none());

@@ -231,7 +231,10 @@ fn an_interface_on_demand_comes_with_its_monitors_socket_and_goes_with_it() {
     on.refuses("vm-3.sock is not a socket");
     on.refuses("vm-own: an interface called vm-own exists already");
     on.refuses("`vm-UPPER` cannot be the name of a port");
-    drop(on.listen("vm-0.sock"));
+    // Nobody must find the socket while the program still has it open.
+    let elsewhere = on.bench.dir.path().join("vm-0.sock");
+    drop(std::os::unix::net::UnixListener::bind(&elsewhere).unwrap());
+    std::fs::rename(elsewhere, on.vms.join("vm-0.sock")).unwrap();
     on.refuses("vm-0: no program has its socket open");
     let stats = on.stats();
     assert_eq!((stats.refused_total, stats.interfaces), (5, crate::stats::Limit::new(1, 16)));
