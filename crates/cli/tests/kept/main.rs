@@ -243,7 +243,8 @@ fn send_some(pair: &mut QueuePair, number: &mut u64) {
 fn send(pair: &mut QueuePair, to_fast: &Received, window: u64, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        if number / 2 > to_fast.count().saturating_add(window) {
+        // Frames that come again have left no room.
+        if number / 2 > to_fast.distinct().saturating_add(window) {
             std::thread::sleep(Duration::from_micros(100));
             continue;
         }

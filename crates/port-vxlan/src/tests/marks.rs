@@ -241,6 +241,11 @@ fn speak_ipv6(test: u16) {
         let add = ["address", "add", &address, "dev", "lo", "nodad"];
         assert!(Command::new("ip").args(add).status().unwrap().success());
     }
+    // The kernel takes the addresses into use later. Until then it drops what is sent to them.
+    let list = ["-6", "address", "show", "dev", "lo", "tentative"];
+    weir_testing::eventually("the addresses are in use", || {
+        Command::new("ip").args(list).output().unwrap().stdout.is_empty().then_some(())
+    });
 }
 
 #[test]
