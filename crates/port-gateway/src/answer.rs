@@ -60,11 +60,13 @@ impl Station {
         self.ips.contains(&ip.into())
     }
 
-    /// True if [`Self::wants`] has to parse the frame that begins with `head`. Most frames are the host's, and skip it.
+    /// True if [`Self::wants`] has to parse the frame that begins with `head`, or if it may be a request of ARP. Most
+    /// frames are the host's, and skip it.
     #[inline]
     pub(crate) fn may_want(&self, head: &[u8]) -> bool {
         const IPV4: [u8; 2] = ethertype::IPV4.to_be_bytes();
         const IPV6: [u8; 2] = ethertype::IPV6.to_be_bytes();
+        const ARP: [u8; 2] = ethertype::ARP.to_be_bytes();
         const TO_NAMES: [u8; 2] = DNS_PORT.to_be_bytes();
         let is_to_names = |at: usize| head.get(at + 2..at + 4).is_some_and(|it| it == TO_NAMES);
         match head.get(HEADER_LEN - 2..HEADER_LEN) {
@@ -78,7 +80,7 @@ impl Station {
                 Some(&protocol::TCP) => is_to_names(HEADER_LEN + usize::from(IPV6_HEADER_LEN)),
                 next => matches!(next, Some(&(protocol::ICMPV6 | protocol::UDP))),
             },
-            _ => false,
+            other => other.is_some_and(|it| it == ARP),
         }
     }
 

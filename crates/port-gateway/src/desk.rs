@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -19,7 +20,7 @@ use weir_limits::{
 use weir_policy::policing::Gcra;
 use weir_policy::steering::Steering;
 use weir_port_tap::{FrameDevice, Tap};
-use weir_wire::{Ethernet, Mac, OffloadCaps, VnetHdr};
+use weir_wire::{Ethernet, Mac, Neighbour, OffloadCaps, VnetHdr};
 
 use crate::answer::Wanted;
 use crate::port::Guest;
@@ -54,6 +55,8 @@ pub struct GatewayCounters {
     pub dns_forwarded: Counter,
     /// DNS questions that no resolver has answered in time.
     pub dns_failed: Counter,
+    /// Attempts to save leases that have failed.
+    pub unsaved: Counter,
     /// Frames for weir above the guest's rate.
     pub over_rate: Counter,
     /// Frames for weir that it does not understand.
@@ -64,7 +67,7 @@ pub struct GatewayCounters {
 
 impl GatewayCounters {
     /// All counters, each with its name.
-    pub fn all(&self) -> [(&'static str, u64); 16] {
+    pub fn all(&self) -> [(&'static str, u64); 17] {
         [
             ("neighbours", &self.neighbours),
             ("echoes", &self.echoes),
@@ -79,6 +82,7 @@ impl GatewayCounters {
             ("dns_answered", &self.dns_answered),
             ("dns_forwarded", &self.dns_forwarded),
             ("dns_failed", &self.dns_failed),
+            ("leases_unsaved", &self.unsaved),
             ("over_rate", &self.over_rate),
             ("ignored", &self.ignored),
             ("unsent", &self.unsent),
@@ -95,6 +99,24 @@ pub(crate) struct Served {
     /// The rate of DNS questions is separate, so that a guest with many of them can still renew its address.
     names_rate: Gcra,
 }
+
+/// The last request of a guest for an IPv4 neighbour other than weir.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// The address that the guest uses, if the request says one.
+    pub from: Option<IpAddr>,
+    /// The address that the guest asks for.
+    pub target: IpAddr,
+    /// The number of seconds in which the guest has asked for it, without a pause of more than [`ASKS_ON_SECS`].
+    pub seconds: u32,
+    /// The time of the request, in seconds of weir's clock.
+    pub at_secs: u32,
+}
+
+/// A guest that gets no answer asks each second.
+const ASKS_ON_SECS: u32 = 5;
+/// The age from which on a request says nothing any more (s).
+const ASKED_SECS: u32 = 30;
 
 /// A frame for weir.
 #[derive(Debug)]
@@ -153,6 +175,8 @@ pub(crate) struct Desk {
     pub(crate) snooping: Option<(Arc<Snooping>, PortId)>,
     pub(crate) counters: GatewayCounters,
     guests: RwLock<HashMap<PortId, Arc<Served>>>,
+    /// The guests' last requests for other neighbours.
+    asked: Mutex<HashMap<PortId, Asked>>,
     waiting: Mutex<Waiting>,
     woken: Condvar,
     /// Answers, each with the port that its receiver must be behind.
@@ -169,8 +193,8 @@ impl Desk {
         bell: OwnedFd,
     ) -> Self {
         let (counters, guests, waiting) = Default::default();
-        let (woken, answers) = Default::default();
-        Self { vid, fdb, snooping, counters, guests, waiting, woken, answers, bell }
+        let (asked, woken, answers) = Default::default();
+        Self { vid, fdb, snooping, counters, guests, asked, waiting, woken, answers, bell }
     }
 
     /// Sets the guest behind a port; `None` removes it.
@@ -184,7 +208,10 @@ impl Desk {
                 guests.insert(port, Arc::new(Served { guest, rate, names_rate }));
                 true
             }
-            None => guests.remove(&port).is_some(),
+            None => {
+                lock(&self.asked).remove(&port);
+                guests.remove(&port).is_some()
+            }
         };
         drop(guests);
         if changed {
@@ -215,6 +242,39 @@ impl Desk {
     pub(crate) fn guests(&self) -> Vec<Guest> {
         let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
         guests.values().map(|served| served.guest.clone()).collect()
+    }
+
+    /// Remembers a guest's request for another neighbour. Requests within one second count once.
+    pub(crate) fn hear(&self, head: &[u8], now_secs: u32) {
+        let Some(Neighbour { mac, claims: from, asks: Some(target @ IpAddr::V4(_)) }) =
+            Neighbour::read(head)
+        else {
+            return;
+        };
+        let Some(port) = self.fdb.lookup(self.vid, mac, now_secs) else { return };
+        if !self.guests.read().unwrap_or_else(PoisonError::into_inner).contains_key(&port) {
+            return;
+        }
+        let mut all = lock(&self.asked);
+        let before = all.get(&port).filter(|it| {
+            (it.from, it.target) == (from, target)
+                && now_secs.saturating_sub(it.at_secs) <= ASKS_ON_SECS
+        });
+        let seconds = before.map_or(1, |it| it.seconds + u32::from(it.at_secs != now_secs));
+        all.insert(port, Asked { from, target, seconds, at_secs: now_secs });
+    }
+
+    /// The last request of the guest behind `port`, and another guest that uses its address.
+    pub(crate) fn asked(&self, port: PortId, now_secs: u32) -> Option<(Asked, Option<String>)> {
+        let all = lock(&self.asked).clone();
+        let is_new = |it: &&Asked| now_secs.saturating_sub(it.at_secs) <= ASKED_SECS;
+        let of = *all.get(&port).filter(is_new)?;
+        let same = |(other, it): &(&PortId, &Asked)| {
+            **other != port && is_new(it) && it.from == of.from && of.from.is_some()
+        };
+        let other = all.iter().find(same).map(|(other, _)| *other);
+        let guests = self.guests.read().unwrap_or_else(PoisonError::into_inner);
+        Some((of, other.and_then(|it| Some(guests.get(&it)?.guest.vif.clone()))))
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {

@@ -44,7 +44,7 @@ mod stream;
 pub mod testing;
 
 pub use advert::RaSettings;
-pub use desk::{Bell, GatewayCounters, HostSide};
+pub use desk::{Asked, Bell, GatewayCounters, HostSide};
 pub use dhcp::{BootSettings, DhcpSettings};
 pub use forward::{Dial, Means};
 pub use leases::{Client, Hold, Lease};

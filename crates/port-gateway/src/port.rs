@@ -10,11 +10,11 @@ use weir_fabric::{Fdb, PortId, Snooping, Vid};
 use weir_limits::OWN_FRAME_LEN_MAX;
 use weir_policy::steering::{Receiver, Steering};
 use weir_port_tap::{FramePort, UplinkPort};
-use weir_wire::{Ethernet, Mac};
+use weir_wire::{Ethernet, Mac, Neighbour};
 
 use crate::advert::{RaSettings, link_local};
 use crate::answer::Station;
-use crate::desk::{AnswerDevice, Bell, Desk, GatewayCounters, HostSide};
+use crate::desk::{AnswerDevice, Asked, Bell, Desk, GatewayCounters, HostSide};
 
 /// The network, and weir's addresses in it.
 pub struct GatewaySettings {
@@ -93,6 +93,12 @@ impl GatewayPort {
         &self.desk.counters
     }
 
+    /// The last request of the guest behind `port` for a neighbour other than weir, and another guest that uses the
+    /// same address.
+    pub fn asked(&self, port: PortId) -> Option<(Asked, Option<String>)> {
+        self.desk.asked(port, clock::secs(clock::now_ns()))
+    }
+
     pub(crate) fn desk(&self) -> &Arc<Desk> {
         &self.desk
     }
@@ -112,7 +118,8 @@ impl GatewayPort {
         let is_for_weir = |outgoing: &Outgoing| {
             let head = frame_of(outgoing).map(|frame| frame.head.as_slice());
             head.is_some_and(|head| {
-                self.station.may_want(head) && self.station.wants(head).is_some()
+                self.station.may_want(head)
+                    && (self.station.wants(head).is_some() || self.hears(head))
             })
         };
         for run in frames.chunk_by(|one, next| is_for_weir(one) == is_for_weir(next)) {
@@ -127,12 +134,21 @@ impl GatewayPort {
         Delivered { frames: frames.len(), ..Delivered::default() }
     }
 
+    /// Remembers a request for another neighbour. Returns `false`: the frame is not for weir.
+    fn hears(&self, head: &[u8]) -> bool {
+        if Neighbour::may_be(head) {
+            self.desk.hear(head, clock::secs(clock::now_ns()));
+        }
+        false
+    }
+
     /// Copies a frame that is for weir.
     fn look_at(&self, burst: &Burst<'_>, frame: &Frame) {
         let head = frame.head.as_slice();
         let Some(wanted) = self.station.wants(head) else {
             let is_for_weir = Ethernet::parse(head).is_ok_and(|it| it.dst == self.station.mac);
             self.desk.counters.ignored.add(is_for_weir.into());
+            self.hears(head);
             return;
         };
         let Ok(Ethernet { src, .. }) = Ethernet::parse(head) else { return };

@@ -404,6 +404,7 @@ impl Clerk {
             match store.note(dhcp.leases(), &changed, now_secs) {
                 Ok(()) => self.retries = None,
                 Err(error) => {
+                    self.desk.counters.unsaved.add(1);
                     if self.retries.replace(now + RETRIES_AFTER).is_none() {
                         tracing::error!(%error, "leases are not saved: a weir that is started anew does not know them");
                     }

@@ -260,7 +260,7 @@ impl From<&NoSuchPort> for Response {
     fn from(absent: &NoSuchPort) -> Self {
         let (message, help) = (absent.to_string(), absent.help().map(|help| help.to_string()));
         match absent {
-            NoSuchPort::Absent(_) => Self::not_found(message, help.unwrap_or_default()),
+            NoSuchPort::Absent { .. } => Self::not_found(message, help.unwrap_or_default()),
             NoSuchPort::Own { .. } | NoSuchPort::Overlay(_) => Self::refused(message, help),
         }
     }

@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
-use weir_config::Config;
+use weir_config::{Config, UplinkConfig, UplinkKind};
 
-use crate::nat::{check_others, nft};
-use crate::switch::check_host_side;
+use crate::nat::{check_local, check_others, check_own, dropped_by, nft};
+use crate::switch::{addresses_of, check_host_side};
 
 /// The directories of sysctl.d(5). A file replaces files of the same name in later directories.
 const DIRECTORIES: [&str; 5] =
@@ -35,12 +35,34 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
         if let Err((help, error)) = check_host_side(uplink, true) {
             all.push(Lack { what: format!("`{}`: {error}", uplink.table()), help });
         }
+        if uplink.kind == UplinkKind::Tap
+            && let Err((help, error)) =
+                check_own(&uplink.interface, &addresses_of(uplink), uplink.bridge.as_ref())
+        {
+            all.push(Lack { what: format!("`{}`: {error}", uplink.table()), help });
+        }
+    }
+    let local = config.networks.overlay.as_ref().map(|overlay| overlay.local.get());
+    if let Some(Err((help, error))) = local.map(check_local) {
+        all.push(Lack { what: format!("`overlay`: {error}"), help });
     }
     for (_, network, gateway) in config.networks.with_gateway() {
         let Some(nat) = &gateway.nat else { continue };
         let addresses: Vec<IpNet> = gateway.addresses.iter().map(|it| it.get()).collect();
         if let Err((help, error)) = check_others(&nat.interface, &addresses, true) {
             all.push(Lack { what: format!("network `{}`: {error}", network.name), help });
+        }
+        if let Err((help, error)) = check_own(&nat.interface, &addresses, None) {
+            all.push(Lack { what: format!("network `{}`: {error}", network.name), help });
+        }
+        if let Some(table) = dropped_by(&nat.interface) {
+            let what = format!("the table `{table}` of nftables drops what the host forwards");
+            let interface = &nat.interface;
+            let help = format!(
+                "let `{interface}` in and out by a rule of it, as with `iptables -I FORWARD -i {interface} -j ACCEPT` \
+                 and the same with `-o`; Docker's own is DOCKER-USER"
+            );
+            all.push(Lack { what, help: Some(help) });
         }
         routes[0] |= addresses.iter().any(|net| net.addr().is_ipv4());
         routes[1] |= addresses.iter().any(|net| net.addr().is_ipv6());
@@ -72,6 +94,20 @@ pub fn lacks_of_a_start(config: &Config) -> Vec<Lack> {
     let mut all = lacks(config);
     let has_nat = config.networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
     all.extend(no_right().filter(|_| has_nat));
+    let missing = |uplink: &&UplinkConfig| {
+        uplink.kind == UplinkKind::Tap
+            && !Path::new("/sys/class/net").join(uplink.interface.as_str()).exists()
+    };
+    if !weir_sandbox::may_administer_networks() {
+        all.extend(config.uplinks.iter().filter(missing).map(|uplink| Lack {
+            what: format!("`{}`: this user may not make the TAP `{}`", uplink.table(), uplink.interface),
+            help: Some(format!(
+                "start weir as root, or make the TAP as root: `ip tuntap add dev {} mode tap multi_queue vnet_hdr user \
+                 USER`; without an uplink weir needs no privilege",
+                uplink.interface
+            )),
+        }));
+    }
     all
 }
 

@@ -7,9 +7,14 @@ use weir_config::{NetworkName, PortName};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Diagnostic)]
 pub enum NoSuchPort {
     /// Nothing has the name.
-    #[error("there is no interface or uplink called {0}")]
-    #[diagnostic(help("`weir stats` shows those there are"))]
-    Absent(PortName),
+    #[error("there is no interface or uplink called {name}")]
+    #[diagnostic(help("{there}"))]
+    Absent {
+        /// The name.
+        name: PortName,
+        /// The names of ports, or the kind of thing that has this name.
+        there: String,
+    },
     /// It is the name of weir's own port in a network.
     #[error("{name} is weir itself in network `{network}`")]
     #[diagnostic(help(

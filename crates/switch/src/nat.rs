@@ -207,6 +207,10 @@ struct ShownLink {
     ifname: String,
     #[serde(default)]
     addr_info: Vec<ShownAddress>,
+    #[serde(default)]
+    flags: Vec<String>,
+    /// The bridge, if the link is a port of one.
+    master: Option<String>,
 }
 
 /// An address of a [`ShownLink`].
@@ -265,6 +269,79 @@ pub(crate) fn check_others(
     let help = "choose another subnet for `address`, such as 192.168.78.1/24";
     let what = format!("{subnet} is what the host reaches by `{other}` ({net})");
     Err((Some(help.to_owned()), io::Error::other(what)))
+}
+
+/// Looks whether somebody has changed the host's side of this interface since weir has made it. Nothing is said of an
+/// interface that is not there, or that is down.
+///
+/// # Errors
+/// With what can be done about it.
+pub(crate) fn check_own(
+    interface: &InterfaceName,
+    addresses: &[IpNet],
+    bridge: Option<&InterfaceName>,
+) -> Result<(), (Option<String>, io::Error)> {
+    let Ok(links) = shown::<ShownLink>(&["-j", "addr", "show"]) else { return Ok(()) };
+    let Some(link) = links.iter().find(|it| it.ifname == interface.as_str()) else { return Ok(()) };
+    let failed = |what: String, help: String| Err((Some(help), io::Error::other(what)));
+    let is_up = |link: &ShownLink| link.flags.iter().any(|flag| flag == "UP");
+    if !is_up(link) {
+        return Ok(());
+    }
+    let nets = || link.addr_info.iter().filter_map(|it| IpNet::new(it.local?, it.prefixlen).ok());
+    if let Some(gone) = addresses.iter().find(|own| !nets().any(|net| net == **own)) {
+        let help = format!("`ip addr add {gone} dev {interface}`");
+        return failed(format!("`{interface}` does not have {gone}"), help);
+    }
+    if let Some(bridge) = bridge.filter(|it| link.master.as_deref() != Some(it.as_str())) {
+        let help = format!("`ip link set {interface} master {bridge}`");
+        return failed(format!("`{interface}` is not a port of `{bridge}`"), help);
+    }
+    let Some(bridge) = &link.master else { return Ok(()) };
+    if links.iter().any(|it| it.ifname == *bridge && !is_up(it)) {
+        let what = format!("`{bridge}`, the bridge of `{interface}`, is down");
+        return failed(what, format!("`ip link set {bridge} up`"));
+    }
+    match nets().find(|net| net.addr().is_ipv4()) {
+        None => Ok(()),
+        Some(net) => failed(
+            format!(
+                "{net} is on `{interface}`, which is a port of `{bridge}`: nobody answers there"
+            ),
+            format!("`ip addr del {net} dev {interface}`, and `ip addr add {net} dev {bridge}`"),
+        ),
+    }
+}
+
+/// Looks whether the host has this address still.
+///
+/// # Errors
+/// With what can be done about it.
+pub(crate) fn check_local(address: IpAddr) -> Result<(), (Option<String>, io::Error)> {
+    let Ok(links) = shown::<ShownLink>(&["-j", "addr", "show"]) else { return Ok(()) };
+    let mut all = links.iter().flat_map(|link| &link.addr_info);
+    if all.any(|it| it.local == Some(address)) {
+        return Ok(());
+    }
+    let help = format!("`ip addr add {address}/LENGTH dev INTERFACE`, or another `local`");
+    Err((Some(help), io::Error::other(format!("this host does not have the address {address}"))))
+}
+
+/// The table of somebody else that drops packets for and from guests of `interface`: it drops what is forwarded unless a
+/// rule says otherwise, and no rule of it names the interface. A user who may not see tables learns of none.
+pub(crate) fn dropped_by(interface: &InterfaceName) -> Option<String> {
+    let mut list = Command::new(nft().ok()?);
+    let list = list.args(["list", "ruleset"]).env_clear().stdin(Stdio::null()).output().ok()?;
+    drops_forwarded(&String::from_utf8_lossy(&list.stdout), interface.as_str())
+}
+
+/// The table of a ruleset as `nft` prints it.
+fn drops_forwarded(ruleset: &str, interface: &str) -> Option<String> {
+    let drops = |line: &str| line.contains("hook forward") && line.contains("policy drop");
+    let is_it = |table: &&str| table.lines().any(drops) && !table.contains(interface);
+    let table = ruleset.split("\n}").find(is_it)?.trim_start();
+    let name = table.lines().find(|line| line.starts_with("table "))?;
+    Some(name.trim_end_matches([' ', '{']).trim_start_matches("table ").to_owned())
 }
 
 impl HostInterface<'_> {
@@ -331,6 +408,22 @@ mod tests {
     //! Rules of nftables in a namespace of the test's own, which needs root.
 
     use super::*;
+
+    #[test]
+    fn a_table_that_drops_forwarded_packets_is_named_unless_it_knows_the_interface() {
+        let table = |name: &str, policy: &str, rule: &str| {
+            format!(
+                "table ip {name} {{\n\tchain FORWARD {{\n\t\ttype filter hook forward priority filter; \
+                 policy {policy};\n\t\t{rule}\n\t}}\n}}\n"
+            )
+        };
+        let own = table("weir-lan-7", "drop", "iifname \"weir-lan\" accept");
+        let found = |others: &str| drops_forwarded(&format!("{own}{others}"), "weir-lan");
+        assert_eq!(found(&table("filter", "drop", "")).as_deref(), Some("ip filter"));
+        assert_eq!(found(&table("filter", "accept", "")), None);
+        assert_eq!(found(&table("filter", "drop", "iifname \"weir-lan\" accept")), None);
+        assert_eq!(found(&table("filter", "drop", "").replace("forward", "input")), None);
+    }
 
     fn task() -> NatTask {
         NatTask {

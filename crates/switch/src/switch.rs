@@ -65,7 +65,10 @@ pub use overlay::Devices;
 use overlay::Overlay;
 use settings::Source;
 pub use uplink_device::UplinkDevice;
-pub(crate) use uplink_device::check_host_side;
+pub(crate) use uplink_device::{addresses_of, check_host_side};
+
+/// The names of ports that the answer to a wrong name has.
+const NAMES_SHOWN: usize = 10;
 
 /// An interface in use.
 struct Vif {
@@ -160,7 +163,24 @@ impl Ports {
         match (own, overlay) {
             (Some(own), _) => NoSuchPort::Own { name: name.clone(), network: own.network.clone() },
             (None, Some(_)) => NoSuchPort::Overlay(name.clone()),
-            (None, None) => NoSuchPort::Absent(name.clone()),
+            (None, None) => NoSuchPort::Absent { name: name.clone(), there: self.there(name) },
+        }
+    }
+
+    /// What there is, for a user who has asked for `name`.
+    fn there(&self, name: &PortName) -> String {
+        let mut own = self.gateways.iter().filter(|it| it.network.as_str() == name.as_str());
+        if let Some(own) = own.next() {
+            return format!(
+                "{name} is a network, and weir's port in it is {}; `weir stats`",
+                own.name
+            );
+        }
+        let names: Vec<_> = self.named().map(|(_, name)| name.as_str()).take(NAMES_SHOWN).collect();
+        match self.len().saturating_sub(names.len()) {
+            0 if names.is_empty() => "there are none: `weir vif add NAME`".to_owned(),
+            0 => format!("there are: {}", names.join(", ")),
+            more => format!("there are: {}, and {more} more: `weir stats`", names.join(", ")),
         }
     }
 
@@ -174,9 +194,8 @@ impl Ports {
             return Response::refused(message, help);
         }
         match self.no_such_port(name) {
-            NoSuchPort::Absent(_) => {
-                let message = format!("there is no interface called {name}");
-                Response::not_found(message, "`weir vif list` shows those there are")
+            NoSuchPort::Absent { there, .. } => {
+                Response::not_found(format!("there is no interface called {name}"), there)
             }
             other => Response::from(&other),
         }

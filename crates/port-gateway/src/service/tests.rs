@@ -78,6 +78,52 @@ fn network(dhcp: DhcpSettings, store: Store) -> (GatewayPort, Service) {
     (port, service)
 }
 
+/// A guest's request of ARP for `target`, from its address `from`.
+fn request(number: u16, from: Ipv4Addr, target: Ipv4Addr) -> Vec<u8> {
+    let arp = [0, 1, 8, 0, 6, 4, 0, 1];
+    let head = [&Mac::BROADCAST.0[..], &mac(number).0, &[8, 6], &arp].concat();
+    [&head[..], &mac(number).0, &from.octets(), &[0; 6], &target.octets()].concat()
+}
+
+#[test]
+fn a_request_for_a_neighbour_is_remembered_with_who_else_uses_the_address() {
+    let (ip, own) = (|last| Ipv4Addr::new(10, 7, 0, last), Ipv4Addr::new(10, 7, 0, 1));
+    let fdb = Fdb::new(1, Capacity::default());
+    let now = clock::secs(clock::now_ns());
+    let id = |number| PortId::new(number).unwrap();
+    for number in 0..3 {
+        let learner = Learner { port: id(number), claim: Claim::Dynamic, learn_max: 9 };
+        fdb.learn(Vid::DEFAULT, mac(number), learner, now);
+    }
+    let port = gateway(own, fdb);
+    // The last one is behind an uplink.
+    for number in 0..2 {
+        let guest = Guest { vif: format!("vif{number}"), mtu: None, fixed: None, ips: Vec::new() };
+        port.set_guest(id(number), Some(guest));
+    }
+    let desk = port.desk();
+    let seconds = |number, now| desk.asked(id(number), now).map(|(asked, _)| asked.seconds);
+    for now in [now, now, now + 1, now + 2] {
+        desk.hear(&request(0, ip(5), ip(9)), now);
+    }
+    assert_eq!(seconds(0, now + 2), Some(3), "requests of one second count once");
+    desk.hear(&request(0, ip(5), ip(9)), now + 30);
+    assert_eq!(seconds(0, now + 30), Some(1), "who pauses has had an answer");
+    assert_eq!(seconds(0, now + 61), None, "a request of long ago says nothing");
+    desk.hear(&request(2, ip(5), ip(9)), now + 30);
+    assert_eq!(desk.asked(id(2), now + 30), None);
+    desk.hear(&request(1, ip(5), own), now + 31);
+    let (asked, other) = desk.asked(id(1), now + 31).unwrap();
+    assert_eq!((asked.target, other.as_deref()), (own.into(), Some("vif0")));
+    // An announcement asks for nothing, and a probe uses no address.
+    desk.hear(&request(1, ip(5), ip(5)), now + 32);
+    assert_eq!(desk.asked(id(1), now + 32).unwrap().0.at_secs, now + 31);
+    desk.hear(&request(1, Ipv4Addr::UNSPECIFIED, ip(5)), now + 32);
+    assert_eq!(desk.asked(id(1), now + 32).unwrap().1, None);
+    port.set_guest(id(0), None);
+    assert_eq!(desk.asked(id(0), now + 30), None);
+}
+
 /// What all guests hear after each has sent one message.
 fn all_say(port: &GatewayPort, say: impl Fn(u16) -> Vec<u8>) -> Vec<(Mac, Message)> {
     for number in 0..GUESTS {
@@ -96,13 +142,11 @@ fn all_say(port: &GatewayPort, say: impl Fn(u16) -> Vec<u8>) -> Vec<(Mac, Messag
     heard
 }
 
-#[test]
-fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() {
-    let own: ipnet::Ipv4Net = OWN.parse().unwrap();
-    // There are no more addresses than guests.
+/// A network with no more addresses than guests.
+fn settings() -> DhcpSettings {
     let first = Ipv4Addr::new(10, 7, 1, 0);
-    let dhcp = DhcpSettings {
-        own,
+    DhcpSettings {
+        own: OWN.parse().unwrap(),
         range: first..=Ipv4Addr::from_bits(first.to_bits() + u32::from(GUESTS) - 1),
         router: None,
         dns: Vec::new(),
@@ -110,8 +154,30 @@ fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() 
         lease_secs: 3600,
         fixed: [].into(),
         boot: crate::BootSettings::default(),
-    };
-    let (port, service) = network(dhcp, Store::new(tempfile::tempfile().unwrap()));
+    }
+}
+
+#[test]
+fn leases_that_cannot_be_saved_are_given_and_counted() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (port, service) = network(settings(), Store::new(std::fs::File::open(&file).unwrap()));
+    let offers = all_say(&port, |number| frame(number, MessageType::Discover, &[]));
+    let offers: std::collections::BTreeMap<_, _> =
+        offers.into_iter().map(|(to, offer)| (to, offer.yiaddr())).collect();
+    all_say(&port, |number| {
+        let address = DhcpOption::RequestedIpAddress(offers[&mac(number)]);
+        let server = DhcpOption::ServerIdentifier(settings().own.addr());
+        frame(number, MessageType::Request, &[address, server])
+    });
+    assert_eq!(service.bound().len(), usize::from(GUESTS));
+    let counted: std::collections::HashMap<_, _> = port.answered().all().into_iter().collect();
+    assert!(counted["leases_unsaved"] > 0);
+}
+
+#[test]
+fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() {
+    let own = settings().own;
+    let (port, service) = network(settings(), Store::new(tempfile::tempfile().unwrap()));
     let offers = all_say(&port, |number| frame(number, MessageType::Discover, &[]));
     let offered = |number: u16| {
         let mut of = offers.iter().filter(|(to, _)| *to == mac(number));
@@ -137,6 +203,7 @@ fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() 
     let guests = u64::from(GUESTS);
     assert_eq!((counted["dhcp_offered"], counted["dhcp_given"]), (guests, guests));
     assert_eq!((counted["over_rate"], counted["unsent"], counted["dhcp_no_address"]), (0, 0, 0));
+    assert_eq!(counted["leases_unsaved"], 0);
 }
 
 /// The name of the test below, and the variable that it sets for itself in a network of its own.

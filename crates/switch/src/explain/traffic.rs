@@ -47,6 +47,8 @@ pub struct TrafficExplanation {
     pub addresses: u64,
     /// Seconds since one of these stations was last heard.
     pub heard_s: Option<u32>,
+    /// What the guest's requests for neighbours (ARP) say against its addresses, in a network in which weir has one.
+    pub astray: Option<String>,
     /// Received frames.
     pub rx_frames: u64,
     /// Sent frames.
@@ -136,6 +138,18 @@ impl TrafficExplanation {
             ),
             _ => (Passes::Yes, vec![format!("{rx} frames/s to it, {tx} frames/s from it")]),
         };
+        because.extend(self.dropped_too(name));
+        because.extend(self.astray.clone());
+        if is_guest && tx > 0 && rx == 0 && self.astray.is_none() {
+            let to_see = "nothing comes to it: if it waits for answers, `ip addr` and `ip route` in the guest";
+            because.push(to_see.into());
+        }
+        if self.isolated > 0 {
+            because.push(format!(
+                "other `isolated` guests, which it does not reach: {}",
+                self.isolated
+            ));
+        }
         because.extend(self.heard(is_guest));
         Verdict { passes, because }
     }
@@ -152,7 +166,9 @@ impl TrafficExplanation {
                 "no receive ring runs: the VM was not started, its guest boots still, or its driver is off".into()
             }
             (PortState::Halted, _) => {
-                "the VM has stopped the device: its monitor has paused it (cont), or its link is off (set_link)".into()
+                "the VM has stopped the device: its monitor has paused it (cont), its link is off (set_link), or, with \
+                 QEMU 7.2, its driver has gone"
+                    .into()
             }
             (PortState::Stopped, true) => {
                 return vec![format!("weir has stopped it: {}", error.unwrap_or("no reason is known"))];
@@ -192,6 +208,15 @@ impl TrafficExplanation {
         (*most > 0 && *most >= all).then(|| {
             format!("all frames were dropped in this second: {reason} {most}; weir capture {name} --drops")
         })
+    }
+
+    /// Drops beside frames that have passed.
+    fn dropped_too(&self, name: &str) -> Option<String> {
+        let some = self.drops.iter().filter(|(_, frames)| **frames > 0);
+        let telling = some.filter(|(reason, _)| !USUAL_DROPS.contains(&reason.as_str()));
+        let all = telling.map(|(reason, frames)| format!("{reason} {frames}")).collect::<Vec<_>>();
+        let all = Some(all.join(", ")).filter(|all| !all.is_empty())?;
+        Some(format!("dropped in this second: {all}; weir capture {name} --drops"))
     }
 
     /// The reason, if no frame of one direction has ever passed.
@@ -332,6 +357,19 @@ mod tests {
         let few = [("rx_ring_full".to_owned(), 1)].into();
         let some = TrafficExplanation { rx_frames: 100, drops: few, ..running() };
         assert_eq!(of(&some).0, Passes::Yes);
+        assert!(of(&some).1.contains("dropped in this second: rx_ring_full 1;"), "{:?}", of(&some));
+        // Frames go one way only.
+        let unanswered = TrafficExplanation { tx_frames: 2, ..running() };
+        assert!(of(&unanswered).1.contains("nothing comes to it"), "{:?}", of(&unanswered));
+        assert!(!of(&busy).1.contains("nothing comes"), "{:?}", of(&busy));
+        let astray = TrafficExplanation { astray: Some("its guest uses X".into()), ..unanswered };
+        assert!(
+            of(&astray).1.contains("from it; its guest uses X; its guest was"),
+            "{:?}",
+            of(&astray)
+        );
+        let isolated = TrafficExplanation { isolated: 1, ..running() };
+        assert!(of(&isolated).1.contains("which it does not reach: 1"), "{:?}", of(&isolated));
         let ring = SilentRing { ring: 1, why: Silence::BuffersWithoutKick };
         let verdict = running().verdict("web0", true, &[], &[ring], None);
         assert!(verdict.because[0].contains("ring 1 serves nobody"), "{verdict:?}");

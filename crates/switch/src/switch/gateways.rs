@@ -15,7 +15,9 @@ use weir_engine::{PortCounters, lock};
 use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
-use weir_port_gateway::{BootSettings, DhcpSettings, GatewayPort, Guest, RaSettings, Service};
+use weir_port_gateway::{
+    Asked, BootSettings, DhcpSettings, GatewayPort, Guest, RaSettings, Service,
+};
 use weir_port_tap::{Tap, TapOptions};
 use weir_wire::Mac;
 
@@ -193,10 +195,49 @@ impl Served {
         Some(Arc::new(SourceGuard::of_roles(serving.relied_on.clone())))
     }
 
+    /// What a guest's last request for a neighbour says against its addresses, if it says something.
+    pub(super) fn astray(&self, id: PortId) -> Option<String> {
+        let all = lock(&self.0);
+        let (it, (asked, other)) = all.iter().find_map(|it| Some((it, it.port.asked(id)?)))?;
+        astray(&it.subnets, asked, other.as_deref())
+    }
+
     /// Notes that there is no guest behind the port any more.
     pub(super) fn remove(&self, id: PortId) {
         lock(&self.0).iter().for_each(|serving| serving.port.set_guest(id, None));
     }
+}
+
+/// The number of seconds in which a guest asks for a neighbour from which on nobody seems to answer.
+const UNANSWERED_SECS: u32 = 3;
+
+/// What a request for a neighbour says against the addresses of the guest that sent it; `other` uses its address, too.
+fn astray(subnets: &[IpNet], asked: Asked, other: Option<&str>) -> Option<String> {
+    let Asked { from, target, seconds, .. } = asked;
+    let own: Vec<_> = subnets.iter().filter(|it| it.addr().is_ipv4()).map(IpNet::trunc).collect();
+    let subnet = own.first()?;
+    let is_within = |ip: &IpAddr| own.iter().any(|it| it.contains(ip));
+    if let Some((from, other)) = from.zip(other) {
+        return Some(format!(
+            "its guest uses {from}, and so does {other}: one of them needs another address"
+        ));
+    }
+    if let Some(from) = from.filter(|from| !is_within(from)) {
+        return Some(format!(
+            "its guest uses {from}, which is not of the network's {subnet}: in the guest, another address, or DHCP"
+        ));
+    }
+    if !is_within(&target) {
+        return Some(format!(
+            "its guest looks for {target} in its own network, which is {subnet}: in the guest, netmask and routes"
+        ));
+    }
+    (seconds >= UNANSWERED_SECS).then(|| {
+        format!(
+            "its guest asks for {target} again and again, and nobody answers: `ip route` in the guest says if that is \
+             its gateway; else the station with this address is away"
+        )
+    })
 }
 
 /// Addresses of the subnets that a guest's frames are held to.
@@ -271,4 +312,35 @@ fn boot_settings(boot: &BootConfig) -> BootSettings {
         }
     }
     settings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_a_network_is_said_of_a_request() {
+        let subnets = ["fd00:77::1/64".parse().unwrap(), "192.168.77.1/24".parse().unwrap()];
+        let says = |from: &str, target: &str, seconds, other: Option<&str>| {
+            let (from, target) = (from.parse().ok(), target.parse().unwrap());
+            astray(&subnets, Asked { from, target, seconds, at_secs: 0 }, other).unwrap_or_default()
+        };
+        let (own, near) = ("192.168.77.10", "192.168.77.11");
+        assert_eq!(says(own, near, 2, None), "");
+        assert_eq!(says("-", near, 1, None), "", "a probe");
+        for (said, part) in [
+            (
+                says("10.5.5.5", "10.5.5.1", 1, None),
+                "uses 10.5.5.5, which is not of the network's 192.168.77.0/24",
+            ),
+            (says(own, "192.5.5.5", 1, None), "looks for 192.5.5.5"),
+            (says(own, near, 3, None), "asks for 192.168.77.11 again and again"),
+            (says(own, near, 1, Some("db0")), "uses 192.168.77.10, and so does db0"),
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        let target = near.parse().unwrap();
+        let asked = Asked { from: None, target, seconds: 9, at_secs: 0 };
+        assert_eq!(astray(&subnets[..1], asked, None), None, "a network of IPv6");
+    }
 }

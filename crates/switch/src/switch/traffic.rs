@@ -23,6 +23,7 @@ impl Switch {
         TrafficExplanation {
             state: state.into(),
             last_error: stop_reason,
+            astray: self.served.astray(vif.port.id()),
             ..self.traffic(vif.port.id(), &vif.config.vlan, vif.port.interface().counters())
         }
     }

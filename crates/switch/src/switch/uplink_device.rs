@@ -134,7 +134,7 @@ pub(crate) fn check_host_side(
     }
 }
 
-fn addresses_of(config: &UplinkConfig) -> Vec<IpNet> {
+pub(crate) fn addresses_of(config: &UplinkConfig) -> Vec<IpNet> {
     let all = config.address.iter().flat_map(|all| all.as_slice());
     all.map(|address| address.get()).collect()
 }
