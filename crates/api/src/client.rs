@@ -55,6 +55,7 @@ pub enum ClientError {
     },
     /// The socket failed, or the answer did not come.
     #[error("no answer from weir on {}: {reason}", path.display())]
+    #[diagnostic(help("weir may be stopped, or have no processor: ask again; its log says more"))]
     NoAnswer {
         /// The control socket.
         path: PathBuf,
@@ -202,7 +203,14 @@ impl Client {
     }
 
     fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
-        self.ask(Method::GET, path, None)
+        match self.ask(Method::GET, path, None) {
+            // weir closes a connection on which nothing comes for a while, as on a host without a free processor.
+            Err(ClientError::NoAnswer { .. }) if self.sender.is_closed() => {
+                *self = Self::connect(&self.path.clone())?;
+                self.ask(Method::GET, path, None)
+            }
+            answered => answered,
+        }
     }
 
     /// Adds an interface.

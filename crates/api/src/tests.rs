@@ -183,6 +183,25 @@ fn answer(from: &mut impl BufRead) -> Option<Answered> {
 const GET: &[u8] = b"GET /v1/vifs HTTP/1.1\r\nhost: weir\r\n\r\n";
 
 #[test]
+fn a_question_is_asked_again_if_the_connection_was_closed_meanwhile() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("control.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let server = std::thread::spawn(move || {
+        drop(listener.accept().unwrap());
+        let (stream, _) = listener.accept().unwrap();
+        let mut lines = BufReader::new(&stream).lines().map(Result::unwrap);
+        assert!(
+            lines.by_ref().take_while(|line| !line.is_empty()).any(|it| it.contains("/v1/vifs"))
+        );
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2";
+        (&stream).write_all(format!("{head}\r\n\r\n[]").as_bytes()).unwrap();
+    });
+    assert!(Client::connect(&path).unwrap().vifs().unwrap().is_empty());
+    server.join().unwrap();
+}
+
+#[test]
 fn requests_reach_the_switch_and_answers_the_client() {
     let served = Served::new();
     let mut client = served.client();
@@ -383,7 +402,8 @@ fn a_client_names_a_server_that_hangs_up_or_speaks_otherwise() {
     let path = dir.path().join("s.sock");
     let listener = UnixListener::bind(&path).unwrap();
     let server = std::thread::spawn(move || {
-        drop(listener.accept().unwrap());
+        // The client tries a closed connection anew, once.
+        drop([listener.accept().unwrap(), listener.accept().unwrap()]);
         for bytes in
             [&b"{\"response\":\"ok\"}\n"[..], b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"]
         {
