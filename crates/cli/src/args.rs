@@ -544,7 +544,7 @@ readers go on as before.";
 #[command(after_help = EXPLAIN_NOTES)]
 pub struct ExplainArgs {
     /// The interface, the uplink, or `placement` for where workers and virtual processors run
-    #[arg(value_name = "PORT|placement")]
+    #[arg(value_name = "PORT|placement", value_parser = explained::<PortName>)]
     pub name: PortName,
     /// As JSON
     #[arg(long)]
@@ -722,6 +722,7 @@ mod tests {
             let error = error(&["weir", "vif", command, "Web 0", "queues=2"]);
             assert!(error.contains("1 to 32 characters out of a-z, 0-9"), "{error}");
         }
+        assert!(error(&["weir", "explain", "Web0"]).contains("1 to 32 characters out of a-z, 0-9"));
         let error = error(&["weir", "filter", "set", "web0", "drop"]);
         assert!(error.contains("write tx or rx, accept or drop"), "{error}");
     }

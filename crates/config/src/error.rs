@@ -17,7 +17,9 @@ use super::values::ValueError;
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {}", path.display())]
-    #[diagnostic(help("name the file, such as `weir run FILE` or `weir qemu-args --config FILE`"))]
+    #[diagnostic(help(
+        "name a file that is there: `weir check FILE`, `weir run FILE`, `weir qemu-args --config FILE`"
+    ))]
     Read {
         /// The file.
         path: PathBuf,

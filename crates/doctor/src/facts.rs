@@ -64,6 +64,8 @@ pub struct Host {
     pub denied: Vec<String>,
     /// The configuration file with its mistakes, if it has some.
     pub bad_file: Option<BadFile>,
+    /// The tables of the configuration file that differ from what runs.
+    pub unlike_file: Vec<String>,
     /// What the host lacks for the ways out of networks.
     pub lacks: Vec<Lack>,
     /// weir's other processes that ended before weir.

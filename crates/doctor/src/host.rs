@@ -309,7 +309,9 @@ pub fn look_at_socket(path: &Path, unmade: Option<Permissions>) -> Option<Socket
         above.filter_map(|dir| Some((dir.to_owned(), permissions(fs::metadata(dir).ok()?))));
     let mut records = path.as_os_str().to_owned();
     records.push(".rings");
-    Some(SocketFile { file, above: above.collect(), has_records: Path::new(&records).exists() })
+    // weir makes the file, and a full file system gives it no room.
+    let has_records = fs::metadata(records).is_ok_and(|file| file.len() > 0);
+    Some(SocketFile { file, above: above.collect(), has_records })
 }
 
 fn lines(log: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<String> {

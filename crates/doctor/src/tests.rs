@@ -174,6 +174,7 @@ fn healthy() -> Facts {
             seccomp: Vec::new(),
             denied: Vec::new(),
             bad_file: None,
+            unlike_file: Vec::new(),
             lacks: Vec::new(),
             ended: Vec::new(),
         },
@@ -217,6 +218,7 @@ fn faults() -> Vec<(&'static str, Seed)> {
             let mistakes = vec!["line 3: unknown key `rat`".into(), "line 4: more".into()];
             it.host.bad_file = Some(BadFile { path: "/etc/weir/weir.toml".into(), mistakes });
         }),
+        ("unlike-file", |it| it.host.unlike_file = vec!["vif.web0".into()]),
         ("waiting-socket-mode", |it| {
             it.vifs[0].state = PortState::Waiting;
             socket(it).file.mode = 0o140_600;
@@ -327,6 +329,18 @@ fn faults() -> Vec<(&'static str, Seed)> {
         ("way-out", |it| {
             let what = "the host does not route: net.ipv4.ip_forward is 0".into();
             it.host.lacks = vec![Lack { what, help: Some("`sysctl -w ...`".into()) }];
+        }),
+        ("guest-address", |it| {
+            let Some(Explanation::Vif(vif)) = it.explained.get_mut(&name(VIF)) else { panic!() };
+            vif.traffic.astray = Some("its guest uses 10.5.5.5".into());
+        }),
+        ("unanswered", |it| {
+            vif(it).answers = [
+                ("dhcp_no_address".into(), 2),
+                ("dns_failed".into(), 3),
+                ("leases_unsaved".into(), 1),
+            ]
+            .into();
         }),
         ("receiver-not-ready", |it| drop_many(it, "rx_not_ready")),
         ("receiver-slow", |it| drop_many(it, "rx_waited_too_long")),
@@ -616,6 +630,19 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
         [("second-vm", false), ("src-mac", false), ("budget-late", false),]
     );
     assert!(found[1].known_by.contains("0 just now") && found[1].known_by.contains("50000"));
+    // Calls of a single moment are late on any busy host.
+    vif(&mut facts).budget_breaches.insert("asked_late".into(), 99);
+    before(&mut facts, |it| _ = it.budget_breaches.insert("asked_late".into(), 98));
+    vif(&mut facts).rx.calls = 100_001;
+    assert!(examine(&facts).iter().all(|it| it.check != "budget-late"), "{:?}", examine(&facts));
+    // Of two questions one was answered; then none.
+    vif(&mut facts).answers = [("dns_failed".into(), 1), ("dns_forwarded".into(), 1)].into();
+    assert!(examine(&facts).iter().all(|it| it.check != "unanswered"));
+    vif(&mut facts).answers.remove("dns_forwarded");
+    assert!(examine(&facts).iter().any(|it| it.check == "unanswered" && it.wrong));
+    before(&mut facts, |it| _ = it.answers.insert("dns_failed".into(), 1));
+    assert!(examine(&facts).iter().any(|it| it.check == "unanswered" && !it.wrong));
+    vif(&mut facts).answers.clear();
     vif(&mut facts).sessions.turned_away_s = Some(700);
     assert!(examine(&facts).iter().all(|it| it.check != "second-vm"), "a note ages");
 
@@ -926,7 +953,10 @@ fn a_socket_is_seen_with_what_is_above_it() {
     let file = look_at_socket(&path, None).unwrap();
     assert!(!file.has_records && file.file.mode & 0o170_000 == 0o140_000);
     assert_eq!((file.above[0].0.as_path(), file.above[0].1.mode), (dir.path(), 0o40_750));
+    // A full file system lets a file be made, and gives it no room.
     fs::write(dir.path().join("a.sock.rings"), "").unwrap();
+    assert!(!look_at_socket(&path, None).unwrap().has_records);
+    fs::write(dir.path().join("a.sock.rings"), "records").unwrap();
     assert!(look_at_socket(&path, None).unwrap().has_records);
 }
 
@@ -998,6 +1028,7 @@ fn a_blocked_port_is_told_once_and_by_whose_it_is() {
     let bridges = ["eth0", "eth2"].map(|it| (it.to_owned(), "br0".to_owned()));
     facts.host.bridges = bridges.into();
     facts.explained.insert(name("lan1"), uplink_called("lan1", "eth2"));
+    facts.host.links.insert("eth2".into(), facts.host.links["eth0"]);
     assert_eq!(examine(&facts)[0].check, "uplinks-joined");
     let mut second = PortStats::new(name("lan1"), PortKind::Uplink);
     (second.state, second.blocked) = (PortState::Running, Some(block(UPLINK)));
@@ -1006,6 +1037,11 @@ fn a_blocked_port_is_told_once_and_by_whose_it_is() {
     let checks: Vec<_> = found.iter().map(|it| it.check).collect();
     assert_eq!(checks, ["loop"], "what was foreseen has come: {found:#?}");
     assert!(found[0].what.contains("comes back by lan1"), "{found:?}");
+    // An interface that weir has open, and that has gone by its name.
+    let mut facts = healthy();
+    facts.host.links.clear();
+    let found = examine(&facts);
+    assert!(found[0].check == "uplink-down" && found[0].what.contains("another name now"));
 }
 
 #[test]

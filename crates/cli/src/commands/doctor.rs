@@ -1,5 +1,6 @@
 //! `weir doctor`: asks the switch, examines the host, and reports faults.
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::thread;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use serde::Serialize;
 use weir_api::{Client, ClientError};
+use weir_config::reload::DifferenceKind;
 use weir_config::{Config, Defaults, PLACEMENT};
 use weir_doctor::{BadFile, CHECKS, Facts, Finding, examine, lines, look_at_host};
 use weir_switch::explain::Explanation;
@@ -51,6 +53,7 @@ pub fn doctor(
             // Who may not read the file learns nothing of ways out.
             if let Ok(file) = file {
                 look_at_file(&mut facts, &file, defaults);
+                facts.host.unlike_file = unlike(connect()?, &file);
             }
             facts
         }
@@ -87,6 +90,15 @@ fn look_at_file(facts: &mut Facts, path: &Path, defaults: &Defaults) {
         }
         Err(_) => {}
     }
+}
+
+/// The tables of the file that differ from what runs, but for interfaces that the file never had. A user who may not ask
+/// learns of none.
+fn unlike(mut client: Client, file: &Path) -> Vec<String> {
+    let Ok(text) = fs::read_to_string(file) else { return Vec::new() };
+    let tables = client.diff(text).map(|difference| difference.tables).unwrap_or_default();
+    let differ = tables.into_iter().filter(|it| it.kind != DifferenceKind::Unlisted);
+    differ.map(|it| it.table).collect()
 }
 
 fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {

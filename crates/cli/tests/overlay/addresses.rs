@@ -394,6 +394,24 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     at.run("ip route del 192.168.0.0/16 dev u0");
     at.run("sysctl -qw net.ipv4.ip_forward=1");
     assert!(!doctor().contains("way-out"), "{}", doctor());
+    // What others on the host do meanwhile.
+    for (seed, says, mend) in [
+        (
+            "nft 'add table ip others { chain FORWARD { type filter hook forward priority 0; policy drop; } }'",
+            "`ip others` of nftables drops",
+            "nft delete table ip others",
+        ),
+        (
+            "ip addr del 192.168.77.1/24 dev weir-lan",
+            "`weir-lan` does not have 192.168.77.1/24",
+            "ip addr add 192.168.77.1/24 dev weir-lan",
+        ),
+    ] {
+        at.run(seed);
+        assert!(doctor().contains(says), "{says}: {}", doctor());
+        at.run(mend);
+        assert!(!doctor().contains("way-out"), "{}", doctor());
+    }
     // A TAP that serves this weir serves no other one.
     let uplink = "[switch]\ncontrol = \"/run/weir/other.sock\"\n[uplink.l]\nkind = \"tap\"\nname = \"weir-lan\"\n";
     fs::write(at.dir.join("other.toml"), uplink).unwrap();

@@ -76,6 +76,24 @@ readlink /sys/class/net/weir0/master
 ip -o addr show dev weir1
 first=$(mac weir0)
 echo "found: $($WEIR --control "$PWD/control.sock" doctor | grep -c way-out)"
+doctor() { $WEIR --control "$PWD/control.sock" doctor | grep way-out -B3 | tr '\n' ' '; }
+ip link set weir0 nomaster
+ip addr del 10.9.0.1/24 dev weir1
+doctor
+ip link set weir0 master br0
+ip addr add 10.9.0.1/24 dev weir1
+ip link set br0 down
+doctor
+ip link set br0 up
+ip addr add 10.8.0.1/24 dev weir0
+doctor
+ip addr del 10.8.0.1/24 dev weir0
+ip link set weir1 down
+ip link set weir1 name other0
+ip link set other0 up
+$WEIR --control "$PWD/control.sock" doctor | grep -A1 'another name now'
+ip link set other0 down
+ip link set other0 name weir1
 ends
 gone weir0
 gone weir1
@@ -96,6 +114,12 @@ echo the bridge stays
         "the same MAC",
         "found: 0",
         "left: 0",
+        "`weir0` is not a port of `br0`",
+        "mend: `ip link set weir0 master br0`",
+        "`weir1` does not have 10.9.0.1/24",
+        "`br0`, the bridge of `weir0`, is down",
+        "10.8.0.1/24 is on `weir0`, which is a port of `br0`",
+        "/sys/class/net/weir1 is not there",
         "the bridge stays",
     ] {
         assert!(said.contains(expected), "{expected}: {said}");
@@ -127,6 +151,12 @@ fn root_what_does_not_fit_the_host_is_said_before_and_at_the_start() {
         let other = "ip link add d0 type veth peer name d1; ip addr add 10.9.0.7/24 dev d0; ip link set d0 up;";
         refuses(&format!("{other} {command} addressed.toml"), elsewhere);
     }
+    // A user who may not make the TAP is told before the start, too.
+    let user = "setpriv --bounding-set=-net_admin $WEIR check --host bridged.toml";
+    refuses(
+        &format!("ip link add br0 type bridge; {user}"),
+        "this user may not make the TAP `weir0`",
+    );
     // What would stay is not touched.
     let stays = "ip tuntap add weir0 mode tap vnet_hdr; $WEIR run addressed.toml";
     refuses(stays, "the TAP stays when weir ends");

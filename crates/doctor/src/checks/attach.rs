@@ -70,8 +70,8 @@ pub(super) fn socket_missing(facts: &Facts, found: &mut Vec<Finding>) {
                 "waiting-socket-missing",
                 name,
                 "the file of its socket has gone: no VM can connect",
-                format!("{} is not there", path.display()),
-                format!("weir vif del {name}; weir reload"),
+                format!("there is no socket at {}", path.display()),
+                format!("remove what may be there instead; weir vif del {name}; weir reload"),
             ));
         }
     }
@@ -205,9 +205,12 @@ fn shares_memory(qemu: &Qemu) -> bool {
     named.any(|named| named.is_some_and(|id| shared.contains(&id)))
 }
 
-/// Reports a VM whose memory weir cannot get: QEMU then continues without a network.
+/// Reports a VM whose memory weir cannot get: QEMU then continues without a network, or with rings that weir sees empty.
 pub(super) fn memory_private(facts: &Facts, found: &mut Vec<Finding>) {
-    for vif in facts.vifs.iter().filter(|vif| vif.state != PortState::Running && !vif.xen) {
+    let sent =
+        |vif: &VifStatus| facts.ports().any(|it| it.name == vif.config.name && it.tx.frames > 0);
+    let is_served = |vif: &VifStatus| vif.state == PortState::Running && sent(vif);
+    for vif in facts.vifs.iter().filter(|vif| !is_served(vif) && !vif.xen) {
         let path = vif.config.socket.as_path().display().to_string();
         let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&path));
         let private = facts.host.qemus.iter().filter(names_it).find(|qemu| !shares_memory(qemu));
@@ -361,7 +364,7 @@ pub(super) fn no_records(facts: &Facts, found: &mut Vec<Finding>) {
                 "no-records",
                 &vif.config.name,
                 "the guest may need a reset after a SIGKILL of weir",
-                format!("{}.rings is not there", path.display()),
+                format!("{}.rings is not there, or is empty", path.display()),
                 "journalctl -u weir says why; a directory where weir may make files",
             ));
         }

@@ -6,7 +6,7 @@ use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
-use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, Unclosed};
+use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, PortStats, Unclosed};
 
 use crate::facts::{BadFile, Facts, Finding, Qemu, finding, note};
 use crate::host::audited_s;
@@ -63,6 +63,20 @@ pub(super) fn file_bad(facts: &Facts, found: &mut Vec<Finding>) {
     ));
 }
 
+/// Reports settings that end with this weir, or that wait for a reload.
+pub(super) fn unlike_file(facts: &Facts, found: &mut Vec<Finding>) {
+    if facts.host.unlike_file.is_empty() {
+        return;
+    }
+    found.push(note(finding(
+        "unlike-file",
+        "switch",
+        "what runs differs from the configuration file, with which weir would start again",
+        format!("weir diff: {}", facts.host.unlike_file.join(", ")),
+        "weir reload applies the file; weir save writes what runs into it",
+    )));
+}
+
 pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
     let uplinks = facts.ports().filter(|port| port.kind != PortKind::Vif);
     for port in uplinks.filter(|port| port.state == PortState::Stopped) {
@@ -78,6 +92,8 @@ pub(super) fn uplink_stopped(facts: &Facts, found: &mut Vec<Finding>) {
                 Some(Explanation::Uplink(uplink)) if uplink.interface.contains('/') => {
                     "start the program that listens there; weir connects to it within a second"
                 }
+                // The host's side of a network is not explained.
+                None => "systemctl restart weir, which makes the interface anew",
                 Some(Explanation::Uplink(uplink)) if uplink.layer == UplinkLayer::WorkerOnly => {
                     "systemctl restart weir, which makes the TAP anew; then its bridge or address"
                 }
@@ -92,7 +108,9 @@ pub(super) fn way_out(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(finding(
             "way-out",
             "host",
-            format!("a way out of networks (`nat`), or the host of a TAP, may be cut off: {what}"),
+            format!(
+                "the way of guests to the host, out of it, or to other hosts may be cut off: {what}"
+            ),
             "the host's routes and settings, as `weir check --host` reads them",
             help.as_deref().unwrap_or("do so; `weir check --host FILE` tells when all is there"),
         ));
@@ -101,7 +119,20 @@ pub(super) fn way_out(facts: &Facts, found: &mut Vec<Finding>) {
 
 pub(super) fn uplink_down(facts: &Facts, found: &mut Vec<Finding>) {
     for (name, interface) in uplinks(facts) {
-        let Some(link) = facts.host.links.get(interface) else { continue };
+        let Some(link) = facts.host.links.get(interface) else {
+            // A stream is no interface.
+            let runs = |port: &&PortStats| port.name == *name && port.state == PortState::Running;
+            if !interface.contains('/') && facts.ports().any(|port| runs(&port)) {
+                found.push(finding(
+                    "uplink-down",
+                    name,
+                    "its interface has another name now, or is in another network namespace",
+                    format!("/sys/class/net/{interface} is not there, and weir has the interface open"),
+                    format!("name it {interface} again, or change `name` of [uplink.{name}] and systemctl restart weir"),
+                ));
+            }
+            continue;
+        };
         let (known_by, mend) = match (link.is_up, link.has_carrier) {
             (true, true) => continue,
             (false, _) => {

@@ -18,6 +18,7 @@ pub struct Check {
 pub const CHECKS: &[Check] = &[
     Check { name: "not-running", find: attach::not_running },
     Check { name: "file-bad", find: machine::file_bad },
+    Check { name: "unlike-file", find: machine::unlike_file },
     Check { name: "waiting-socket-mode", find: attach::socket_mode },
     Check { name: "waiting-socket-missing", find: attach::socket_missing },
     Check { name: "waiting-other-path", find: attach::other_path },
@@ -42,6 +43,8 @@ pub const CHECKS: &[Check] = &[
     Check { name: "group-all", find: traffic::group_all },
     Check { name: "overlay-host", find: traffic::overlay_host },
     Check { name: "way-out", find: machine::way_out },
+    Check { name: "guest-address", find: traffic::guest_address },
+    Check { name: "unanswered", find: traffic::unanswered },
     Check { name: "receiver-not-ready", find: traffic::receiver_not_ready },
     Check { name: "receiver-slow", find: traffic::receiver_slow },
     Check { name: "offloads", find: traffic::offloads },

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use weir_config::Direction;
 use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all, stops_all};
-use weir_switch::stats::{PortState, PortStats};
+use weir_switch::stats::{PortKind, PortState, PortStats};
 
 use crate::facts::{Facts, Finding, finding, note};
 
@@ -12,6 +12,8 @@ use crate::facts::{Facts, Finding, finding, note};
 const ONE_OF: u64 = 100;
 /// Number of drops or late calls below which there is no fault: every guest has a few, for example while it boots.
 const FEW: u64 = 10;
+/// Number of late calls below which none is worth a note once they have ended: a host that starts its guests has as many.
+const FEW_LATE: u64 = 100;
 
 /// The number of drops or late calls, and the number of all frames or calls.
 #[derive(Clone, Copy)]
@@ -166,7 +168,7 @@ pub(super) fn vlan_alone(facts: &Facts, found: &mut Vec<Finding>) {
             "vlan-alone",
             name,
             "the guest reaches nobody: no other port is in its VLAN or network",
-            format!("{} of {name}, and those of all other ports", it.vlan),
+            format!("{name} is in {}, and no other port is", it.vlan),
             format!("weir vif set {name} vlan=N, or an uplink or a guest in that VLAN"),
         );
         found.push(if others { alone } else { note(alone) });
@@ -261,6 +263,57 @@ pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+/// Guests whose requests for neighbours do not fit their network. A guest may know better.
+pub(super) fn guest_address(facts: &Facts, found: &mut Vec<Finding>) {
+    for (name, explained) in &facts.explained {
+        let Explanation::Vif(vif) = explained else { continue };
+        let Some(astray) = &vif.traffic.astray else { continue };
+        let mend = format!("in the guest: ip addr, ip route; weir capture {name} arp");
+        let known_by = "its requests for neighbours (ARP)";
+        found.push(note(finding("guest-address", name, astray, known_by, mend)));
+    }
+}
+
+/// Guests that ask weir for an address or a name in vain, or whose addresses would be forgotten.
+pub(super) fn unanswered(facts: &Facts, found: &mut Vec<Finding>) {
+    for port in facts.ports() {
+        let of = |counter: &'static str| {
+            move |port: &PortStats| port.answers.get(counter).copied().unwrap_or(0)
+        };
+        for (counter, answered, what, mend) in [
+            (
+                "dhcp_no_address",
+                "dhcp_offered",
+                "a guest asks for an address in vain: the network has none left",
+                "a wider `range` or `address` of its [network], or a shorter lease_time; weir addresses says who has one",
+            ),
+            (
+                "dns_failed",
+                "dns_forwarded",
+                "guests ask for names in vain: no resolver of the host answers",
+                "the servers in /etc/resolv.conf of the host, or `dns` of the [network]",
+            ),
+            (
+                "leases_unsaved",
+                "",
+                "leases could not be saved: a weir that is started anew does not know them",
+                "room on the file system of /var/lib/weir, or of the control socket; journalctl -u weir has the error",
+            ),
+        ] {
+            let ever = of(counter)(port);
+            let since = |counter| of(counter)(port).saturating_sub(facts.before(port, of(counter)));
+            let (failed, good) = (since(counter), since(answered));
+            // Where others are answered, a single question says nothing.
+            if failed <= good && (ever <= of(answered)(port) || good > 0) {
+                continue;
+            }
+            let known_by = format!("{counter} of {}: {failed} just now, {ever} in all", port.name);
+            let vain = finding("unanswered", &port.name, what, known_by, mend);
+            found.push(if failed > 0 { vain } else { note(vain) });
+        }
+    }
+}
+
 /// True for drops of a mirror's frames, which are intended.
 fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
     let of_vifs = facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty());
@@ -274,6 +327,10 @@ fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
 
 pub(super) fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
     dropped(facts, found, "receiver-not-ready", &["rx_not_ready"], |port, _| {
+        if port.kind != PortKind::Vif {
+            let what = "frames come for the host, and its interface is not there to take them";
+            return (what.into(), format!("weir explain {}; systemctl restart weir", port.name));
+        }
         let what = "frames come for a guest whose receive ring does not run";
         let mend = match port.state {
             PortState::Halted => "in QEMU's monitor: info status, then cont; or set_link NETDEV on",
@@ -366,8 +423,12 @@ pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
             "device_error" => "the host's interface refuses frames",
             _ => "frames are dropped",
         };
-        let mend =
-            format!("weir capture {} --drops; counters.md says what {reason} means", port.name);
+        let mend = match reason {
+            "device_error" => "ip link: is the interface up, and in this namespace?".into(),
+            _ => {
+                format!("weir capture {} --drops; counters.md says what {reason} means", port.name)
+            }
+        };
         (what.into(), mend)
     });
     others.retain(|other| !is_told(found, other) && !is_of_mirror(facts, other));
@@ -433,8 +494,11 @@ fn late(
         };
         let as_wrong = |known_by| finding(check, &port.name, what, known_by, mend);
         let counted = Counted::of(facts, port, late, |port| port.rx.calls);
+        let counted = counted.filter(|it| it.now.some >= FEW || it.ever.some >= FEW_LATE);
         let what = format!("calls after the latency budget ({})", reasons.join(", "));
-        found.extend(counted.and_then(|it| it.judged(as_wrong, &what, "calls")));
+        let judged = counted.as_ref().and_then(|it| it.judged(as_wrong, &what, "calls"));
+        let goes_on = counted.is_some_and(|it| it.now.some >= FEW);
+        found.extend(judged.map(|it| if goes_on { it } else { note(it) }));
     }
 }
 
