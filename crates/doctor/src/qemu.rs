@@ -7,6 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+/// The first QEMU that can use interrupt vectors with an emulated processor. An older one exits when a guest uses
+/// vectors of a vhost-user device. `/dev/kvm` does not say whether a VM has an emulated processor.
+pub const VECTORS_MIN: (u32, u32) = (10, 0);
 /// Distributions' names for the QEMU for guests of this machine's kind.
 const PROGRAMS: [&str; 4] = [of_this_machine(), "qemu-kvm", "/usr/libexec/qemu-kvm", "kvm"];
 /// Longest wait for a QEMU to print its version, which takes some 30 ms.
@@ -67,9 +70,9 @@ const VERSION_BYTES_MAX: usize = 16;
 /// The text before a QEMU's version, in its answer and in its program.
 const BEFORE_VERSION: &str = "QEMU emulator version ";
 
-/// The version that is written in a running process's program; `None` if there is none, or it cannot be read. The
-/// program is not run: the caller may be root, and the program belongs to another user.
-pub(super) fn version_in(program: &Path) -> Option<(u32, u32)> {
+/// The version that is written in the program of a process or a domain; `None` if there is none, or it cannot be read.
+/// The program is not run: the caller may be root, and the program belongs to another user.
+pub fn version_in(program: &Path) -> Option<(u32, u32)> {
     let file = File::open(program).ok()?;
     let len = file.metadata().ok().filter(|it| it.is_file())?.len();
     let mut file = file.take(len.min(PROGRAM_BYTES_MAX));

@@ -746,6 +746,29 @@ fn a_few_frames_are_enough_where_no_other_has_passed() {
 }
 
 #[test]
+fn an_emulated_vm_has_vectors_unless_it_says_that_it_has_none() {
+    let mend = |device: &str, by: Option<&str>| {
+        let mut facts = healthy();
+        facts.vifs[0].config.by = by.map(|by| by.parse().unwrap());
+        let qemu = &mut facts.host.qemus[0];
+        qemu.version = Some((7, 2));
+        qemu.args.push(device.into());
+        let found = examine(&facts).into_iter().find(|it| it.check == "qemu-vectors");
+        found.map(|it| it.mend).unwrap_or_default()
+    };
+    let libvirt = Some("libvirt:7");
+    let json =
+        |more: &str| format!("{{\"driver\":\"virtio-net-pci\",\"netdev\":\"hostnet0\"{more}}}");
+    assert!(mend(&json(""), libvirt).starts_with("weir libvirt define DOMAIN"));
+    assert_eq!(mend(&json(",\"vectors\":0"), libvirt), "");
+    for device in ["virtio-net-pci,netdev=n", "virtio-net,netdev=n,vectors=4"] {
+        assert!(mend(device, None).contains("--vectors 0"), "{device}");
+    }
+    assert_eq!(mend("virtio-net-pci,netdev=n,vectors=0", None), "");
+    assert_eq!(mend("virtio-net-device,netdev=n", None), "", "it has no vectors");
+}
+
+#[test]
 fn a_vm_is_judged_by_its_own_program_and_not_by_the_installed_one() {
     let vectors = "virtio-net-pci,netdev=weir-web0,vectors=4";
     let seen = |installed, running, connected: bool| {

@@ -434,22 +434,30 @@ fn of_vifs(facts: &Facts) -> impl Iterator<Item = (&VifStatus, &Qemu)> {
     })
 }
 
-/// QEMU 7.2 without KVM crashes sooner or later if its interface has vectors.
+/// QEMU 7.2 without KVM crashes sooner or later if its interface has vectors, which is QEMU's default. libvirt gives
+/// QEMU its devices as JSON.
 pub(super) fn qemu_vectors(facts: &Facts, found: &mut Vec<Finding>) {
-    let vectors = |qemu: &Qemu| -> Option<u32> {
-        let devices = qemu.args.iter().filter(|arg| arg.starts_with("virtio-net"));
-        let mut options = devices.flat_map(|arg| arg.split(','));
-        options.find_map(|option| option.strip_prefix("vectors=")?.parse().ok())
+    let has_vectors = |qemu: &Qemu| {
+        let says = |text: &str| qemu.args.iter().any(|arg| arg.contains(text));
+        let is_short = |arg: &String| arg.starts_with("virtio-net,");
+        let has_device = says("virtio-net-pci") || qemu.args.iter().any(is_short);
+        has_device && !says("vectors=0") && !says("\"vectors\":0")
     };
     let emulates = |qemu: &Qemu| {
         qemu.version == Some(QEMU_MIN) && !qemu.args.iter().any(|arg| arg.contains("kvm"))
     };
-    for (vif, qemu) in of_vifs(facts).filter(|(_, qemu)| emulates(qemu)) {
-        let Some(vectors) = vectors(qemu).filter(|number| *number > 0) else { continue };
+    for (vif, qemu) in of_vifs(facts).filter(|(_, qemu)| emulates(qemu) && has_vectors(qemu)) {
         let name = &vif.config.name;
         let what = "QEMU 7.2 that emulates the processor ends with vectors";
-        let known_by = format!("QEMU (process {}) has vectors={vectors} and no KVM", qemu.pid);
-        let mend = format!("start the VM anew with $(weir qemu-args {name} --vectors 0)");
+        let known_by = format!("QEMU (process {}) has no KVM, and no vectors=0", qemu.pid);
+        let is_libvirts =
+            vif.config.by.as_ref().is_some_and(|by| by.as_str().starts_with("libvirt:"));
+        let mend = match is_libvirts {
+            true => format!(
+                "weir libvirt define DOMAIN {name}, with its settings; then start the domain anew"
+            ),
+            false => format!("start the VM anew with $(weir qemu-args {name} --vectors 0)"),
+        };
         found.push(finding("qemu-vectors", name, what, known_by, mend));
     }
 }
