@@ -232,7 +232,7 @@ pub fn qemu_args(
         .iter()
         .map(|name| find_vif(name, &known, &source_name))
         .collect::<Result<_, _>>()?;
-    let asks = args.monitor.takes_qemu_arguments() && args.qemu_version.is_none();
+    let asks = args.monitor.is_for_qemu() && args.qemu_version.is_none();
     let installed = asks.then(weir_doctor::qemu::installed_version).flatten().map(Into::into);
     let options = VmOptions {
         memory: (!args.no_memory).then_some(args.memory),

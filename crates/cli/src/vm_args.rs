@@ -8,16 +8,15 @@ use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::{PortName, RingSize, SocketPath, SocketRole, VifConfig};
-use weir_libvirt::xml::{RECONNECT_SECS, escaped};
+use weir_doctor::qemu::VECTORS_MIN;
+use weir_libvirt::xml::{self, RECONNECT_SECS, escaped};
 
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
 /// The first QEMU with `reconnect-ms`. QEMU 10.2 has removed `reconnect`.
 const QEMU_RECONNECT_MS: QemuVersion = QemuVersion { major: 9, minor: 2 };
-
-/// The first QEMU that can use vectors with an emulated processor. An older one exits when a guest uses vectors of a
-/// vhost-user device. `/dev/kvm` does not say whether a VM has an emulated processor.
-const QEMU_VECTORS: QemuVersion = QemuVersion { major: 10, minor: 0 };
+/// The first QEMU whose emulated processors get on with interrupt vectors.
+const QEMU_VECTORS: QemuVersion = QemuVersion { major: VECTORS_MIN.0, minor: VECTORS_MIN.1 };
 
 /// A program that runs VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -84,9 +83,9 @@ pub struct VmArgs {
 /// The reason why there are no arguments.
 #[derive(Debug, Clone, PartialEq, Eq, Error, Diagnostic)]
 pub enum VmArgsError {
-    /// The option is one of QEMU's arguments, and the monitor takes none.
+    /// The option is for QEMU, which the monitor does not run.
     #[error("{option} has no effect with --for {monitor}")]
-    #[diagnostic(help("leave it out: it is for arguments of QEMU"))]
+    #[diagnostic(help("leave it out: it is for programs that run QEMU"))]
     NoQemu {
         /// The option.
         option: &'static str,
@@ -138,7 +137,7 @@ impl Monitor {
             ("--qemu-version", options.qemu_version.is_some()),
         ];
         let given = of_qemu.into_iter().find(|(_, is_given)| *is_given);
-        if let Some((option, _)) = given.filter(|_| !self.takes_qemu_arguments()) {
+        if let Some((option, _)) = given.filter(|_| !self.is_for_qemu()) {
             let monitor = self.to_possible_value().map(|it| it.get_name().to_owned());
             return Err(VmArgsError::NoQemu { option, monitor: monitor.unwrap_or_default() });
         }
@@ -162,9 +161,9 @@ impl Monitor {
         matches!(self, Self::Qemu | Self::CloudHypervisor | Self::Crosvm)
     }
 
-    /// It runs QEMU with arguments that stand here as they are, so that they depend on QEMU's version.
-    pub fn takes_qemu_arguments(self) -> bool {
-        matches!(self, Self::Qemu | Self::Proxmox | Self::Vmspawn | Self::Incus)
+    /// True if the monitor runs QEMU: its lines depend on QEMU's version.
+    pub fn is_for_qemu(self) -> bool {
+        matches!(self, Self::Qemu | Self::Libvirt | Self::Proxmox | Self::Vmspawn | Self::Incus)
     }
 }
 
@@ -326,16 +325,32 @@ fn only_plain_paths(monitor: &'static str, vifs: &[VifConfig]) -> Result<(), VmA
         .map_or(Ok(()), |path| Err(VmArgsError::PathSyntax { monitor, path: path.as_str().into() }))
 }
 
+/// libvirt chooses the vectors by itself. Whether QEMU will emulate the domain's processor is not known here.
 fn libvirt(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     let mut xml = Vec::new();
     if options.memory.is_some() {
         xml.push(
             "<!-- in <domain>: weir maps the guest's memory, so it must be shared -->".to_owned(),
         );
-        xml.extend(weir_libvirt::xml::memory());
+        xml.extend(xml::memory());
+    }
+    let asked = options.vectors.map(|vectors| (vectors, "<!-- in <domain> -->".to_owned()));
+    let own = || {
+        let only = format!(
+            "<!-- in <domain type='{}'> only: QEMU before {QEMU_VECTORS} that emulates its processor ends with \
+             interrupt vectors -->",
+            xml::EMULATED
+        );
+        (!options.is_safe_with_vectors()).then_some((0, only))
+    };
+    let vectors = asked.or_else(own);
+    let has_alias = vectors.is_some();
+    if let Some((vectors, place)) = vectors {
+        xml.push(place);
+        xml.push(xml::overrides(vifs.iter().map(|vif| xml::alias_of(&vif.name)), vectors));
     }
     xml.push("<!-- in <devices> -->".into());
-    xml.extend(vifs.iter().flat_map(weir_libvirt::xml::interface));
+    xml.extend(vifs.iter().flat_map(|vif| xml::interface(vif, has_alias)));
     let mut notes = Vec::new();
     if let Some(agent) = agent_socket(vifs, &mut notes) {
         let path = escaped(agent.as_str());

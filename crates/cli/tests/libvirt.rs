@@ -544,6 +544,20 @@ fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
         says(&["define", "d1", "web1", "vlan=9"], "from the domain's next start on");
         says(&["check", "d1"], "VLAN 9: comes when the domain starts");
     }
+    // As somebody has it who has written the domain by hand, and then the command.
+    let xml = host.does(&["dumpxml", "--inactive", "d1"]);
+    let (begin, rest) = xml.split_once("<qemu:override>").unwrap();
+    let rest = rest.split_once("</qemu:override>").unwrap().1;
+    fs::write(&file, [begin, rest].concat()).unwrap();
+    host.does(&["define", &file]);
+    let version = text(&host.inside(&["/usr/bin/qemu-system-x86_64", "--version"]));
+    let (_, version) = version.split_once("QEMU emulator version ").unwrap();
+    let major: u32 = version.split('.').next().unwrap().parse().unwrap();
+    let (vectors, well) = ("ends with interrupt vectors where", "comes when the domain starts");
+    says(&["check", "d1"], if major < 10 { vectors } else { well });
+    says(&["define", "d1", "web1", "vlan=9"], "from the domain's next start on");
+    assert!(host.does(&["dumpxml", "--inactive", "d1"]).contains("name='vectors'"));
+    says(&["check", "d1"], well);
     let by = format!("by=libvirt:{}", uuid(1));
     let added = host.weir_command(&["vif", "add", "web1", &by, "socket_mode=0600"]);
     assert!(added.status.success(), "{}", text(&added));

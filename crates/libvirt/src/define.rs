@@ -13,11 +13,12 @@ use roxmltree::Node;
 use rustix::net::sockopt;
 use weir_api::{Client, ClientError};
 use weir_config::{Defaults, PortName, Setting, SocketMode, SocketRole, VifConfig};
+use weir_doctor::qemu::{VECTORS_MIN, version_in};
 use weir_doctor::{Closed, Permissions, look_at_socket};
 use weir_text::plain::plain_short;
 
 use crate::domain::{self, Domain, NAMESPACE, child};
-use crate::xml::{self, escaped};
+use crate::xml::{self, EMULATED, QEMU_NAMESPACE, alias_of, escaped};
 use crate::{DefineArgs, DomainError, LibvirtError, UndefineArgs, Virsh, refuse_taken};
 
 /// A directory that libvirt gives to the user and the group of its QEMU when it starts.
@@ -74,11 +75,6 @@ pub(super) fn refuse_closed(
 
 /// The path of the hook that libvirt calls.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
-
-/// The namespace of what libvirt hands to QEMU as it stands.
-const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
-/// The type of domains whose processors QEMU emulates.
-const EMULATED: &str = "qemu";
 
 /// Adds an interface to a domain, or replaces its settings there.
 pub(super) fn define(
@@ -137,6 +133,9 @@ pub(super) fn check(
     if memory_edit(&xml, document.root_element())?.is_some() {
         return Err(DomainError::Private.into());
     }
+    let emulator = child(document.root_element(), "devices").and_then(|it| child(it, "emulator"));
+    let version = emulator.and_then(|it| version_in(Path::new(it.text()?.trim())));
+    refuse_vectors(&xml, document.root_element(), &vifs, version)?;
     let is_executable = |it: fs::Metadata| it.permissions().mode() & 0o111 != 0;
     if !fs::metadata(HOOK).is_ok_and(is_executable) {
         return Err(LibvirtError::NoHook);
@@ -188,22 +187,58 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
     let document = domain::parse(xml)?;
     let domain = document.root_element();
     let mut edits: Vec<Edit> = memory_edit(xml, domain)?.into_iter().collect();
-    let has_interface = Domain::read(xml)?.has_interface(vif.socket.as_str());
-    if !has_interface {
-        let mut interface = xml::interface(vif);
-        if domain.attribute("type") == Some(EMULATED) {
-            let alias = alias_of(&vif.name);
-            interface.insert(1, format!("  <alias name='{alias}'/>"));
-            edits.extend(override_edit(xml, domain, &alias));
-        }
-        let interface = interface.join("\n") + "\n";
+    let is_emulated = domain.attribute("type") == Some(EMULATED);
+    let there = interface_on(domain, vif.socket.as_str());
+    if there.is_none() {
+        let interface = xml::interface(vif, is_emulated).join("\n") + "\n";
         edits.push(match child(domain, "devices") {
             Some(devices) => into(xml, devices, &interface),
             None => into(xml, domain, &format!("<devices>{interface}</devices>")),
         });
     }
+    if is_emulated {
+        let alias = there.map_or_else(|| alias_of(&vif.name), |(_, alias)| alias);
+        edits.extend(override_edit(xml, domain, &alias));
+    }
     edits.push(element_edit(xml, domain, vif, settings));
-    Ok(edited(xml, edits))
+    with_device(edited(xml, edits), vif, settings)
+}
+
+/// The domain whose interface on the socket has what the settings say of the guest's device. The rest of it stays.
+fn with_device(
+    mut xml: String,
+    vif: &VifConfig,
+    settings: &[String],
+) -> Result<String, LibvirtError> {
+    let [rx_ring, tx_ring] = vif.ring_sizes().map(|size| size.to_string());
+    let mtu = vif.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
+    for (key, element, attribute, value) in [
+        ("mac", "mac", "address", vif.mac_or_derived().to_string()),
+        ("queues", "driver", "queues", vif.queues.to_string()),
+        ("rx_ring", "driver", "rx_queue_size", rx_ring),
+        ("tx_ring", "driver", "tx_queue_size", tx_ring),
+        ("mtu", "mtu", "size", mtu),
+    ] {
+        let is_said = |it: &String| it.split_once('=').is_some_and(|(said, _)| said == key);
+        let document = domain::parse(&xml)?;
+        let interface = interface_on(document.root_element(), vif.socket.as_str());
+        let Some((interface, _)) = interface.filter(|_| settings.iter().any(is_said)) else {
+            continue;
+        };
+        let node = child(interface, element);
+        let there = node.and_then(|node| node.attribute_node(attribute));
+        let text = format!(" {attribute}='{value}'");
+        let edit = match (node, there) {
+            (_, Some(there)) => (there.range_value(), value),
+            (Some(node), None) => {
+                let after_name = node.range().start + 1 + element.len();
+                (after_name..after_name, text)
+            }
+            (None, None) => into(&xml, interface, &format!("<{element}{text}/>")),
+        };
+        xml = edited(&xml, vec![edit]);
+    }
+    Ok(xml)
 }
 
 /// The domain without the element of the interface `name` and without its `<interface>`.
@@ -216,22 +251,15 @@ fn without_vif(xml: &str, name: &PortName) -> Result<String, LibvirtError> {
     let elements: Vec<_> = elements.collect();
     // An empty list of weir's elements would have the hook look at the domain for nothing.
     let gone = if elements.len() == 1 { own } else { elements.get(index).copied() };
-    let devices = child(document.root_element(), "devices");
-    let interfaces = devices.into_iter().flat_map(|devices| devices.children());
-    let is_on = |it: &Node<'_, '_>| {
-        let read = domain::Interface::read(*it);
-        socket.is_some() && read.is_some_and(|it| it.key("socket") == socket)
+    let interface = socket.and_then(|socket| interface_on(document.root_element(), socket));
+    let all = overrides(document.root_element());
+    let devices = all.into_iter().flat_map(|all| all.children()).filter(Node::is_element);
+    let is_gone = |device: &Node<'_, '_>| {
+        interface.as_ref().is_some_and(|(_, alias)| device.attribute("alias") == Some(alias))
     };
-    let alias = alias_of(name);
-    let overrides = overrides(document.root_element());
-    let devices = overrides.into_iter().flat_map(|all| all.children()).filter(Node::is_element);
-    let devices: Vec<_> = devices.collect();
-    let is_overridden = devices.iter().any(|device| has_alias(*device, &alias));
-    let told = match devices.len() {
-        1 if is_overridden => overrides,
-        _ => devices.into_iter().find(|device| has_alias(*device, &alias)),
-    };
-    let gone = gone.into_iter().chain(interfaces.filter(is_on)).chain(told);
+    let (told, others): (Vec<_>, Vec<_>) = devices.partition(is_gone);
+    let told = if others.is_empty() { Vec::from_iter(all) } else { told };
+    let gone = gone.into_iter().chain(interface.map(|(node, _)| node)).chain(told);
     Ok(edited(xml, gone.map(|node| (node.range(), String::new())).collect()))
 }
 
@@ -250,9 +278,19 @@ fn own_elements<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
     child(domain, "metadata")?.children().find(|it| it.has_tag_name((NAMESPACE, "vifs")))
 }
 
-/// The name of an interface in libvirt. Those that users choose begin with `ua-` and have no dots.
-fn alias_of(name: &PortName) -> String {
-    format!("ua-weir-{}", name.as_str().replace('.', "_"))
+/// The interface on a socket, and its name in libvirt: one that was chosen, or `net` and the number of those before it
+/// that have no chosen one.
+fn interface_on<'a, 'i>(domain: Node<'a, 'i>, socket: &str) -> Option<(Node<'a, 'i>, String)> {
+    let mut unnamed = 0;
+    let interfaces = child(domain, "devices")?.children();
+    interfaces.filter(|it| it.has_tag_name("interface")).find_map(|node| {
+        let chosen = child(node, "alias").and_then(|alias| alias.attribute("name"));
+        let alias = chosen.map_or_else(|| format!("net{unnamed}"), str::to_owned);
+        // libvirt counts devices of the host that are handed through apart.
+        unnamed += usize::from(chosen.is_none() && node.attribute("type") != Some("hostdev"));
+        let read = domain::Interface::read(node)?;
+        (read.key("socket") == Some(socket)).then_some((node, alias))
+    })
 }
 
 /// The element with what QEMU is told of devices in libvirt's stead.
@@ -260,24 +298,41 @@ fn overrides<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
     domain.children().find(|it| it.has_tag_name((QEMU_NAMESPACE, "override")))
 }
 
-fn has_alias(device: Node<'_, '_>, alias: &str) -> bool {
-    device.attribute("alias") == Some(alias)
+/// Refuses an interface with which a QEMU of this version ends, because it emulates the domain's processors.
+fn refuse_vectors(
+    xml: &str,
+    domain: Node<'_, '_>,
+    vifs: &[VifConfig],
+    version: Option<(u32, u32)>,
+) -> Result<(), DomainError> {
+    let Some((major, minor)) = version.filter(|it| *it < VECTORS_MIN) else { return Ok(()) };
+    // QEMU's own `-set` and `-global` say the same of a device.
+    if domain.attribute("type") != Some(EMULATED) || xml.contains(".vectors=0") {
+        return Ok(());
+    }
+    let has_vectors = |vif: &&VifConfig| {
+        let interface = interface_on(domain, vif.socket.as_str());
+        interface.is_some_and(|(_, alias)| override_edit(xml, domain, &alias).is_some())
+    };
+    vifs.iter().find(has_vectors).map_or(Ok(()), |vif| {
+        Err(DomainError::Vectors {
+            name: vif.name.to_string(),
+            version: format!("{major}.{minor}"),
+        })
+    })
 }
 
-/// QEMU before 10 that emulates its processors ends when a guest of vhost-user uses interrupt vectors.
+/// QEMU before 10 that emulates its processors ends when a guest of vhost-user uses interrupt vectors. A number that
+/// somebody has chosen stays.
 fn override_edit(xml: &str, domain: Node<'_, '_>, alias: &str) -> Option<Edit> {
-    let device = format!(
-        "<qemu:device xmlns:qemu='{QEMU_NAMESPACE}' alias='{alias}'><qemu:frontend>\
-         <qemu:property name='vectors' type='unsigned' value='0'/></qemu:frontend></qemu:device>\n"
-    );
+    let is_vectors = |it: Node<'_, '_>| it.attribute("name") == Some("vectors");
+    let is_told = |device: Node<'_, '_>| {
+        device.attribute("alias") == Some(alias) && device.descendants().any(is_vectors)
+    };
     match overrides(domain) {
-        Some(all) if all.children().any(|device| has_alias(device, alias)) => None,
-        Some(all) => Some(into(xml, all, &device)),
-        None => {
-            let element =
-                format!("<qemu:override xmlns:qemu='{QEMU_NAMESPACE}'>{device}</qemu:override>\n");
-            Some(into(xml, domain, &element))
-        }
+        Some(all) if all.children().any(is_told) => None,
+        Some(all) => Some(into(xml, all, &xml::override_of(alias, 0))),
+        None => Some(into(xml, domain, &(xml::overrides([alias.to_owned()], 0) + "\n"))),
     }
 }
 
@@ -381,11 +436,41 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_is_there_follows_the_settings_and_keeps_the_rest() {
+        let once = defined(XML, "web0", &["vlan=10"]).unwrap();
+        // libvirt gives a device its place.
+        let once =
+            once.replace("<model type='virtio'/>", "<model type='virtio'/><address slot='0x03'/>");
+        let settings = ["mac=52:54:00:12:34:56", "queues=2", "tx_ring=256", "mtu=1400"];
+        let other = defined(&once, "web0", &settings).unwrap();
+        for has in [
+            "<mac address='52:54:00:12:34:56'/>",
+            "<driver queues='2' rx_queue_size='1024' tx_queue_size='256'/>",
+            "<mtu size='1400'/></interface>",
+            "<address slot='0x03'/>",
+        ] {
+            assert!(other.contains(has), "{has}: {other}");
+        }
+        assert_eq!(defined(&other, "web0", &settings).unwrap(), other);
+        // What the settings leave out is as the interface says.
+        let same = defined(&other, "web0", &["vlan=10"]).unwrap();
+        assert!(
+            same.contains("<driver queues='2'") && same.contains("<mtu size='1400'/>"),
+            "{same}"
+        );
+        let bare = once
+            .replace("<driver queues='1' rx_queue_size='1024' tx_queue_size='1024'/>", "<driver/>");
+        assert_ne!(bare, once);
+        let filled = defined(&bare, "web0", &["queues=2"]).unwrap();
+        assert!(filled.contains("<driver queues='2'/>"), "{filled}");
+    }
+
+    #[test]
     fn an_emulated_domain_gets_a_device_without_interrupt_vectors() {
         let emulated = XML.replace("type='kvm'", "type='qemu'");
         let one = defined(&emulated, "web.0", &[]).unwrap();
         assert!(one.contains("<alias name='ua-weir-web_0'/>"), "{one}");
-        assert!(one.contains("alias='ua-weir-web_0'><qemu:frontend>"), "{one}");
+        assert!(one.contains("<qemu:device alias='ua-weir-web_0'><qemu:frontend>\n"), "{one}");
         assert_eq!(defined(&one, "web.0", &[]).unwrap(), one);
         let two = defined(&one, "db0", &[]).unwrap();
         assert_eq!(two.matches("<qemu:override ").count(), 1);
@@ -395,6 +480,71 @@ mod tests {
         let none = without_vif(&left, &"db0".parse().unwrap()).unwrap();
         assert!(!none.contains("qemu:"), "{none}");
         assert!(!defined(XML, "web0", &[]).unwrap().contains("qemu:"));
+    }
+
+    /// What `check` says of the domain's only interface, on `/run/weir/web0.sock`.
+    fn is_refused(xml: &str, version: Option<(u32, u32)>) -> bool {
+        let document = domain::parse(xml).unwrap();
+        let control = "/run/weir/control.sock".parse().unwrap();
+        let vifs = [VifConfig::from_settings(&"web0".parse().unwrap(), &[], &control).unwrap()];
+        match refuse_vectors(xml, document.root_element(), &vifs, version) {
+            Ok(()) => false,
+            Err(DomainError::Vectors { name, version }) => name == "web0" && version == "7.2",
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn an_interface_that_was_there_without_them_is_found_and_gets_its_overrides() {
+        let emulated = XML.replace("type='kvm'", "type='qemu'");
+        let own = "<interface type='vhostuser'><source type='unix' path='/run/weir/web0.sock' mode='client'/>\
+                   </interface></devices>";
+        let with = |own: &str| emulated.replace("</devices>", own);
+        let hostdev = own.replace("<interface", "<interface type='hostdev'/><interface");
+        let named = own.replace("</interface>", "<alias name='ua-x'/></interface>");
+        let beside = own.replace(
+            "<interface",
+            "<interface type='user'><alias name='ua-y'/></interface><interface",
+        );
+        // libvirt calls the network before it net0.
+        for (own, alias) in [(own, "net1"), (&hostdev, "net1"), (&named, "ua-x"), (&beside, "net1")]
+        {
+            let bare = with(own);
+            assert!(is_refused(&bare, Some((7, 2))), "{bare}");
+            assert!(!is_refused(&bare, Some((10, 0))) && !is_refused(&bare, None), "{bare}");
+            assert!(!is_refused(&bare.replace("type='qemu'", "type='kvm'"), Some((7, 2))));
+            let mended = defined(&bare, "web0", &[]).unwrap();
+            assert!(mended.contains(&format!("<qemu:device alias='{alias}'>")), "{mended}");
+            assert!(!is_refused(&mended, Some((7, 2))), "{mended}");
+            assert_eq!(defined(&mended, "web0", &[]).unwrap(), mended);
+            let none = without_vif(&mended, &"web0".parse().unwrap()).unwrap();
+            assert!(!none.contains("qemu:") && !none.contains("web0"), "{none}");
+        }
+        let bare = with(own);
+        let set = |text: &str| {
+            bare.replace("</domain>", &format!("{text}</domain>"))
+                .replace("<domain ", &format!("<domain xmlns:qemu='{QEMU_NAMESPACE}' "))
+        };
+        let device = |alias: &str| {
+            format!(
+                "<qemu:device alias='{alias}'><qemu:frontend><qemu:property name='tx' value='x'/></qemu:frontend>\
+                     </qemu:device>"
+            )
+        };
+        for others in [String::new(), device("net0"), device("net1")] {
+            let there = set(&format!("<qemu:override>{others}</qemu:override>"));
+            assert!(is_refused(&there, Some((7, 2))), "{there}");
+            let mended = defined(&there, "web0", &[]).unwrap();
+            assert!(mended.contains(&others) && !is_refused(&mended, Some((7, 2))), "{mended}");
+            assert_eq!(mended.matches("<qemu:override").count(), 1);
+            let none = without_vif(&mended, &"web0".parse().unwrap()).unwrap();
+            assert_eq!(none.contains("qemu:override"), others.contains("net0"), "{none}");
+            assert!(!none.contains("net1"), "{none}");
+        }
+        // A user's own arguments.
+        let arguments = "<qemu:commandline><qemu:arg value='-set'/><qemu:arg value='device.net1.vectors=0'/>\
+                         </qemu:commandline>";
+        assert!(!is_refused(&set(arguments), Some((7, 2))));
     }
 
     #[test]

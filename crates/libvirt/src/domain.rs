@@ -88,6 +88,19 @@ pub enum DomainError {
         "put <source type='memfd'/> and <access mode='shared'/> into its <memoryBacking>"
     ))]
     Private,
+    /// QEMU would end when the guest uses the device.
+    #[error(
+        "QEMU {version} ends with interrupt vectors where it emulates the processor, and {name} has them"
+    )]
+    #[diagnostic(help(
+        "`weir libvirt define DOMAIN {name}`, with its settings, takes them away; QEMU 10 and KVM have no such fault"
+    ))]
+    Vectors {
+        /// The interface.
+        name: String,
+        /// The domain's QEMU.
+        version: String,
+    },
     /// An interface of this name, or with this socket, exists and is not the domain's.
     #[error("an interface called {name} exists already, and is not the domain's: {whose}")]
     #[diagnostic(help(
@@ -236,11 +249,6 @@ impl Domain {
         let labels = domain.children().filter(|it| it.has_tag_name("seclabel"));
         let has_own_account = labels.filter_map(|it| it.attribute("model")).any(|it| it == "dac");
         Ok(Self { owner, has_own_account, elements, interfaces })
-    }
-
-    /// True if one of the domain's interfaces is on this socket.
-    pub(super) fn has_interface(&self, socket: &str) -> bool {
-        self.interfaces.iter().any(|interface| interface.key("socket") == Some(socket))
     }
 
     /// The interfaces that weir makes for the domain.

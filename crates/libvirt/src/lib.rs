@@ -301,7 +301,7 @@ Examples:
   weir libvirt define router lan trunk=[10,20] --connect qemu:///session
 
 The domain gets shared memory, an <interface type='vhostuser'> on the socket NAME.sock, and a <vif> \
-in its <metadata>. What it has already stays.";
+in its <metadata>. An <interface> that is there already keeps all that the settings do not name.";
 
 /// `weir libvirt hook`
 #[derive(Debug, Args)]

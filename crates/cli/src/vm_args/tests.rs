@@ -17,7 +17,7 @@ fn options() -> VmOptions {
 }
 
 fn lines(monitor: Monitor, vifs: &[VifConfig]) -> String {
-    let qemu_version = monitor.takes_qemu_arguments().then(|| "10.0".parse().unwrap());
+    let qemu_version = monitor.is_for_qemu().then(|| "10.0".parse().unwrap());
     let options = VmOptions { qemu_version, ..options() };
     monitor.args(vifs, &options).unwrap().lines.join("\n")
 }
@@ -107,7 +107,7 @@ fn an_option_of_qemu_is_refused_where_no_argument_of_qemu_is_printed() {
         let version = VmOptions { qemu_version: Some("10.0".parse().unwrap()), ..options() };
         for (option, options) in [("--vectors", vectors), ("--qemu-version", version)] {
             let refused = monitor.args(&[vif("a")], &options).err().map(|error| error.to_string());
-            assert_eq!(refused.is_none(), monitor.takes_qemu_arguments(), "{refused:?}");
+            assert_eq!(refused.is_none(), monitor.is_for_qemu(), "{refused:?}");
             if let Some(refused) = refused {
                 assert!(
                     refused.starts_with(&format!("{option} has no effect with --for ")),
@@ -147,6 +147,38 @@ fn libvirt_xml() {
       <mtu size='9000'/>
     </interface>
     "#);
+}
+
+#[test]
+fn libvirt_is_told_of_vectors_where_qemu_may_end_with_them() {
+    let text = |version: Option<&str>, vectors| {
+        let qemu_version = version.map(|version| version.parse().unwrap());
+        let options = VmOptions { memory: None, qemu_version, vectors, ..options() };
+        let vifs = [vif("web.0"), vif("db0")];
+        Monitor::Libvirt.args(&vifs, &options).unwrap().lines.join("\n")
+    };
+    let old = text(Some("7.2"), None);
+    let (in_domain, in_devices) = old.split_once("<!-- in <devices> -->\n").unwrap();
+    insta::assert_snapshot!(in_domain, @r#"
+    <!-- in <domain type='qemu'> only: QEMU before 10.0 that emulates its processor ends with interrupt vectors -->
+    <qemu:override xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>
+      <qemu:device alias='ua-weir-web_0'><qemu:frontend>
+        <qemu:property name='vectors' type='unsigned' value='0'/>
+      </qemu:frontend></qemu:device>
+      <qemu:device alias='ua-weir-db0'><qemu:frontend>
+        <qemu:property name='vectors' type='unsigned' value='0'/>
+      </qemu:frontend></qemu:device>
+    </qemu:override>
+    "#);
+    for alias in ["ua-weir-web_0", "ua-weir-db0"] {
+        assert!(in_devices.contains(&format!("\n  <alias name='{alias}'/>\n")), "{in_devices}");
+    }
+    assert_eq!(text(None, None), old, "nobody knows the QEMU");
+    let new = text(Some("10.0"), None);
+    assert!(!new.contains("qemu:") && !new.contains("alias"), "{new}");
+    let asked = text(Some("10.0"), Some(6));
+    assert!(asked.starts_with("<!-- in <domain> -->\n<qemu:override "), "{asked}");
+    assert_eq!(asked.matches(" value='6'/>").count(), 2, "{asked}");
 }
 
 #[test]

@@ -77,11 +77,6 @@ fn run_under(root: Option<&Path>, bed: &mut Bed<'_>, record: &mut Record) -> Res
     stop(weir)
 }
 
-/// QEMU before 10 that emulates its processors ends when a guest of vhost-user uses interrupt vectors. Domains under KVM
-/// need no such lines, and weir does not print them.
-const WITHOUT_VECTORS: &str = "<qemu:override><qemu:device alias='net0'><qemu:frontend>\
-     <qemu:property name='vectors' type='unsigned' value='0'/></qemu:frontend></qemu:device></qemu:override>";
-
 /// The domain and the directories of its files.
 struct Domain {
     place: PathBuf,
@@ -119,7 +114,7 @@ impl Domain {
             ["vmlinuz", "initrd", "serial.sock", "console"].map(|name| self.file(name));
         let cidr = address::cidr(TESTED);
         Ok(format!(
-            "<domain type='qemu' xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n\
+            "<domain type='qemu'>\n\
              <name>weir-frontends</name><memory unit='MiB'>256</memory><vcpu>1</vcpu>\n\
              {in_domain}\n\
              <os><type arch='x86_64' machine='pc'>hvm</type><kernel>{}</kernel><initrd>{}</initrd>\n\
@@ -129,7 +124,7 @@ impl Domain {
              <devices><emulator>/usr/bin/qemu-system-x86_64</emulator>\n{in_devices}\n\
              <serial type='file'><source path='{}'/><target port='0'/></serial>\n\
              <serial type='unix'><source mode='bind' path='{}'/><target port='1'/></serial>\n\
-             <memballoon model='none'/></devices>\n{WITHOUT_VECTORS}</domain>\n",
+             <memballoon model='none'/></devices></domain>\n",
             kernel.display(),
             initrd.display(),
             console.display(),
