@@ -164,7 +164,8 @@ fn capture_off(workspace: &Workspace) -> Result<bool> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
     let mut least = [f64::INFINITY; 2];
-    // What the switch does about time that it loses to other programs is counted, too: the fewest have least of that.
+    // The count includes what the switch does about time that it loses to other programs: the smallest count has least
+    // of it.
     for _ in 0..3 {
         for (least, row) in least.iter_mut().zip(CAPTURED) {
             *least = least.min(row.count(&program, &dir)?);

@@ -139,23 +139,23 @@ enum Task {
         /// Only parts (`killed`, `reload`, `upgrade`, `dirty_log`, `migration`, `fabric`) whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
-        /// How often each happens, over how often it does for a figure; with another number than 1 nothing is written.
+        /// Factor of the number of events; with another number than 1 nothing is written.
         #[arg(long, default_value_t = 1.0)]
         scale: f64,
-        /// What happens when comes of this number; one by chance where there is none.
+        /// Seed of the events; random by default.
         #[arg(long)]
         seed: Option<u64>,
         /// A built weir to try instead of this workspace's.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },
-    /// All of that, guests that come, go and are killed, and a host that runs out of things, by chance for hours; set the
-    /// figures in target/bench/report.json. Needs root.
+    /// The events of `survive`, guests that come, go and are killed, and a host that runs out of resources, at random
+    /// for hours; set the figures in target/bench/report.json. Needs root.
     Soak {
         /// How long.
         #[arg(long, default_value_t = 2.0)]
         hours: f64,
-        /// What happens when comes of this number; one by chance where there is none.
+        /// Seed of the events; random by default.
         #[arg(long)]
         seed: Option<u64>,
         /// A built weir to try instead of this workspace's.

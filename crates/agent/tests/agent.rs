@@ -18,7 +18,7 @@ use weir_wire::Mac;
 const MAC: &str = "52:54:00:00:00:01";
 /// The unit of `/proc/stat`.
 const TICK_NS: u64 = 10_000_000;
-/// Time that exceeds anything that does not hang.
+/// A time longer than anything takes that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Agent(Child);
@@ -307,8 +307,8 @@ fn both_halves_understand_each_other() {
     let mut link = AgentLink::new(stream, vec![mac]).expect("a link");
     let start = Instant::now();
     let now_ns = || u64::try_from(start.elapsed().as_nanos()).expect("a short test");
-    // The run is long enough for the agent to miss pings, if there were none. On a busy machine one side may take the
-    // other for dead: then the agent greets again.
+    // The run is so long that the agent would miss pings if none came. On a busy machine one side may take the other
+    // for dead: then the agent greets again.
     let (mut applied, mut reports) = (false, 0);
     while !applied || reports < 4 {
         assert!(start.elapsed() < PATIENCE, "applied {applied}, {reports} reports");

@@ -1,6 +1,6 @@
-//! Places for connections. A new connection without a free place takes the place of one that waits, for its client or for
-//! its turn: of the user who has most, and of the process that has most, the one that waits longest. Fewer requests run
-//! than there are places, so there always is one.
+//! Places for connections. When no place is free, a new connection takes the place of one that waits, for its client or
+//! for its turn. The user with the most connections loses it, by the process with the most, and there the connection
+//! that has waited longest. Fewer requests run than there are places, so one connection always waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

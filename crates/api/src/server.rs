@@ -256,7 +256,7 @@ impl Reactor {
         Ok((Of { caller, process: peer?.pid() }, stream))
     }
 
-    /// Serves a new connection. Without a place, which cannot be, it ends at once.
+    /// Serves a new connection. If it has no place, which cannot happen, it ends at once.
     fn admit<S>(&self, stream: S, of: Of, service: &axum::Router)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -7,8 +7,8 @@
 //! worker: Line::ring ── wanted, weir's own eventfd ──▶ thread of this VIF ── write, 8 bytes ──▶ front end
 //! ```
 //!
-//! The thread and the eventfd exist while there are lines. A stuck thread is its VIF's loss: there is no second
-//! one.
+//! The thread and the eventfd exist while there are lines. A stuck thread harms its VIF only, which gets no second
+//! thread.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

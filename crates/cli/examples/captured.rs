@@ -2,10 +2,10 @@
 //! of all frames that the first guest sends.
 //!
 //! A rate is frames per second of the worker's time, as weir charges it to the sender. It is the throughput if the
-//! worker has a processor of its own and sets the pace. Frames per second of elapsed time are printed too: if guests,
-//! worker and the capture's thread share processors, those show which of them had one. The writing thread's time for
-//! a frame is in no rate, and is printed separately. The sender has no more frames in flight than the receiver has
-//! buffers, so that none is dropped.
+//! worker has a processor of its own and sets the pace. Frames per second of elapsed time are printed too. They are
+//! fewer if guests, worker and the capture's thread share processors. The writing thread's time for a frame is in no
+//! rate, and is printed separately. The sender has no more frames in flight than the receiver has buffers, so that none
+//! is dropped.
 //!
 //! ```sh
 //! cargo run --release -p weir --example captured -- ROUNDS SECONDS

@@ -151,7 +151,7 @@ pub struct CheckArgs {
     /// The configuration
     #[arg(value_name = "FILE", default_value = Config::DEFAULT_PATH)]
     pub file: PathBuf,
-    /// Ask this host, too, for what ways out of networks take: subnets, routing, nftables
+    /// Check this host, too, for what ways out of networks need: subnets, routing, nftables
     #[arg(long)]
     pub host: bool,
 }
@@ -290,7 +290,7 @@ pub enum VifCommand {
         /// Begin with the keys of [template.NAME]; `none` takes one of them back to its default
         #[arg(long, value_name = "NAME", value_parser = explained::<TemplateName>)]
         template: Option<TemplateName>,
-        /// Where there is such an interface, set what differs, or change nothing
+        /// If there is such an interface, set what differs, or change nothing
         #[arg(long)]
         may_exist: bool,
         /// Write what runs into the configuration file then, as `weir save --yes`
@@ -316,7 +316,7 @@ pub enum VifCommand {
         /// Its name
         #[arg(value_parser = explained::<PortName>)]
         name: PortName,
-        /// It is well where there is none
+        /// Succeed if there is no such interface
         #[arg(long)]
         if_exists: bool,
         /// Write what runs into the configuration file then, as `weir save --yes`

@@ -195,7 +195,7 @@ pub fn check(
     Ok(())
 }
 
-/// Uplinks whose interface this host does not have, although weir cannot make it.
+/// Uplinks whose interface this host does not have and weir cannot make.
 fn missing_interfaces(config: &Config) -> impl Iterator<Item = String> {
     let opened = config.uplinks.iter().filter(|uplink| uplink.kind.has_card());
     opened.filter_map(|uplink| {

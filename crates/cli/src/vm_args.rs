@@ -41,7 +41,7 @@ pub enum Monitor {
 /// Options of `weir qemu-args` besides the interfaces.
 #[derive(Debug, Clone)]
 pub struct VmOptions {
-    /// The guest's memory; none where something else shares it.
+    /// The guest's memory; `None` if something else shares it.
     pub memory: Option<MemorySize>,
     /// MSI-X vectors of each device, instead of two for each queue pair and two more.
     pub vectors: Option<u32>,
@@ -255,7 +255,7 @@ fn no_agent(monitor: &str, vifs: &[VifConfig]) -> Option<String> {
     ))
 }
 
-/// Proxmox VE writes `-m` itself, and appends `args` to what it has written; QEMU takes `-machine` together.
+/// Proxmox VE writes `-m` itself, and appends `args` to what it has written; QEMU merges the options `-machine`.
 fn proxmox(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
     let lines: Vec<_> = shared_memory(options).into_iter().chain(lines).collect();
@@ -295,7 +295,7 @@ fn incus(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError>
     if options.architecture != "x86_64" {
         return Err(VmArgsError::MemoryNotShared { architecture: options.architecture });
     }
-    // They stand in YAML and in a profile of AppArmor.
+    // The paths stand in YAML and in a profile of AppArmor.
     only_plain_paths("Incus", vifs)?;
     let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
     let mut paths: Vec<_> = vifs.iter().map(|vif| &vif.socket).collect();

@@ -458,7 +458,7 @@ fn root_many_domains_start_and_end_at_once() {
             host.domain(domain, "<weir:vif template='red'/>", &interfaces)
         })
         .collect();
-    // libvirt asks QEMU what it can, once for all: as long as it does not know, each start would ask in turn.
+    // libvirt asks QEMU once for its capabilities. Until libvirt knows them, each start would ask again.
     host.does(&["domcapabilities"]);
     let host = &host;
     std::thread::scope(|scope| {
@@ -636,12 +636,12 @@ fn root_operations_by_chance_leave_no_interface_behind() {
         let name = format!("d{domain}");
         let device = host.path(&format!("late{domain}.xml")).display().to_string();
         let operation = random.random_range(0..12);
-        // A socket has one front end. QEMU waits for ever for one that another device has.
+        // A socket has one front end. QEMU waits for ever for a socket that another device has.
         let is_attached = || {
             text(&host.virsh(&["dumpxml", &name])).matches("<interface type='vhostuser'>").count()
                 == 2
         };
-        // Some do not fit the domain's state: libvirt refuses those.
+        // Some operations do not fit the domain's state, and libvirt refuses them.
         let what: &[&str] = match operation {
             0..=2 => &["start", &name],
             3..=4 => &["destroy", &name],

@@ -1,4 +1,4 @@
-//! The start of a weir with many interfaces: what it takes grows with their number, and no faster.
+//! The start of a weir with many interfaces: its cost grows with their number, and no faster.
 
 use std::fs;
 use std::os::unix::net::UnixStream;

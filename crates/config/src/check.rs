@@ -225,7 +225,7 @@ impl Whole<'_> {
                 let help = "give the interface another `socket`, or the switch another `control`";
                 faults.push(TableFault::shown(&table, "socket", reason, help, message, labels));
             }
-            // Interfaces of one virtual machine share an agent; with anything else it shares no socket.
+            // Interfaces of one virtual machine share an agent; the agent shares its socket with nothing else.
             let Some(agent) = &vif.agent else { continue };
             let (reason, owner) = match owners.get(agent.as_path()) {
                 _ if agent == control => (

@@ -76,7 +76,7 @@ pub struct GatewayConfig {
 }
 
 impl GatewayConfig {
-    /// The keys of the gateway. Without a value there is nothing of it.
+    /// The keys of the gateway. A key without a value is not set.
     pub(super) fn keys(&self) -> GatewayKeys {
         let Self { addresses, dhcp, ra, dns, nat } = self;
         let (has_dhcp, has_nat) = (dhcp.is_some(), nat.is_some());

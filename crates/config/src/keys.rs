@@ -68,27 +68,27 @@ impl Key {
         Self { name, ..self }
     }
 
-    /// It cannot change while weir runs.
+    /// The key cannot change while weir runs.
     pub(crate) const fn fixed(self, why: &'static str) -> Self {
         Self { alive: false, note: Some(why), ..self }
     }
 
-    /// It can change, and the guest sees that later.
+    /// The key can change, and the guest sees the change later.
     pub(crate) const fn later(self, when: &'static str) -> Self {
         Self { note: Some(when), ..self }
     }
 
-    /// `[xen]` has something in its place.
+    /// `[xen]` has another setting in place of this key.
     pub(crate) const fn not_of_xen(self, instead: &'static str) -> Self {
         Self { xen: Some(instead), of_one_xen: false, ..self }
     }
 
-    /// `[xen]` cannot say it of all guests, and it can be set of each.
+    /// `[xen]` cannot set the key for all guests, but it can for each.
     pub(crate) const fn of_each_xen(self, instead: &'static str) -> Self {
         Self { xen: Some(instead), ..self }
     }
 
-    /// Each interface has it for itself.
+    /// Each interface has the key for itself.
     pub(crate) const fn not_of_templates(self, why: &'static str) -> Self {
         Self { template: Some(why), ..self }
     }
@@ -104,18 +104,18 @@ impl Key {
         std::iter::once(self).chain(self.others.iter().map(other))
     }
 
-    /// A mirror cannot have it.
+    /// A mirror cannot have the key.
     pub(crate) const fn not_of_copies(self) -> Self {
         Self { of_copies: false, ..self }
     }
 }
 
-/// What one key gives, or a group of keys.
+/// The value of one key, or of a group of keys.
 pub(crate) trait Value: Clone + PartialEq {
-    /// Takes what the section says; what it does not say stays.
+    /// Takes the values that the section has, and keeps the others.
     fn read(&mut self, key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>);
 
-    /// Takes what the section says of the keys that `which` chooses. A table asks for each of its keys.
+    /// Takes the section's values of the keys that `which` chooses. A table asks for each of its keys.
     fn read_chosen(
         &mut self,
         key: &Key,
@@ -199,13 +199,13 @@ impl<T: FromToml> FromToml for Change<T> {
 
 /// What `weir vif set` changes of a `T`.
 pub(crate) trait Alters<T>: Sized {
-    /// Reads it from a section; nothing where that says nothing.
+    /// Reads the change from a section; no change if the section says nothing.
     fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self;
 
-    /// Changes it.
+    /// Makes the change.
     fn apply(self, to: &mut T);
 
-    /// The keys that it reads. A table has its own.
+    /// The keys that are read. A table has keys of its own.
     fn keys(key: Key) -> Vec<Key> {
         vec![key]
     }
@@ -237,7 +237,7 @@ impl<T: FromToml> Alters<Option<T>> for Change<T> {
     }
 }
 
-/// Without a value there is none of them.
+/// A change to no value sets the default, which is none.
 impl<T: FromToml + Default> Alters<T> for Change<T> {
     fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
         section.take_or(key.name, Self::Keep, problems)
@@ -384,7 +384,7 @@ macro_rules! keys {
                 <Self as $crate::keys::Value>::key_at(&$crate::keys::Key::TABLE, path)
             }
 
-            /// As it is `now`, as far as that cannot change.
+            /// Takes the values of `now` for the keys that cannot change.
             pub(crate) fn with_fixed_of(mut self, now: &Self) -> Self {
                 let fixed = |key: &$crate::keys::Key| !key.alive;
                 $crate::keys::Value::change(&mut self, &$crate::keys::Key::TABLE, &fixed, None, now);

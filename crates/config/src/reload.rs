@@ -206,7 +206,7 @@ impl Running<'_> {
         (Difference { tables }, steps)
     }
 
-    /// The file's templates, with those patterns that can be at once.
+    /// The file's templates, with those patterns that can be added at once.
     fn compare_on_demand(&self, file: &Templates, tables: &mut Vec<TableDifference>) -> Templates {
         let find = |templates: &Templates, pattern: &NamePattern| {
             templates.on_demand.iter().find(|it| it.pattern == *pattern).cloned()
@@ -341,7 +341,7 @@ impl Running<'_> {
                 continue;
             }
             match wanted.filter(|_| !stays).or(followed.as_ref()) {
-                // It is said where it is to be added.
+                // The vif is reported at the place where it is added.
                 Some(_) if xen => {}
                 Some(wanted) => {
                     let keys = vif_difference(vif, wanted);

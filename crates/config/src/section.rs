@@ -400,7 +400,7 @@ impl<'t> Section<'t> {
             }
             let mut problem = Problem::new(format!("unknown key `{key}` in {place}"))
                 .label(name.span(), "unknown key");
-            // The list is whole, however long it is: none of it is from the text.
+            // The list is complete, however long it is: nothing in it comes from the text.
             problem.help = Some(match suggest::closest(key, &self.asked) {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("{} can have: {}", plain_short(&place), self.asked.join(", ")),
@@ -463,7 +463,7 @@ pub(super) fn report_repeated(
 pub(super) struct Fault {
     pub span: Range<usize>,
     pub error: ValueError,
-    /// Those of further elements of a list.
+    /// The faults of further elements of a list.
     more: Vec<Fault>,
 }
 

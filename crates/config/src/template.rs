@@ -131,7 +131,8 @@ impl TemplateConfig {
         self.vif.rows().iter().filter_map(|(_, value)| value.as_ref()).map(String::len).sum()
     }
 
-    /// Each key that the template says, with its value. All can change: the interfaces say which of theirs cannot.
+    /// Each key that the template sets, with its value. All keys of a template can change; an interface says which of
+    /// its own cannot.
     pub(super) fn rows(&self) -> Rows {
         let rows = self.vif.rows().into_iter().zip(VifConfig::template().rows());
         let rows = rows.filter(|((key, _), _)| key.template.is_none());
@@ -302,7 +303,7 @@ pub(super) fn under(base: &VifConfig, section: &mut Section<'_>) -> VifConfig {
     let mut vif = base.clone();
     let plain = VifConfig::template();
     for (key, _) in plain.rows() {
-        // Without its `native` a trunk is one still.
+        // A trunk without `native` is still a trunk.
         for word in key.with_others().map(|it| it.name).filter(|name| *name != "native") {
             if section.is_word(word, NONE) {
                 section.hide(word);

@@ -38,7 +38,8 @@ const OWN: &str = "xen-vif.";
 const MIRROR: (&str, &str) = ("mirror", "mirror to an uplink, such as a TAP of dom0");
 
 impl VifConfig {
-    /// Keys of which it and `wanted` differ, and that no Xen guest's interface has, with what there is in their place.
+    /// Keys that no Xen guest's interface has, and in which this interface differs from `wanted`. Each comes with the
+    /// setting that is in its place.
     pub fn keys_not_of_xen(&self, wanted: &Self) -> Vec<(&'static str, &'static str)> {
         let rows = self.rows().into_iter().zip(wanted.rows());
         let differs = rows.filter(|((key, now), (_, then))| !key.of_one_xen && now != then);

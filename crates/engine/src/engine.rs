@@ -222,8 +222,8 @@ impl Engine {
         }
     }
 
-    /// Holds all connections to the rules when they are next seen: the meaning of the groups of other hosts' guests has
-    /// changed.
+    /// Makes all connections be checked against the rules when they are next seen: the groups of other hosts' guests
+    /// have changed their meaning.
     pub fn regroup(&self) {
         self.shared.change_all(regroup);
     }

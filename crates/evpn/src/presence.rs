@@ -46,7 +46,7 @@ impl Presence {
         let stale_for = now_ns.saturating_sub(since_ns);
         match self {
             Self::Gone(_) => stale_for >= EVPN_HOLD_NS,
-            // FRR has not withdrawn the entry: it ended.
+            // FRR has not withdrawn the entry: FRR ended.
             Self::Here(back_ns) if since_ns <= back_ns && back_ns > 0 => {
                 now_ns >= back_ns.saturating_add(EVPN_BACK_NS) || stale_for >= EVPN_HOLD_NS
             }
@@ -82,7 +82,7 @@ impl Resync {
     }
 
     /// Handles zebra's answer to [`QUESTION`]; `true` if it is time to remove and add VNIs. By then bgpd has asked for
-    /// VNIs: it asks as soon as it has connected, and it was seen a few times.
+    /// VNIs: it asks as soon as it has connected, and several answers in a row have shown its connection.
     pub fn heard(&mut self, answer: &[u8]) -> bool {
         let Some(seen) = &mut self.seen else { return false };
         let mut lines = answer.split(|byte| matches!(byte, b'\n' | 0));

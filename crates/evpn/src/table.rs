@@ -64,7 +64,7 @@ pub enum Noted {
         /// The address's owner.
         owner: Owner,
     },
-    /// A station of this host has an IP address, as zebra was notified.
+    /// zebra was notified that a station of this host has an IP address.
     OwnerHere {
         /// The address.
         of: Owned,

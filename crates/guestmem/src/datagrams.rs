@@ -340,8 +340,8 @@ impl Outbox {
         fits
     }
 
-    /// Sends messages from `next` on by one call. Returns their number, after `each` was told the length of each and what
-    /// of it was sent.
+    /// Sends messages from `next` on by one call. Passes the length of each message, and how much of it was sent, to
+    /// `each`. Returns the number of messages.
     #[inline(always)]
     fn call(
         &mut self,

@@ -60,8 +60,8 @@ impl MappedPages {
         Ok(pages)
     }
 
-    /// Brings the first page in as a write does: it alone. A read would bring up to 16 pages in that the file has in
-    /// memory, and they would stay. Does nothing on a kernel before Linux 5.14.
+    /// Maps the first page, and no other, as a write does. A read would map up to 16 pages that the file has in memory,
+    /// and they would stay mapped. Does nothing on a kernel before Linux 5.14.
     pub fn bring_first(&self) {
         let len = rustix::param::page_size().min(self.len);
         // SAFETY: advice about this mapping, which changes none of its bytes.

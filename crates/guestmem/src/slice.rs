@@ -346,8 +346,8 @@ impl<T: std::fmt::Debug> std::fmt::Debug for Loan<'_, T> {
     }
 }
 
-/// Appends what `make` makes of each of `items`, up to the first of which it makes nothing. Returns
-/// the number of appended items. The room is made once, so the loop has no check of it.
+/// Appends what `make` returns for each of `items`, up to the first for which it returns nothing. Returns the number of
+/// appended items. The room is made once, so that the loop does not check for it.
 #[inline(always)]
 pub fn append<T: Copy, I>(
     to: &mut Vec<T>,

@@ -36,7 +36,7 @@ pub type Taken = BTreeMap<String, Foreign<OwnedFd>>;
 /// Connects to the keeper that listens at `path`, without waiting.
 ///
 /// # Errors
-/// The errors of [`reach::connect`]: nobody listens there, or a process that is not allowed to.
+/// The errors of [`reach::connect`]: nobody listens there, or the process that does is not allowed to.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let party = Party::new("a keeper");
     reach::connect_as(SocketType::SEQPACKET, Links::Own, path, &party, |_| false)
@@ -311,8 +311,8 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
     }
 }
 
-/// Asks for all there is. A keeper that says nothing for `patience` does not answer. One that serves another weir gets
-/// less time: that weir may have been killed, and end in this moment.
+/// Asks for all there is. A keeper that says nothing for `patience` does not answer. A keeper that serves another weir
+/// gets less time: that weir may have been killed, and be ending now.
 fn ask(link: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(OwnedFd, Taken)> {
     send(&link, &Word::Process(std::process::id()), None)?;
     words.iter().try_for_each(|word| send(&link, word, None))?;

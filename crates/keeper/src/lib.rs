@@ -286,7 +286,8 @@ mod tests {
         assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
         let named = format!("another weir (process {}) uses this keeper", std::process::id());
         assert_eq!(refused.to_string(), named);
-        // A weir of an earlier release does not say its number and does not know that answer: it waits for the end.
+        // A weir of an earlier release neither says its number nor knows the answer `Busy`: it waits until the other
+        // weir ends.
         let older = connect(&path).unwrap();
         send(&older, &Word::Take, None).unwrap();
         let next = || {

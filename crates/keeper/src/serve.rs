@@ -167,7 +167,7 @@ struct Weir {
     socket: OwnedFd,
     /// The number of weir's process, as it says, or that of the process which has connected.
     process: u32,
-    /// The weir has lost another keeper: it waits for nobody's end.
+    /// The weir has lost another keeper, and does not wait for the end of a weir.
     returns: bool,
     /// The words that the weir is still to get, which may end with [`Word::Ready`].
     giving: VecDeque<Word>,
@@ -336,7 +336,7 @@ impl Server {
                 // One that has just left, or was killed, is not named: its end is handled next.
                 if let Some(first) = self.weir.as_ref().filter(|weir| !weir.has_ended()) {
                     let _ = send(next.socket.as_fd(), &Word::Busy(first.process), None);
-                    // A weir that starts after the first one's end must not find one that was not started for that.
+                    // Such a weir must not wait: a weir that starts after the end of the first one would find it here.
                     if next.returns {
                         return false;
                     }

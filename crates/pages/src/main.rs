@@ -289,7 +289,7 @@ mod tests {
         let rows = rows.filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
         let of_guide: BTreeSet<_> =
             rows.flat_map(|names| names.split(',')).map(|it| it.replace(['`', ' '], "")).collect();
-        // A program says whose an interface is, and no reader.
+        // `by` is set by programs, and is not for readers.
         assert_eq!(of_guide, &of_add - &BTreeSet::from(["by".to_owned()]));
     }
 

@@ -201,7 +201,7 @@ struct Call {
 }
 
 impl Call {
-    /// Sends and receives what the socket takes and has. `None` until the answer is whole.
+    /// Sends as much as the socket takes, and receives what it has. `None` until the answer is whole.
     fn go_on(&mut self) -> io::Result<Option<Vec<u8>>> {
         if !self.left.is_empty() {
             match send(&self.socket, &self.left, SendFlags::NOSIGNAL) {

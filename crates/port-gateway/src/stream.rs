@@ -204,7 +204,7 @@ impl Streams {
         }
     }
 
-    /// Sends an answer. With an empty one the connection has a question less to wait for, and that is all.
+    /// Sends an answer. An empty answer sends nothing: the connection only has one question less to wait for.
     pub(crate) fn answer(
         &mut self,
         id: StreamId,

@@ -10,7 +10,7 @@ use crate::leases::Lease;
 use crate::service::Clerk;
 use crate::{DhcpSettings, GatewayPort, NamesSettings};
 
-/// A port, and what answers behind it.
+/// A port, and the service that answers behind it.
 pub struct Gateway {
     port: Arc<GatewayPort>,
     clerk: Clerk,

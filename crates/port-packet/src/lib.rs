@@ -292,8 +292,7 @@ mod tests {
         bytes
     }
 
-    /// The host's end of the veth pair, also by a packet socket: it can send and see frames for which Linux has no
-    /// device.
+    /// The host's end of the veth pair as a packet socket. It can send and see frames for which Linux has no device.
     fn open_host() -> PacketSocket {
         PacketSocket::open(&PacketOptions { name: "host0".into(), queues: 1, mtu: None }).unwrap()
     }

@@ -113,7 +113,7 @@ enum Nothing {
     Yet,
     /// The socket is of no more use.
     Broken(String),
-    /// These came beside the bytes, and nobody here wants any.
+    /// Descriptors that came beside the bytes. weir wants none.
     Descriptors(Vec<OwnedFd>),
 }
 
@@ -224,7 +224,7 @@ fn has_ended(socket: &OwnedFd) -> bool {
     poll(&mut asked, Some(&now)).is_ok() && !asked[0].revents().is_empty()
 }
 
-/// The bytes that a read gives, which stay in the socket, as the descriptors beside them do.
+/// Copies the bytes that a read would give. They stay in the socket, and so do descriptors beside them.
 fn look(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Nothing> {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     read(|| Ok(recv(socket, &mut *into, flags)?.1))

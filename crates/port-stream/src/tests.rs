@@ -300,7 +300,7 @@ fn guests_reach_names_and_addresses_of_gvproxy_and_neither_its_api_nor_the_host(
         (udp, gateway, 53, 0, 0, true),
         (udp, gateway, 67, 0, 0, true),
         (icmp, gateway, 0, 0, 0, true),
-        // More fragments follow, or it is a later one: a port can be written over.
+        // More fragments follow, or this is a later one, which can overwrite the port.
         (tcp, gateway, 53, 0, 0x2000, false),
         (tcp, gateway, 53, 0, 1, false),
         // A port that the options name is none of the packet.

@@ -522,7 +522,7 @@ impl Sessions {
         left
     }
 
-    /// True if a session that was asked to end is silent and left to another weir, which is its end. A silent one that
+    /// True if a session that was asked to end is silent and left to another weir, and so has ended. A silent one that
     /// is not left is given a thread to end.
     fn leaves_silent(&self, session: u64, handle: &Arc<Handle>) -> bool {
         let is_left = handle.leave_silent();

@@ -217,7 +217,7 @@ fn place_any<'m>(
     Ok((Written { dealt_with, full, batch, chains, merged, waited }, slices))
 }
 
-/// Copies that were put off: from, to.
+/// Copies that were put off, each as its source and its target.
 type Slices<'m> = Vec<[Slice<'m>; 2]>;
 
 /// Shows what was written, unless `slices` are still to be copied.

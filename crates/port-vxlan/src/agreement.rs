@@ -25,7 +25,8 @@ fn entry(id: u16, check: u64) -> u64 {
 pub(crate) struct Said(Mutex<Box<[u64]>>);
 
 impl Said {
-    /// Processes a word; `false` for anything else. A worker does not wait for the lock: the other host repeats itself.
+    /// Processes a word; returns `false` for any other datagram. A worker does not wait for the lock: the other host
+    /// repeats itself.
     pub(crate) fn hear(&self, place: Slice<'_>) -> bool {
         let number = |at: usize| place.skip(at).read_array().map(u64::from_be_bytes);
         let entries = place.len().saturating_sub(MARK_LEN) / size_of::<u64>();
@@ -39,7 +40,8 @@ impl Said {
         true
     }
 
-    /// The IDs that mean another set there than the one whose check `here` tells, in ascending order.
+    /// The IDs that mean another set at the other host than here, in ascending order. `here` gives the check of an ID's
+    /// set.
     pub(crate) fn disputed(&self, here: impl Fn(u16) -> Option<u64>) -> Vec<u16> {
         let is_disputed = |there: &u64| {
             let id = (there >> 48) as u16;
@@ -51,7 +53,7 @@ impl Said {
         ids
     }
 
-    /// True if the ID means another set there than the one with this check.
+    /// True if the ID means another set at the other host than the one with this check.
     pub(crate) fn disputes(&self, id: u16, check: u64) -> bool {
         let here = entry(id, check);
         lock(&self.0).iter().any(|there| there >> 48 == here >> 48 && *there != here)

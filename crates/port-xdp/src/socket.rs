@@ -114,7 +114,7 @@ pub(crate) struct XdpSocket {
     several: bool,
 }
 
-/// The rings of a socket, by the side that weir has.
+/// The rings of a socket: weir's side of each.
 pub(crate) struct Rings {
     /// Chunks for the kernel to put frames into.
     pub(crate) fill: Producer<u64>,

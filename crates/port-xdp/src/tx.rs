@@ -1,5 +1,5 @@
 //! One queue's frames from the interface. They stay in the chunks into which the kernel has put them until their
-//! receivers have copied them, or, if these were full, have had room again. A long frame is in several.
+//! receivers have copied them, or, if these were full, have had room again. A long frame takes several chunks.
 
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use weir_engine::DropReason;

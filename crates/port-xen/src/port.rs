@@ -153,7 +153,7 @@ impl XenPort {
 
 impl Receiver for XenPort {
     fn mark(&self, queue: usize) -> Mark {
-        // Events show their age by themselves: a 32-bit index does not come round soon.
+        // The mark needs no event: a 32-bit index shows its age by itself, since it does not come round soon.
         let placed = |pair: &Pair| Mark { placed: lock(&pair.rx).placed(), event: None };
         self.guest.pair(queue).map_or(Mark::default(), placed)
     }

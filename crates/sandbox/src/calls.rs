@@ -31,8 +31,8 @@ pub enum Profile {
     Helper,
     /// Holding descriptors for another process, and nothing else.
     Keeper,
-    /// Compiling expressions for another process, over one socket. A call that is not on its list fails, and is not its
-    /// end: libc looks for names in many ways, and can do without.
+    /// Compiling expressions for another process, over one socket. A call that is not on its list fails and does not
+    /// end the process: libc looks for names in many ways, and can do without.
     Compiler,
 }
 

@@ -7,8 +7,9 @@
 //! | `calls.rs`, `calls/lists.rs` | its system calls: seccomp, by the kind of thread |
 //! | `descriptors.rs` | the descriptors that guests may have |
 //!
-//! [`confine`] gives up the other rights, while the process has one thread; every later thread inherits that. Threads
-//! that read guests' and front ends' data give up more as they begin, by [`narrow`]. See docs/design/0027-sandbox.md.
+//! [`confine`] gives up the other rights, while the process has one thread; every later thread inherits the
+//! confinement. Threads that read guests' and front ends' data give up more as they begin, by [`narrow`]. See
+//! docs/design/0027-sandbox.md.
 
 #![forbid(unsafe_code)]
 

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 /// A VPN has halves of a default route, or eighths.
 const DEFAULT_ROUTE_LEN_MAX: u8 = 7;
-/// The last thing that is made: with it all is there.
+/// The object that is made last: once it exists, all rules do.
 const LAST: &str = "complete";
 
 /// The traffic that is let out and in.
@@ -163,7 +163,8 @@ impl NatTask {
             let back = format!("postrouting {from} {subnet} oifname {interface} ct status dnat");
             add("rule", &format!("{back} masquerade"));
         }
-        // To the host, too: one that speaks as its resolver would answer for that. Who has no address asks by these.
+        // A guest may send to the host only as itself: the host would answer a guest that speaks as its resolver. A
+        // guest without an address asks for one from such a source.
         for near in ["ip saddr 0.0.0.0", "ip6 saddr { ::, fe80::/10 }"] {
             add("rule", &format!("input iifname {interface} {near} accept"));
         }
@@ -228,9 +229,9 @@ struct ShownRoute {
     dev: Option<String>,
 }
 
-/// Looks whether the host reaches a subnet by another interface than this one: packets for guests, or for who is there,
-/// would go astray. A wider route, of which the subnet takes a part, counts for who asks before the start; it is no reason
-/// for a weir that has guests not to be started again.
+/// Looks whether the host reaches a subnet by another interface than this one: packets for guests, or for stations
+/// behind that interface, would go astray. A wider route, which contains the subnet, counts only with `wider_counts`,
+/// before the first start: it must not keep a weir that has guests from starting again.
 ///
 /// # Errors
 /// With what can be done about it, where that is known.
@@ -256,7 +257,7 @@ pub(crate) fn check_others(
         others.extend(routes.into_iter().filter_map(to));
     }
     let overlap = addresses.iter().find_map(|own| {
-        // A default route is for what nothing else is, also one in parts.
+        // A default route, even in parts, is only for what no other route is for.
         let least = if wider_counts { DEFAULT_ROUTE_LEN_MAX + 1 } else { own.prefix_len() };
         let of_others = others.iter().filter(|(name, _)| name != interface.as_str());
         let mut overlapping = of_others.filter(|(_, net)| {

@@ -16,8 +16,7 @@ const FILE: &str = "/etc/resolv.conf";
 const PORT: u16 = 53;
 
 /// A socket that does not block, to the resolver whose turn it is, from a port that the kernel chooses. A stream may
-/// still connect. `own`
-/// are no resolvers: there weir would ask itself.
+/// still connect. The addresses `own` are not asked: weir would ask itself.
 ///
 /// # Errors
 /// There is no resolver, or no way to it.

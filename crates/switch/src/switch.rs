@@ -628,8 +628,8 @@ impl Switch {
         CallPolicy { polled, ..vif.call_policy(self.budget(vif)) }
     }
 
-    /// Refuses an interface that would not go together with the ports there are, but for the one `in_place_of` which it
-    /// comes.
+    /// Refuses an interface that does not go together with the present ports, except for the one that it replaces
+    /// (`in_place_of`).
     fn refusal(
         &self,
         ports: &Ports,

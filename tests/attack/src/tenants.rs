@@ -15,7 +15,7 @@ use crate::{
     measure::switch::TENANTS,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(memory_by_a_hundred_interfaces, "shares as much memory as each of 100 interfaces may"),
     attack!(guests_by_a_hundred_interfaces, "attaches 100 guests, for descriptors and threads"),

@@ -1,4 +1,4 @@
-//! Frames: as they pass, and by prediction.
+//! Frames as they pass, and the predicted way of a frame.
 
 use std::io;
 use std::pin::Pin;
@@ -76,8 +76,8 @@ pub(super) async fn trace_live(
     Ok(response)
 }
 
-/// Copies frames as they pass, until the client closes the connection: pcapng. Traffic is not held up. Frames for which
-/// the client is too slow are counted in the stream.
+/// Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held up. Frames for
+/// which the client is too slow are counted in the stream.
 #[utoipa::path(
     post, path = "/v1/captures", request_body = CaptureRequest,
     responses(

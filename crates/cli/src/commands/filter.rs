@@ -103,7 +103,7 @@ pub fn group(
     Ok(())
 }
 
-/// Lists the connections of an interface, as many at once as an answer has.
+/// Lists the connections of an interface, as many at a time as one answer holds.
 fn connections(
     client: &mut Client,
     name: &PortName,

@@ -103,7 +103,7 @@ pub(super) struct State {
     pub(super) editing: bool,
     /// The selected port by name, so that it stays selected when other ports are added or removed.
     pub(super) selected: Option<PortName>,
-    /// The first visible line of the list; `scrolled` is that of another page.
+    /// The first visible line of the list; `scrolled` is the first line of another page.
     pub(super) first: usize,
     pub(super) scrolled: usize,
     /// The visible lines of the list or page, set by the drawing.

@@ -568,7 +568,7 @@ fn where_the_new_weir_does_not_come_up_the_old_one_goes_on() {
         };
         let said = weir.upgrade().unwrap_err();
         assert!(said.contains(reason), "{said}");
-        // weir kills a new one that has refused, which is no reason of anything.
+        // weir kills a new weir that has refused. The kill is not the reason that weir gives.
         assert!(nth != 0 || said.contains("weir check") && !said.contains("SIGKILL"), "{said}");
         assert!(nth != 0 || weir.log().contains("line ") && weir.log().contains(reason));
         assert_eq!(weir.later.is_some(), nth == 3, "{said}");

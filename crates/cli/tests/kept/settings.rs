@@ -421,7 +421,7 @@ fn a_weir_that_is_not_given_the_keeper_of_the_last_one_is_told_who_has_its_socke
             assert!(log.contains("another program serves"), "{log}");
             log.contains("its keeper holds the socket").then_some(())
         });
-        // Also behind a full queue: the attempts of the starts are in it.
+        // weir must also start behind a full queue, in which the attempts of the earlier starts lie.
         waiting.extend(std::iter::from_fn(|| {
             let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
             let socket = socket_with(family, kind, SocketFlags::NONBLOCK, None).unwrap();

@@ -111,7 +111,7 @@ fn own_resolvers(host: &fabric::Host, text: &str) {
     host.run("mount --bind resolv.conf /etc/resolv.conf").unwrap();
 }
 
-/// A resolver in a host, by which `example.org` is 9.9.9.9 and nothing else is anything.
+/// A resolver in a host, by which `example.org` is 9.9.9.9 and no other name exists.
 struct Resolver {
     ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<Vec<Vec<u8>>>>,
@@ -294,13 +294,13 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
 
-    // Names: a guest's own in short, one that nobody has, and no question for a guest goes to the resolver.
+    // Names: a guest's own, in short, and one that nobody has. No question about a guest goes to the resolver.
     assert_eq!(guests[1].looks_up("web0"), Some(Ipv4Addr::new(192, 168, 77, 10)));
     assert_eq!(guests[1].looks_up("nobody.internal"), None);
     assert_eq!(guests[1].looks_up("nobody.example.org"), None);
     let said = guests[1].run("getent hosts 192.168.77.10");
     assert!(said.contains("web0.internal"), "{said}");
-    // By TCP, which is not the host's although the address is.
+    // A name by TCP. The address is the host's as well, but weir answers.
     let mut stream = guests[1].within(|| TcpStream::connect(("192.168.77.1", 53)).unwrap());
     let asked = b"\x00\x1f\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x04web0\x08internal\x00\x00\x01\x00\x01";
     stream.write_all(asked).unwrap();
@@ -377,7 +377,7 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     let mut underlay = Underlay::new(1);
     let config =
         "[network.lan]\naddress = \"192.168.77.1/24\"\ndhcp = true\nnat = true\n[vif.web0]\n";
-    // The same is said by a weir that starts all the same, and of one that runs.
+    // A weir that starts nevertheless logs the same, and `weir doctor` reports it.
     let at = &mut underlay.hosts[0];
     at.run("sysctl -qw net.ipv4.ip_forward=0");
     at.run("ip route add 192.168.0.0/16 dev u0");

@@ -165,7 +165,7 @@ fn root_the_kernels_gbp_is_a_group_here_and_groups_here_are_its_mark() {
     underlay.hosts[0].start_weir(&config);
     let [one, kernel] = &underlay.hosts[..] else { panic!("two hosts") };
     make_vxlan(kernel, "gbp");
-    // By the port, what leaves has a mark: an ID alone, or with the bits D and A.
+    // The port of a datagram decides its mark: an ID alone, or an ID with the bits D and A.
     let rules = "table inet t {\n\
         chain out {\n type filter hook output priority 0;\n\
         udp dport 17 meta mark set 17\n\

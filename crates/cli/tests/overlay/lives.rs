@@ -25,7 +25,8 @@ pub(super) fn start_keeper(host: &Host) -> Process {
     keeper
 }
 
-/// Another weir takes the place of the one that runs, as soon as that has a keeper; its process.
+/// Replaces the running weir by another one, as soon as the running one has a keeper. Returns the number of the new
+/// process.
 pub(super) fn upgrade(host: &Host) -> String {
     let said = eventually("weir is upgraded", || {
         let output = host.command("weir upgrade").output().unwrap();

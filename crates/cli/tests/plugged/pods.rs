@@ -1,6 +1,6 @@
 //! A monitor in a pod, as the guide's page on KubeVirt has it: it listens on a socket in a volume of the pod, and weir
 //! connects. The volume appears late, the monitor comes and goes, and the way leads through a link of the operator's.
-//! Monitors whose interfaces come on demand.
+//! Other monitors have interfaces on demand.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -98,7 +98,7 @@ fn the_lines_of_the_page_are_for_such_a_node() {
     let page = include_str!("../../../../docs/guide/kubevirt.md");
     let blocks = weir_testing::document::blocks(page);
     let lines = &blocks.iter().find(|block| block.run_by.is_some()).unwrap().lines;
-    // Each twice: the second time it changes nothing.
+    // Each line runs twice, and the second run changes nothing.
     let script = lines.iter().flat_map(|line| [*line, line]).collect::<Vec<_>>().join("\n");
     let weir =
         format!("{} --control {}", env!("CARGO_BIN_EXE_weir"), host.path("control.sock").display());
@@ -170,7 +170,7 @@ fn a_thousand_monitors_in_turn_have_an_interface_each_and_leave_nothing() {
         }
         names.iter().for_each(|it| fs::remove_file(socket(it)).unwrap());
         drop((monitors, sessions));
-        // The first ones have brought what weir needs for any.
+        // The first interfaces have made weir take what it keeps for later ones.
         if turn == 0 {
             eventually("the first have gone", || host.vifs().is_empty().then_some(()));
             std::thread::sleep(Duration::from_secs(2));

@@ -1,4 +1,4 @@
-//! Out of the host by a real gvproxy: what `docs/guide/without-root.md` has, without root.
+//! A way out of the host through a real gvproxy, without root, as `docs/guide/without-root.md` describes it.
 
 use std::fs;
 use std::io::{Read, Write};

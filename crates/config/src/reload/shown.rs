@@ -50,7 +50,7 @@ impl fmt::Display for SettingFrom {
 }
 
 impl VifConfig {
-    /// The value in force of a key that has none.
+    /// The value in force of a key that is not set.
     fn in_force(&self, key: &str) -> Option<String> {
         match key {
             "socket_mode" => Some(SocketMode::OWNER.to_string()),

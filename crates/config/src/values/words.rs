@@ -197,7 +197,7 @@ words! {
 words! {
     /// Which uplinks of a bond carry frames.
     BondMode {
-        /// One of them: the first that has a carrier, until it loses it.
+        /// One of the uplinks: the first with a carrier, until its carrier is lost.
         #[default]
         ActiveBackup = "active-backup",
         /// All that have a carrier, each with its part of the flows.
@@ -210,10 +210,10 @@ words! {
 words! {
     /// How often the other end of a bond is to speak LACP.
     LacpRate {
-        /// Each 30 seconds. It counts as gone after 90.
+        /// Each 30 seconds. The other end counts as gone after 90.
         #[default]
         Slow = "slow",
-        /// Each second. It counts as gone after 3.
+        /// Each second. The other end counts as gone after 3.
         Fast = "fast",
     }
 }

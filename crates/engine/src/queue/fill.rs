@@ -58,7 +58,7 @@ impl<T> FillOrder<T> {
         (place.0.wrapping_sub(self.oldest) as usize) < self.len()
     }
 
-    /// Begins a batch of a worker that has completed `chains` chains, the last ones so far, and is about to copy.
+    /// Begins a batch of a worker that has just completed the last `chains` chains and is about to copy.
     pub fn begin(&mut self, chains: u16, note: T) -> Place {
         let place = self.oldest.wrapping_add(self.len() as u32); // at most one per worker
         let batch = Batch { chains, note, copied: false };

@@ -43,8 +43,8 @@ impl PortGroups {
         Self { policy: Policy { generation, ..policy }, table, logs }
     }
 
-    /// The same rules, to which connections are held when they are next seen: rules name the groups of other ports, which
-    /// have changed.
+    /// The same rules for a new check of all connections when they are next seen: the rules name groups of other ports,
+    /// which have changed.
     pub(crate) fn anew(&self, now_ns: u64) -> Self {
         Self::new(self.policy.clone(), Some(self), now_ns)
     }
@@ -59,7 +59,7 @@ impl PortGroups {
         groups.map_or(0, |it| it.policy.set_id)
     }
 
-    /// Connections, and those that found no place.
+    /// The number of connections, and of those that found no place.
     pub fn connections(&self) -> (u32, u64) {
         let table = lock(&self.table);
         (table.connections(), table.refused())

@@ -46,7 +46,7 @@ fn a_group_goes_to_its_members_and_a_forged_query_to_nobody() {
         engine.fabric().set_active(id, true).unwrap();
         port
     });
-    // The worker serves receivers in this order: what the member has, the others have.
+    // The worker serves receivers in this order: once the member has a frame, the others have it too.
     let [router, other, guest, member] = &ports;
     let number = |number: u8| ip(1, GROUP, 17, &[0, 0, 0, 0, 0, 8, 0, 0, number]);
     let last = |port: &FakePort| numbers(port).last().copied();
@@ -75,7 +75,7 @@ fn a_group_goes_to_its_members_and_a_forged_query_to_nobody() {
     let drops = engine.trace(guest.id, &igmp(4, [224, 0, 0, 1], 0x11, 1, [0; 4]));
     let dropped = |step: &crate::trace::Step| matches!(step, crate::trace::Step::Dropped { .. });
     assert!(drops.iter().any(dropped));
-    // What is for all stations still is: the first frame since that the other ports get.
+    // A frame for all stations still goes to all: this is the first frame since then that the other ports get.
     send(&engine, router, [ip(1, [224, 0, 0, 251], 17, &[0, 0, 0, 0, 0, 8, 0, 0, 10])]);
     for port in [member, other, guest] {
         eventually("it arrives", || last(port) == Some(10));

@@ -130,7 +130,7 @@ fn a_frame_by_itself_whose_way_is_noted_waits_and_is_not_overtaken() {
     send(&engine, &b, [frame(2, 0xff, 0)]);
     eventually("a has it", || numbers(&a) == [0]);
     for number in 1..=20 {
-        // Buffers for the first two: one whose way may be looked up, and one that finds it noted.
+        // There are buffers for two frames: the way of the first may be looked up, and the second finds it noted.
         b.room.store(2, Ordering::SeqCst);
         let before = numbers(&b).len();
         for nth in 1..=4 {

@@ -99,8 +99,8 @@ impl Costs {
 
 static COSTS: [Costs; WORKERS_MAX] = [const { Costs::none() }; WORKERS_MAX];
 
-/// 0 if it is off. Otherwise the number of this period, new at each start: a burst that began before has no valid
-/// start.
+/// 0 while marks are off. Otherwise the number of this period, new at each start: a burst that began before has no
+/// valid start.
 static PERIOD: AtomicU32 = AtomicU32::new(0);
 static LAST_PERIOD: AtomicU32 = AtomicU32::new(0);
 

@@ -12,10 +12,8 @@ use crate::threads::clock;
 /// Time for which the processor's counter is compared with the clock.
 const CALIBRATION: Duration = Duration::from_millis(2);
 
-/// Measures bursts by the CPU's counter.
-/// Beyond [`BURST_NS_MAX`], the thread's CPU clock bounds how much of a burst was work: preemption is charged to
-/// nobody.
-/// cost.
+/// Measures bursts by the CPU's counter. Beyond [`BURST_NS_MAX`], the thread's CPU clock bounds how much of a burst was
+/// work: preemption is charged to nobody.
 #[derive(Debug)]
 pub(crate) struct Meter {
     /// Nanoseconds of a tick, times 2^32.

@@ -138,7 +138,7 @@ impl Family {
         self.all_until[port.index()].load(Ordering::Relaxed) > now_secs
     }
 
-    /// Has a port get all groups for the time of a membership, since what it reports is not known whole.
+    /// Has a port get all groups for the time of a membership, since its reports are not known completely.
     fn give_all(&self, port: PortId, now_secs: u32) {
         let until = now_secs.saturating_add(MULTICAST_MEMBER_SECS).min(NOT_ASKED - 1);
         self.all_until[port.index()].fetch_max(until, Ordering::Relaxed);
@@ -443,8 +443,9 @@ impl Snooping {
         querier.is_some_and(|querier| querier.port != own)
     }
 
-    /// The state in each VLAN. Of `most` memberships and ports that get all groups, each VLAN and IP version lists its
-    /// share. Which ones is no matter of the addresses that guests choose, so nobody hides others' on purpose.
+    /// The state in each VLAN. Memberships and ports that get all groups are at most `most` in all, an equal share for
+    /// each VLAN and IP version. The addresses that guests choose do not decide which are listed, so no guest can hide
+    /// another's.
     pub fn standings(&self, now_secs: u32, most: usize) -> Vec<Standing> {
         let share = (most / self.0.len() / 4).max(1);
         let both = |(vid, families): (&Vid, &[Family; 2])| {

@@ -58,7 +58,7 @@ impl Bench {
         self.fabric.snooping().unwrap()
     }
 
-    /// Sends a frame in by a port: who gets it.
+    /// Sends a frame in by a port, and returns who gets it.
     fn send(&self, from: usize, frame: &[u8]) -> Result<Option<Vec<usize>>, DropReason> {
         let view = self.fabric.view();
         let head = &frame[..frame.len().min(128)];

@@ -26,7 +26,7 @@ impl Host<'_> {
         }
     }
 
-    /// Takes one look: all queues are held together until the next one, or each by itself.
+    /// Takes one look. Until the next look, all queues are held together, or each by itself.
     pub(super) fn split_budget(&mut self) {
         let now_ns = self.now_ns();
         let mut totals = vec![(0, 0); self.guests.len()];

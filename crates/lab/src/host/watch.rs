@@ -207,7 +207,7 @@ impl Watch {
         let received = halted && !state.rx_calls.is_pending() && state.rx.first().is_some();
         let free = state.tx.is_done() && host.waiting[guest].is_empty();
         let sent = halted && free && state.is_held_up() && !state.tx_calls.is_pending();
-        // The guest's own timer may be about to show it.
+        // The guest's own timer may soon make it poll.
         let poll_ns = host.scenario.guests[guest].poll.map_or(0, |poll| poll.interval_ns);
         let sides = [
             (received, "frames are in its receive ring, and its vCPU is halted without a call"),

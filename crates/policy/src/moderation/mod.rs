@@ -119,8 +119,7 @@ impl Settings {
 pub struct GuestPoll {
     /// Interval of the polls (ns).
     pub every_ns: u64,
-    /// The driver asks for calls all the same, as `xen-netfront` does. A virtio driver suppresses
-    /// them.
+    /// The driver asks for calls although it polls, as `xen-netfront` does. A virtio driver suppresses them.
     pub asks: bool,
 }
 

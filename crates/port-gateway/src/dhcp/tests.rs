@@ -212,7 +212,7 @@ fn spec_4_3_2_a_renewal_counts_from_now_and_is_answered_to_the_client_itself() {
     let (ack, to) = ack.unwrap();
     assert_eq!((done, ack.yiaddr(), ack.ciaddr(), to), (Done::Given, had, had, had));
     assert_eq!(server.leases.get(had).unwrap().until_secs, 1800 + 3600);
-    // Somebody else's, as if it were the guest's own.
+    // The guest asks for somebody else's address as if it were its own.
     let mut theft = message(MessageType::Request, OTHER, []);
     theft.set_ciaddr(had);
     let (done, nak) = say(&mut server, &asker("rogue", OTHER), &theft, 1800);
@@ -316,7 +316,7 @@ fn an_address_that_a_client_leaves_for_another_is_its_own_until_its_time_is_over
     }
     let request = message(MessageType::Request, OTHER, [asked(left)]);
     assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3599).0, Done::Refused);
-    // It may go on with either, also where nothing else is free.
+    // The client may go on with either address, even if no other is free.
     let range = "192.168.77.100"..="192.168.77.101";
     let mut full = Dhcp::new(settings(range), Leases::default());
     full.set_vifs([("web0".to_owned(), None)]);

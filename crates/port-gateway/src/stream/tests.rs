@@ -209,7 +209,7 @@ fn a_guest_that_takes_nothing_or_says_nothing_is_left_after_a_while() {
     assert_eq!((guest.hears().len(), guest.streams.all.len()), (0, 1));
     guest.waits(Duration::from_millis(1));
     assert_eq!((guest.hears()[0].flags & RST, guest.streams.all.len()), (RST, 0));
-    // An answer for it finds nobody, nor does its next segment.
+    // The connection is gone: an answer for it goes nowhere, and its next segment is refused.
     guest.answers(id, b"late");
     assert!(guest.hears().is_empty());
     guest.says(ACK, b"more");

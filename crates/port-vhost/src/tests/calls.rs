@@ -13,7 +13,7 @@ use super::*;
 /// The highest value that writing gives a call descriptor's counter.
 const FULL: u64 = u64::MAX - 1;
 
-/// An eventfd that blocks its writers until this is dropped, so that a failing test ends too.
+/// An eventfd that blocks its writers until this value is dropped, so that a failing test ends too.
 struct Blocking(OwnedFd);
 
 impl Blocking {

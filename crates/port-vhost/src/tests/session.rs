@@ -49,8 +49,8 @@ fn rings_start_on_kick_and_stop_on_get_vring_base() {
     }
 }
 
-/// QEMU stops each ring of a VM that is paused, or whose link is taken down, and sets status 0; 7.2 does it the other
-/// way around. If a driver resets its device, 10 and 11 send `RESET_DEVICE` as well.
+/// QEMU stops each ring of a VM that is paused, or whose link is taken down, and sets status 0; QEMU 7.2 does both in
+/// the opposite order. If a driver resets its device, QEMU 10 and 11 send `RESET_DEVICE` as well.
 #[test]
 fn a_device_that_ran_and_was_stopped_is_halted_until_it_runs_again_or_is_reset() {
     let switch = Switch::new();

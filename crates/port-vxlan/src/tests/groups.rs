@@ -60,7 +60,7 @@ fn frames_claim_the_groups_of_their_header_if_their_host_may() {
     }
     let groups = claimed(&mut rig, Take::New);
     assert_eq!(groups, [vec![web], both, vec![], vec![], vec![], vec![web], vec![]]);
-    // Neither another host nor another network, and no other bit.
+    // None of these changes the groups: frames from other hosts, of another network, and with another bit.
     let mut other = header_with(VNIS[0], 7);
     other[0] |= 0x04;
     rig.send_raw(3, &[&header_with(VNIS[0], 7)[..], &good].concat());

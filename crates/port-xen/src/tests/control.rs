@@ -143,7 +143,7 @@ fn a_table_revised_under_traffic_reorders_no_flow_and_comes_into_force() {
     let port = bench.port(2);
     let mut table = [0, 1, 2, 3];
     two.hashes_by(&table);
-    // The switch learns the address of two: floods do not wait for buffers.
+    // The switch learns the address of `two`, since floods do not wait for buffers.
     assert!(two.send(0, &frame(2, 1, b"here")));
     receive(&mut one, 0);
     let (mut sent, mut came) = ([0_u32; FLOWS], [0_u32; FLOWS]);

@@ -563,7 +563,7 @@ impl PackedDevice {
         }
     }
 
-    /// Notes lists that share a used descriptor, which may be that of the last ones.
+    /// Notes completed lists that share a used descriptor. They may share that of the lists noted last.
     #[inline(always)]
     fn note(&mut self, completed: Completed) {
         let joins = self.config.in_order && completed.written() == 0;

@@ -102,7 +102,7 @@ impl Outlives {
         given_back
     }
 
-    /// Zeroes the ring, as a driver does that starts again.
+    /// Zeroes the ring, as a driver that starts again does.
     fn zero_ring(&self) {
         let raw = self.memory.window(0, BUFFERS as usize).unwrap();
         for at in (0..BUFFERS as usize).step_by(8) {
@@ -412,7 +412,7 @@ fn a_sender_that_dies_at_any_write_gives_each_chain_back_once() {
         let steps = a_little_of_everything();
         let mut writes = 0;
         while play(config, &steps, &[writes]) > 0 {
-            // And again at the next write, while it comes back.
+            // The device dies again at the next write, while it comes back.
             play(config, &steps, &[writes, 0]);
             play(config, &steps, &[writes, 3]);
             writes += 1;

@@ -149,7 +149,7 @@ pub(super) struct Serving {
     fabric: Fabric,
     /// Rules of ways out, which the kernel removes when this process ends.
     rules: Vec<Nat>,
-    /// Those at whose sockets this process has connections to close.
+    /// The parties at whose sockets this process has connections to close.
     pub(super) parties: BTreeMap<SocketPath, Party>,
 }
 

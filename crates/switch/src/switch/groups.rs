@@ -21,7 +21,7 @@ impl Switch {
         Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has these groups from now on; which ones it had. Interfaces are held to them by [`hold_to_groups`].
+    /// Sets the switch's groups, and returns the former ones. Interfaces are held to them by [`hold_to_groups`].
     ///
     /// [`hold_to_groups`]: Self::hold_to_groups
     pub(super) fn replace_groups(&self, groups: Arc<Groups>) -> Arc<Groups> {

@@ -110,7 +110,8 @@ impl Keeping {
         let seen = std::mem::replace(&mut *lock(&self.taken), new);
         let taken = lock(&self.taken);
         for (name, copy) in seen {
-            // What was taken under the same name keeps it open: this close waits for nobody, and needs no closer.
+            // The descriptor that was taken under the same name keeps the file open: this close waits for nobody, and
+            // needs no closer.
             if taken.contains_key(&name) {
                 drop(copy.release());
             }

@@ -67,7 +67,7 @@ impl OnDemand {
         let _ = self.switch.set(Arc::downgrade(switch));
     }
 
-    /// Has the thread look at once; there is one if there are patterns.
+    /// Makes the thread look at once. There is a thread if there are patterns.
     pub(super) fn look(&self, has_patterns: bool) {
         let mut thread = lock(&self.thread);
         if thread.is_some() {
@@ -188,7 +188,7 @@ impl Look<'_> {
 impl Watcher {
     /// Waits for something to do, and does it. False if there is nothing more to do.
     fn look(&mut self, shared: &Shared, switch: &Weak<Switch>) -> bool {
-        // Whoever asks from now on is for the next look: it stays asked through all waits.
+        // A request from now on is for the next look: the eventfd keeps it through all waits.
         shared.wake.get().map(|wake| rustix::io::read(wake, &mut [0; 8]));
         let begun = Instant::now();
         {
@@ -323,7 +323,7 @@ impl Watcher {
             }
         };
         let mut sockets: Vec<_> = look.listed.iter().flat_map(|it| &it.sockets).collect();
-        // Monitors that never answer are old after a while: they keep no new one waiting for its turn.
+        // The newest sockets come first: monitors that never answer keep no new one waiting for its turn.
         sockets.sort_by_key(|(_, (_, changed))| Reverse(*changed));
         for (name, stamp) in sockets {
             let place = (keys.directory.clone(), name.clone());
@@ -347,7 +347,7 @@ impl Watcher {
             let added = switch.unless_busy(|it| {
                 match it.templates().on_demand.contains(look.pattern) {
                     true => it.vif_add(vif),
-                    // A reload came between: it has everything looked at again.
+                    // A reload came in between, and causes a new look at everything.
                     false => Response::error("the pattern has changed"),
                 }
             });

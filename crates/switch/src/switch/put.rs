@@ -86,7 +86,7 @@ impl Switch {
         Arc::clone(&self.templates.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Has these templates from now on; returns the old ones.
+    /// Sets the switch's templates, and returns the former ones.
     pub(super) fn replace_templates(&self, templates: Arc<Templates>) -> Arc<Templates> {
         let mut now = self.templates.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut now, templates)

@@ -127,7 +127,7 @@ impl Switch {
         self.source().as_ref()?.switch.keeper.clone()
     }
 
-    /// Reads the file that it was started with anew, and changes to what that says. Whatever comes of it is logged.
+    /// Reads the file with which the switch was started again, and changes the switch to it. The outcome is logged.
     pub fn reload_file(&self) {
         let Some(file) = self.config_file() else {
             tracing::warn!("nothing to reload: weir was started without a file");

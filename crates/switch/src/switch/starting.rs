@@ -134,7 +134,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Makes ports of all interfaces. Their sockets are made ahead, while those before them become ports.
+    /// Makes ports of all interfaces. Sockets of later interfaces are made while earlier interfaces become ports.
     fn plug_all(&self, vifs: &[VifConfig]) -> Result<Vec<Plugged>, SwitchError> {
         let together = || vifs.chunks(HELPER_SOCKETS_TOGETHER_MAX);
         thread::scope(|scope| {

@@ -57,7 +57,7 @@ struct Plug<S> {
 }
 
 impl<S: Read + Write> Plug<S> {
-    /// The name of a vif's domain with its number in it, where one has settings of its own.
+    /// The name of a vif's domain, with the vif's number in it. `None` if no domain has settings of its own.
     fn guest(&mut self, vif: VifId) -> Result<Option<String>, AttachError> {
         if self.config.own.is_empty() {
             return Ok(None);

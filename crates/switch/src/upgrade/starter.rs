@@ -197,8 +197,8 @@ impl NotUp {
         Self { message, help: None, has_said: false }
     }
 
-    /// The reason. The way in which the next weir ended says more about one that gave no reason; another one was
-    /// killed because of its reason.
+    /// The reason why the new weir does not run. If it has given none, the way in which it ended (`how_it_ended`) is
+    /// added; otherwise it was killed because of its reason.
     pub(crate) fn why(&self, how_it_ended: &str) -> String {
         match self.has_said {
             true => self.message.clone(),

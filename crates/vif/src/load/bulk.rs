@@ -29,8 +29,7 @@ const MTU_MIN: usize = 576;
 pub struct Options {
     /// Most bytes in flight; at least one segment.
     pub window_bytes: u64,
-    /// MTU of the segments, 576 to 65535. With `HOST_TSO4` the sender hands over frames of up to 64
-    /// KiB all the same.
+    /// MTU of the segments, 576 to 65535. With `HOST_TSO4` the sender still hands over frames of up to 64 KiB.
     pub mtu: u16,
     /// Time without an acknowledgement after which everything in flight is sent again.
     pub retransmit_timeout: Duration,

@@ -262,7 +262,8 @@ impl<S: Read + Write> Vifs<S> {
         log_refused(done)
     }
 
-    /// Compares the actual state with the required one. Both watches of a vif fire at once, so the first check is soon.
+    /// Compares the actual state with the required one. Both watches of a vif fire as soon as they are set, so the
+    /// first check comes soon.
     fn look(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let keys = self.keys(vif)?;
         let Some(served) = self.served.get(&vif) else { return Ok(()) };

@@ -21,7 +21,7 @@ const OLD_RELEASE: &str = "bookworm";
 const OLD_QEMU_PACKAGES: [&str; 5] =
     ["qemu-system-common", "qemu-system-data", "seabios", "ipxe-qemu", "qemu-system-x86"];
 
-/// The newer packages from the backports, and one that is not newer.
+/// Packages of the newer QEMU in the backports, and the BIOS that it needs.
 const NEW_QEMU_PACKAGES: [&str; 4] =
     ["qemu-system-common", "qemu-system-data", "seabios", "qemu-system-x86"];
 /// The boot ROMs of QEMU's devices.

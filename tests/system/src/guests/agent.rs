@@ -1,7 +1,7 @@
 //! The agent in a guest: it does what weir's manager requests, and undoes it in every case.
 //!
-//! The papers' policies with Linux guests: the interrupts that the receiver itself counts, against a call for each
-//! batch in the same run.
+//! The papers' policies are tried with Linux guests, too: the interrupts that the receiver counts are compared with
+//! those of a call for each batch in the same run.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},

@@ -20,7 +20,7 @@ impl Worker {
             return;
         }
         let ports = self.shared.ports.load();
-        // In their order, and one by one: the queues behind one that panics are not lost.
+        // Queues are served in order and one by one, so that those behind a queue that panics are not lost.
         self.kicked.reverse();
         while let Some(event) = self.kicked.pop() {
             let queue = event.queue();

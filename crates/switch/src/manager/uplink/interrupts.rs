@@ -1,7 +1,8 @@
 //! Interrupts of a card on the processors of the workers that serve its queues (Dong 2011 §4.3.2, Guo 2009).
 //!
-//! An interrupt belongs to a queue if the driver's name for it ends so: `eth0-TxRx-3`, `virtio2-input.3`,
-//! `mlx5_comp3@pci:0000:01:00.0`. weir moves none while irqbalance runs, nor one that an administrator has set.
+//! An interrupt belongs to a queue if the driver's name for it has one of these forms: `eth0-TxRx-3`,
+//! `virtio2-input.3`, `mlx5_comp3@pci:0000:01:00.0`. weir moves none while irqbalance runs, nor one that an
+//! administrator has set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -102,7 +102,7 @@ mod tests {
                     let uplink = uplinks[usize::from(*queue)];
                     let any = uplinks.iter().any(|uplink| has(now, *uplink));
                     prop_assert!(has(now, uplink) || !any);
-                    // Only what loses its uplink moves, or gets its own queue back.
+                    // An entry moves only if it loses its uplink, or gets its own queue back.
                     if let Some((carried, old)) = before
                         && old[entry] != *queue
                     {

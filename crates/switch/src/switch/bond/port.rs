@@ -1,4 +1,5 @@
-//! The port of a bond. It sends by its uplinks; what they receive is theirs to take, and comes in by the bond.
+//! The port of a bond. It sends by its uplinks. Each uplink takes the frames that it receives, and they come in by the
+//! bond.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;

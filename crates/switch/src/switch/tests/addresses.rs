@@ -284,7 +284,7 @@ fn guests_find_each_other_by_names_and_a_flood_of_questions_costs_nobody_an_answ
     asks(&mut a, address, 3, "d.internal");
     assert_eq!(hears(&mut a, 3).0, 3);
     assert_eq!(bench.answered("dns_answered"), 3);
-    // By another address of weir's, or as nobody, it is not asked.
+    // weir does not answer a question to its other address, or one without a source address.
     asks(&mut a, Ipv4Addr::UNSPECIFIED, 4, "b.internal");
     let mut elsewhere = udp(1, (address, 4000), (other, 53), &question(5, "b.internal"));
     elsewhere[..6].copy_from_slice(&own.0);

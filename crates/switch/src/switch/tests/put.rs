@@ -223,7 +223,7 @@ fn an_interface_on_demand_comes_with_its_monitors_socket_and_goes_with_it() {
         other[0].recv_into(&mut got).is_some() && got.ends_with(b"hello")
     });
 
-    // What is none of a pattern's, or no socket, gets no interface, and a configured one keeps its name.
+    // A file that fits no pattern or is no socket gets no interface, and a configured interface keeps its name.
     std::fs::write(on.vms.join("vm-2.sock"), "").unwrap();
     std::os::unix::fs::symlink(on.vms.join("vm-1.sock"), on.vms.join("vm-3.sock")).unwrap();
     let _others = ["vm-own.sock", "vm-UPPER.sock", "vm-4", "web.sock"].map(|it| on.listen(it));
@@ -311,7 +311,7 @@ fn a_reload_takes_interfaces_on_demand_away_with_their_pattern_and_brings_them_a
     assert_eq!(on.bench.listed("vm-1").origin, VifOrigin::File);
     applied(on.reload(&all));
     on.has(&["vm-1", "vm-2"]);
-    // A step of this one fails, so nothing is taken away.
+    // A step of this change fails, so nothing is removed.
     let fails = format!("{}[vif.late]\nsocket = \"/proc/none/late.sock\"\n", Demand::PORTS);
     let undone = on.reload(&fails);
     assert!(

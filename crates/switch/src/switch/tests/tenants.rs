@@ -321,7 +321,7 @@ fn what_dhcp_gives_a_guest_it_may_send_from() {
     let leases: Vec<_> = guard.leases.iter().map(|lease| lease.address.to_string()).collect();
     assert_eq!(leases, ["10.0.0.1"]);
 
-    // An address of one guest is not given to another one, even if a server were made to believe so.
+    // A guest does not get another guest's address, even if a server has been made to give it.
     send_frame(&mut b[0], &requests(2));
     eventually("it is asked", || {
         let mut got = Vec::new();

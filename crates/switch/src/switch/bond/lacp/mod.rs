@@ -228,8 +228,8 @@ impl Lacp {
         Port { system: (SYSTEM_PRIORITY, self.system.0), key: KEY, port, state }
     }
 
-    /// Takes up a frame that came in by a link. What is no LACPDU and no marker changes nothing, nor does one of this end itself: the
-    /// link leads back here.
+    /// Takes up a frame that came in by a link. A frame that is neither an LACPDU nor a marker changes nothing. Neither
+    /// does a frame of this end: its link leads back here.
     pub(super) fn hear(&mut self, place: u8, frame: &[u8], now_ns: u64) {
         if let Some(answer) = pdu::answer(frame, self.system) {
             if let Some(link) = self.links.get_mut(usize::from(place)) {
@@ -266,7 +266,7 @@ impl Lacp {
         for link in self.links.iter_mut().filter(|link| link.until_ns <= now_ns) {
             match link.receive {
                 Receive::Current => {
-                    // It is asked to speak each second (§5.4.12).
+                    // The partner is asked to speak each second (§5.4.12).
                     link.partner.state &= !flag::IN_SYNC;
                     link.partner.state |= flag::SHORT_TIMEOUT;
                     link.receive = Receive::Expired;

@@ -140,7 +140,7 @@ fn without_any_partner_one_link_carries() {
     cables.set_up(0b101);
     cables.run(3 * SECOND_NS, never);
     assert_eq!(cables.carry(), [0b001, 0b001]);
-    // A partner on the other link: it carries, and nothing else.
+    // Only the other link has a partner, and it alone carries frames.
     cables.dead = 0b011;
     cables.run(31 * SECOND_NS, never);
     assert_eq!(cables.carry(), [0b100, 0b100]);
@@ -212,7 +212,7 @@ fn a_stranger_makes_a_link_send_three_frames_a_second_at_most() {
     let mut sent = 0;
     for tick in 0..10_000_u64 {
         let now_ns = tick * MS;
-        // It says that it knows nothing of this end, which asks for an answer.
+        // The partner says that it knows nothing of this end, which asks for an answer.
         let system = (1, tick.to_be_bytes()[2..].try_into().unwrap());
         let actor = Port { system, key: 1, port: (1, 1), state: 0x7 };
         let frame = Pdu { actor, partner: Port::default() }.to_frame(THEIRS);

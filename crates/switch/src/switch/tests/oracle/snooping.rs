@@ -17,7 +17,7 @@ const C: usize = 3;
 
 const V4: [[u8; 4]; 4] = [
     [239, 1, 2, 3],
-    // It has the MAC address of the one before.
+    // This group has the MAC address of the one before.
     [225, 129, 2, 3],
     [239, 9, 9, 9],
     // All stations of a link get this one.
@@ -178,7 +178,7 @@ impl Both {
             Kind::Data(IpAddr::V6(group)) if group.octets()[1] & 0xf <= 2 => {
                 Some((LINK_SCOPE, all()))
             }
-            // The kernel sends what nobody has reported to routers.
+            // The kernel sends frames for a group that nobody has reported to routers.
             Kind::Data(group)
                 if by_kernel == routers() && !self.by_kernel().iter().any(|it| it.0 == group) =>
             {
