@@ -100,7 +100,7 @@ class Weir:
         return self._ask("GET", "/v1/addresses", {})
 
     def capture(self, body):
-        """Copies frames as they pass, until the client closes the connection: pcapng. Traffic is not held up.
+        """Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held up.
         Frames for which the client is too slow are counted in the stream.
         `body`: CaptureRequest.
         """

@@ -41,7 +41,7 @@ use crate::work::{Work, Workers};
 
 /// The connection of a client on this machine. When it is dropped, its party's closer closes it.
 struct ClientSocket {
-    /// `Some` until this is dropped.
+    /// `Some` until the value is dropped.
     stream: Option<UnixStream>,
     party: Party,
 }

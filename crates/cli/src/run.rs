@@ -394,7 +394,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// As long as this exists, a signal ends this process at once. It serves nobody yet, and may wait for a keeper.
+/// As long as the value exists, a signal ends this process at once. It serves nobody yet, and may wait for a keeper.
 struct EndsAtOnce(Arc<AtomicBool>);
 
 impl EndsAtOnce {

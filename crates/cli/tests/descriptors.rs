@@ -25,7 +25,7 @@ const VIFS: usize = 60;
 /// The kernel counts descriptors in flight for all processes of a user together.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A weir with [`LIMIT`] descriptors and [`VIFS`] interfaces. Dropping this kills it.
+/// A weir with [`LIMIT`] descriptors and [`VIFS`] interfaces. Dropping the value kills it.
 struct Weir {
     process: Child,
     dir: TempDir,

@@ -12,7 +12,7 @@ use weir_testing::eventually;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
 
-/// A running weir. Dropping this kills it.
+/// A running weir. Dropping the value kills it.
 struct Weir {
     process: Child,
     dir: PathBuf,
@@ -309,7 +309,7 @@ fn a_start_that_fails_when_it_is_confined_says_why() {
     weir.end();
 }
 
-/// A network namespace. Dropping this removes it.
+/// A network namespace. Dropping the value removes it.
 struct Network(Child);
 
 impl Network {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use weir_testing::eventually;
 
-/// A running process. Dropping this kills it.
+/// A running process. Dropping the value kills it.
 struct Running(Child);
 
 impl Drop for Running {

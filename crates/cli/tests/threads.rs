@@ -28,7 +28,7 @@ const ELSEWHERE: [&str; 10] = [
     "weir-closings", // as long as that
 ];
 
-/// A running process. Dropping this kills it.
+/// A running process. Dropping the value kills it.
 struct Running(Child);
 
 impl Drop for Running {

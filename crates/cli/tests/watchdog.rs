@@ -13,7 +13,7 @@ use weir_testing::eventually;
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
-/// A running weir, and the service manager's end. Dropping this kills weir.
+/// A running weir, and the service manager's end. Dropping the value kills weir.
 struct Weir {
     process: Child,
     news: UnixDatagram,
@@ -82,7 +82,7 @@ impl Drop for Weir {
     }
 }
 
-/// A stopped thread of another process. Dropping this lets it continue.
+/// A stopped thread of another process. Dropping the value lets it continue.
 struct Stopped(nix::unistd::Pid);
 
 impl Stopped {

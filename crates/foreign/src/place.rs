@@ -205,8 +205,8 @@ impl Place {
         Err(Refused::NoName(walked).into())
     }
 
-    /// A path of the file, for this process as long as this lives. It is made of names alone if nobody else can change
-    /// their meaning.
+    /// A path of the file, for this process as long as the value exists. It is made of names alone if nobody else can
+    /// change their meaning.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.path.clone().unwrap_or_else(|| by_descriptor(&self.dir).join(&self.name))

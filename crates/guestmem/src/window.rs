@@ -19,7 +19,7 @@ use crate::watch::about_to_write;
 #[inline(always)]
 fn about_to_write() {}
 
-/// A ring structure in foreign memory, kept mapped for as long as this lives.
+/// A ring structure in foreign memory, kept mapped for as long as the value exists.
 pub struct Window {
     start: NonNull<u8>,
     len: usize,

@@ -251,13 +251,13 @@ mod tests {
 
     #[test]
     fn many_routes_go_as_fast_as_the_slowest_program_or_weirs_batches() {
-        // At weir's speed: a batch, and a pause.
+        // weir sets the pace: a batch, and a pause.
         let mut pipe = Pipe::new(&COSTS);
         let routes = 100 * EVPN_BATCH as u64;
         let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
         let batches_ns = 100 * (EVPN_PAUSE_NS + EVPN_BATCH as u64 * 3_000);
         assert!(last_ns.abs_diff(batches_ns) < batches_ns / 20, "{last_ns} {batches_ns}");
-        // At zebra's speed, if that is slower.
+        // zebra sets the pace if it is slower.
         let mut pipe = Pipe::new(&Costs { ns: [1_000.0, 100_000.0, 3_000.0], ..COSTS });
         let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
         assert!(last_ns.abs_diff(routes * 100_000) < routes * 5_000, "{last_ns}");

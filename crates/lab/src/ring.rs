@@ -37,7 +37,7 @@ impl Used {
         self.told <= self.event && self.event < self.total
     }
 
-    /// Returns the same, and notes the question. `None`: there is nothing new.
+    /// Returns the same as [`wants_call`](Self::wants_call), and notes the question. `None`: there is nothing new.
     pub(crate) fn call_if_wanted(&mut self) -> Option<bool> {
         let wanted = self.wants_call();
         let told = std::mem::replace(&mut self.told, self.total);

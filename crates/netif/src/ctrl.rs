@@ -153,7 +153,7 @@ impl CtrlBack {
         self.ring.needs_notify()
     }
 
-    /// Asks for an event at the next request. The caller may sleep only if this returns `false`.
+    /// Asks for an event at the next request. The caller may sleep only if the call returns `false`.
     pub fn final_check(&mut self) -> Result<bool, RingError> {
         Ok(self.ring.final_check()? > 0)
     }

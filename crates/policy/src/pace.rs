@@ -80,8 +80,7 @@ struct Look {
 }
 
 impl Look {
-    /// Returns whether more frames come without naps: more by a step than chance makes of random
-    /// arrivals.
+    /// Returns whether more frames come without naps: more by a step than random arrivals can bring by chance.
     fn finds_harm(&self, law: &Law) -> bool {
         let more = self.came.saturating_sub(frames_in(self.rate, self.elapsed_ns));
         more > (self.came >> law.step) + law.chance(self.came)

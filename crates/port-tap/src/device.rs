@@ -47,8 +47,8 @@ pub struct TapInfo {
     pub offloads: OffloadCaps,
 }
 
-/// An open TAP with all its queues. A TAP that weir made is removed when this is dropped; one that was made beforehand
-/// (`ip tuntap add`) stays.
+/// An open TAP with all its queues. A TAP that weir made is removed when the value is dropped; one that was made
+/// beforehand (`ip tuntap add`) stays.
 #[derive(Debug)]
 pub struct Tap {
     pub(crate) info: TapInfo,

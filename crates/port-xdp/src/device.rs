@@ -137,7 +137,7 @@ pub struct XdpInfo {
     pub zero_copy: bool,
 }
 
-/// An interface whose frames come to weir alone, as long as this lives.
+/// An interface whose frames come to weir alone, as long as the value exists.
 pub struct XdpInterface {
     pub(crate) info: XdpInfo,
     pub(crate) steering: Steering,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{XdpDesc, XdpRingFlags, XdpRingOffset};
 
-/// Memory that the kernel writes too, mapped as long as this lives.
+/// Memory that the kernel writes too, mapped as long as the value exists.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,

@@ -51,7 +51,7 @@ pub(crate) struct NatForward {
     pub(crate) guest_port: u16,
 }
 
-/// Rules that exist until this is dropped, or this process ends.
+/// Rules that exist until the value is dropped, or this process ends.
 #[derive(Debug)]
 pub(crate) struct Nat {
     /// `None` once `nft` is to end.

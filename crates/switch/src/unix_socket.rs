@@ -152,7 +152,7 @@ pub(crate) struct BoundFile {
     file: FileId,
 }
 
-/// Has another process remove a file when this is dropped.
+/// Has another process remove a file when the value is dropped.
 struct Remover {
     path: PathBuf,
     remove: Box<dyn Fn(&Path) + Send + Sync>,
@@ -333,7 +333,7 @@ impl BoundFile {
 
 /// A directory in which sockets are made, open and locked: two programs that start at once must not both take an old
 /// socket for stale and remove each other's new one. Nothing that [removes](BoundFile) a socket there may be dropped
-/// while this exists: it would wait for the lock.
+/// while the value exists: it would wait for the lock.
 #[derive(Debug)]
 pub(crate) struct Directory {
     parent: PathBuf,

@@ -36,7 +36,7 @@ pub(crate) fn still() -> Vec<Still> {
     STILL.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 
-/// The watchdog's thread. Dropping this ends it.
+/// The watchdog's thread. Dropping the value ends it.
 #[derive(Debug)]
 pub struct Watchdog {
     stop: Option<mpsc::Sender<()>>,

@@ -27,7 +27,7 @@ pub(super) fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
 
-/// While this exists, CPUs never enter idle states, and this thread and its children precede all threads without
+/// While the value exists, CPUs never enter idle states, and this thread and its children precede all threads without
 /// real-time priority. Both apply as far as requested, and as far as the system permits.
 #[derive(Debug)]
 pub(super) struct Quiet {

@@ -170,7 +170,7 @@ impl Foreign {
     }
 }
 
-/// An apt of its own: another architecture's lists, and nothing that is installed.
+/// An apt with files of its own: it has the lists of another architecture, and nothing is installed.
 struct Apt {
     config: PathBuf,
 }

@@ -313,7 +313,7 @@ impl Weir {
         self.control(&["reload"])
     }
 
-    /// Runs `weir upgrade`: another process takes over. That process ends when this is dropped, but not when this
+    /// Runs `weir upgrade`: another process takes over. That process ends when the value is dropped, but not when this
     /// process is killed.
     pub fn upgrade(&mut self) -> Result<()> {
         let said = self.control(&["upgrade"])?;

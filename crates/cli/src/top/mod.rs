@@ -68,7 +68,7 @@ fn is_usable_terminal() -> bool {
     !dumb && io::stdout().is_terminal() && io::stdin().is_terminal()
 }
 
-/// The terminal, on its alternate screen and in raw mode until this is dropped.
+/// The terminal, on its alternate screen and in raw mode until the value is dropped.
 struct Screen {
     terminal: DefaultTerminal,
 }

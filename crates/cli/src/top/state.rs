@@ -36,7 +36,7 @@ pub(super) fn look(control: &Path, explain: Option<&PortName>) -> Result<Look, C
     Ok(Look { stats, explained })
 }
 
-/// The asking thread. It ends when this is dropped.
+/// The asking thread. It ends when the value is dropped.
 pub(super) struct Asker {
     asks: Sender<Option<PortName>>,
     answers: Receiver<Result<Look, ClientError>>,
@@ -58,7 +58,7 @@ impl Asker {
     }
 
     pub(super) fn ask(&self, explain: Option<PortName>) {
-        // The thread runs as long as this exists.
+        // The thread runs as long as the value exists.
         let _ = self.asks.send(explain);
     }
 

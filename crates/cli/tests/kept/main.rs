@@ -44,7 +44,7 @@ fn quiet(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// A process that is killed when this is dropped.
+/// A process that is killed when the value is dropped.
 struct Running(Child);
 
 impl Running {
@@ -783,7 +783,7 @@ fn an_orderly_end_leaves_nothing_behind() {
     assert!(!weir.log().contains("taken over"), "{}", weir.log());
 }
 
-/// A network namespace, which ends when this is dropped.
+/// A network namespace, which ends when the value is dropped.
 struct Network(Running);
 
 impl Network {

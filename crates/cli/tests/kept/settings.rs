@@ -18,7 +18,7 @@ use weir_testing::{SetAtEnd, eventually};
 use weir_vif::{Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// weir and its keeper. Dropping this kills both.
+/// weir and its keeper. Dropping the value kills both.
 struct Weir {
     dir: TempDir,
     keeper: Child,

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use weir_limits::FILTER_EXPRESSION_LEN_MAX;
 use weir_testing::eventually;
 
-/// A running weir with its log. Dropping this kills it.
+/// A running weir with its log. Dropping the value kills it.
 struct Weir {
     process: Child,
     dir: PathBuf,

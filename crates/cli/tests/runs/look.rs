@@ -14,7 +14,7 @@ use weir_wire::{Mac, Offload};
 const A: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const B: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 
-/// A weir with two guests. Dropping this kills it.
+/// A weir with two guests. Dropping the value kills it.
 struct Weir {
     process: Child,
     dir: TempDir,

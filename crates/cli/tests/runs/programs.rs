@@ -230,7 +230,7 @@ fn spec_backend_conventions_print_capabilities() {
     assert!(stdout(&output).contains("\"type\": \"net\""));
 }
 
-/// A process that ends when this is dropped.
+/// A process that ends when the value is dropped.
 struct Running(std::process::Child);
 
 impl Drop for Running {

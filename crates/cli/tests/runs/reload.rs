@@ -14,7 +14,7 @@ use weir_testing::{SetAtEnd, eventually};
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
-/// A running weir, with its file and its log. Dropping this kills it.
+/// A running weir, with its file and its log. Dropping the value kills it.
 struct Weir {
     process: Child,
     dir: PathBuf,
@@ -370,7 +370,7 @@ fn what_came_by_hand_stays_and_what_was_changed_by_hand_goes_back_to_the_file() 
     assert!(!dir.path().join("tmp0.sock").exists());
 }
 
-/// A network namespace. Dropping this removes it.
+/// A network namespace. Dropping the value removes it.
 struct Network(Child);
 
 impl Network {

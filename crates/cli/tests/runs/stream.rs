@@ -20,7 +20,7 @@ const GATEWAY: [u8; 4] = [192, 168, 127, 1];
 /// The host's loopback, by gvproxy.
 const HOST: [u8; 4] = [192, 168, 127, 254];
 
-/// A running program. Dropping this kills it.
+/// A running program. Dropping the value kills it.
 struct Running(Child);
 
 impl Drop for Running {

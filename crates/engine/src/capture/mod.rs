@@ -52,7 +52,7 @@ pub enum CaptureError {
     Follows,
 }
 
-/// Copies of frames of some ports, until this is dropped.
+/// Copies of frames of some ports, until the value is dropped.
 pub struct Capture {
     shared: Arc<Shared>,
     taps: Vec<(PortId, Arc<Tap>)>,

@@ -31,7 +31,7 @@ pub struct Place(u32);
 pub struct FillOrder<T> {
     /// The oldest batch: the only one if one worker fills the ring.
     first: Option<Batch<T>>,
-    /// The batches behind it, oldest first; none if there is no first.
+    /// The batches behind the first one, oldest first; none if there is no first.
     behind: VecDeque<Batch<T>>,
     /// The free-running number of the oldest batch.
     oldest: u32,

@@ -60,7 +60,7 @@ enum Answer {
     Failed { message: String },
 }
 
-/// The processes that compile for this one. Dropping this ends them.
+/// The processes that compile for this one. Dropping the value ends them.
 #[derive(Debug)]
 pub struct Compiler {
     /// The next caller waits here, so that busy callers do not starve the others.

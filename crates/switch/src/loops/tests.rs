@@ -220,7 +220,7 @@ impl Rig {
     }
 }
 
-/// A network that joins ports until this is dropped.
+/// A network that joins ports until the value is dropped.
 struct Joint {
     cut: Vec<Arc<End>>,
 }

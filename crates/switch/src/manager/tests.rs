@@ -378,7 +378,7 @@ fn a_name_that_no_port_has_is_an_error() {
     assert!(matches!(answer, Response::Error { .. }), "{answer:?}");
 }
 
-/// A pair of connected interfaces of the host, which is removed when this is dropped.
+/// A pair of connected interfaces of the host, which is removed when the value is dropped.
 struct VethPair {
     name: String,
 }

@@ -125,8 +125,8 @@ impl Bell {
     }
 }
 
-/// The thread. Dropping this ends the thread, withdraws its announcements from FRR, and removes the devices that FRR
-/// watches.
+/// The thread. Dropping the value ends the thread, withdraws its announcements from FRR, and removes the devices that
+/// FRR watches.
 pub(super) struct Evpn {
     bell: Arc<Bell>,
     shown: Arc<Mutex<Arc<Shown>>>,

@@ -39,7 +39,7 @@ const EVPN: &str = "EVPN/tap.";
 /// Prefix of the key of an uplink's queue, after the uplink's name; the queue's number follows.
 const QUEUE: &str = "queue.";
 
-/// Descriptors that the keeper holds. Dropping this removes them from the keeper.
+/// Descriptors that the keeper holds. Dropping the value removes them from the keeper.
 #[derive(Debug)]
 pub(crate) struct Kept {
     keeper: Arc<Keeper>,

@@ -80,7 +80,7 @@ impl OnDemand {
         }
     }
 
-    /// Ends the thread. It changes nothing any more when this returns.
+    /// Ends the thread. It changes nothing any more when this call returns.
     pub(super) fn end(&self) {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.wake();

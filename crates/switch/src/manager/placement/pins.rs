@@ -28,7 +28,7 @@ pub(super) enum Outcome {
     Refused(Errno),
 }
 
-/// The pinned threads. Dropping this restores their affinity.
+/// The pinned threads. Dropping the value restores their affinity.
 #[derive(Debug)]
 pub(super) struct Pins {
     proc: PathBuf,

@@ -46,7 +46,7 @@ fn has_two() -> bool {
     affinity::allowed(None).unwrap().is_superset(&[0, 1].into())
 }
 
-/// A thread that stands for a virtual processor. Dropping this ends the thread.
+/// A thread that stands for a virtual processor. Dropping the value ends the thread.
 struct Vcpu {
     id: u32,
     end: Option<mpsc::Sender<()>>,

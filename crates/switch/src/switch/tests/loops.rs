@@ -10,7 +10,7 @@ use weir_testing::echo;
 
 use super::*;
 
-/// A network namespace of a test's own. Dropping this removes it.
+/// A network namespace of a test's own. Dropping the value removes it.
 pub(super) struct Net(String);
 
 impl Net {

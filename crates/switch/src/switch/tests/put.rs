@@ -140,7 +140,7 @@ fn a_reload_changes_the_schedule_with_the_keys_that_belong_to_it_or_neither() {
     assert!(applied(&becomes), "{becomes:?}");
     assert_eq!(bench.switch.engine.schedule(), Kind::Dwcs);
     assert!(matches!(bench.set("a", "weight=2"), Response::Error { .. }));
-    // A window that no file names stands against a schedule without windows.
+    // A window that no file names conflicts with a schedule without windows.
     assert_eq!(bench.puts("late", "window=1/4 period=1ms").0, PutOutcome::Added);
     let stays = reload("[vif.a]\n");
     assert!(matches!(stays, Response::Error { .. }), "{stays:?}");
