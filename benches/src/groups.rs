@@ -90,9 +90,9 @@ enum Load {
 struct Rate {
     /// Frames, or connections, per second.
     per_second: f64,
-    /// The same for each second that the switch spends on packets, if it counts them.
+    /// The rate for each second that the switch spends on packets, if it counts them.
     per_busy_second: Option<f64>,
-    /// The same were the switch's time nothing: the client's core without its empty polls.
+    /// The rate if the switch took no time: that of the client's core without its empty polls.
     limit: f64,
 }
 
@@ -200,7 +200,7 @@ struct Guest {
     ring: QueuePair,
 }
 
-/// What a load came to.
+/// The results of a load.
 struct Count {
     per_second: f64,
     limit: f64,

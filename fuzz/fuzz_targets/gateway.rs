@@ -451,7 +451,7 @@ weir_fuzz::target!(|input: &[u8]| {
     // What weir sends by itself goes first: nothing of it is due again while an input runs.
     bench.gateway.turn(now_secs);
     KEPT.with_borrow_mut(|(forwarder, ..)| {
-        // It remembers routes of the switch before.
+        // The forwarder remembers routes of the previous switch.
         *forwarder = Forwarder::default();
         bench.pass_on(forwarder)
     });

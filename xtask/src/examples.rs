@@ -32,7 +32,7 @@ const HERE: &str = "xtask/src/examples.rs";
 /// Runs one check for each tool.
 pub fn check(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     if let Err(error) = packages::ensure_for_examples(workspace) {
-        // Installed tools are used all the same.
+        // Tools that are installed are still used.
         println!("{error}");
     }
     let mut tally = Tally::default();

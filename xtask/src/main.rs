@@ -152,7 +152,7 @@ enum Task {
     /// The events of `survive`, guests that come, go and are killed, and a host that runs out of resources, at random
     /// for hours; set the figures in target/bench/report.json. Needs root.
     Soak {
-        /// How long.
+        /// Hours that the soak lasts.
         #[arg(long, default_value_t = 2.0)]
         hours: f64,
         /// Seed of the events; random by default.

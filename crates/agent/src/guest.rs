@@ -18,7 +18,7 @@ use crate::report::{Counts, Sample};
 /// File in `/sys/class/net/IF` with the number of empty polls before interrupts are turned on
 /// again.
 pub(crate) const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
-/// File in `/sys/class/net/IF` with NAPI's poll interval meanwhile (ns).
+/// File in `/sys/class/net/IF` with NAPI's poll interval until then (ns).
 pub(crate) const FLUSH_TIMEOUT: &str = "gro_flush_timeout";
 
 /// File in `/sys/class/net/IF` with the interface's number.

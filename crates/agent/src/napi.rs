@@ -49,7 +49,7 @@ pub struct Napi {
     pub id: u32,
     /// Empty polls before interrupts are turned on again.
     pub napi_defer_hard_irqs: u64,
-    /// The poll interval meanwhile (ns).
+    /// The poll interval until then (ns).
     pub gro_flush_timeout: u64,
 }
 

@@ -131,7 +131,7 @@ pub struct RunArgs {
     /// It wins over `keeper` of the file.
     #[arg(long, value_name = "PATH", value_parser = absolute_socket)]
     pub keeper: Option<SocketPath>,
-    /// What it gives up.
+    /// The privileges that weir gives up.
     #[command(flatten)]
     pub sandbox: SandboxArgs,
     /// Takes the place of the weir at the other end of standard input: `weir upgrade` says so.

@@ -44,7 +44,7 @@ pub struct BackendArgs {
     /// Queues of the TAP interface; the guest gets up to this many queue pairs
     #[arg(long, value_name = "N", default_value_t)]
     pub queues: QueuePairs,
-    /// What it gives up.
+    /// The privileges that the program gives up.
     #[command(flatten)]
     pub sandbox: SandboxArgs,
 }

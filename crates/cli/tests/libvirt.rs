@@ -240,7 +240,7 @@ impl Host {
     }
 
     fn restart_libvirtd(&self) {
-        // Its end is waited for: QEMU goes on.
+        // The script waits for the end of libvirtd. QEMU goes on meanwhile.
         let script = format!(
             "pid=$(cat /run/libvirt/libvirtd.pid); kill $pid; \
              while kill -0 $pid 2>/dev/null; do sleep 0.1; done\n\
@@ -505,7 +505,7 @@ fn root_a_domain_that_cannot_have_its_interface_does_not_start_and_says_why() {
     let owner = format!("libvirt:{} keeps it", uuid(1));
     assert!(text(&thief).contains(&owner), "{}", text(&thief));
     assert_eq!(host.names(), ["web1"]);
-    // One without weir's elements starts whatever weir does.
+    // A domain without weir's elements starts whatever weir does.
     let plain = host.domain(3, "", "");
     fs::write(&plain, fs::read_to_string(&plain).unwrap().replace("urn:weir:libvirt", "urn:other"))
         .unwrap();

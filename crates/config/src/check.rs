@@ -22,9 +22,9 @@ pub const PLACEMENT: &str = "placement";
 pub struct TableFault {
     /// The table, such as `vif.web0`.
     pub table: String,
-    /// What is wrong with it.
+    /// What is wrong with the table.
     pub fault: Fault,
-    /// The same for who has the text at hand; without it the fault says all.
+    /// The fault for a reader who has the text at hand; `None` if `fault` says all.
     pub(super) shown: Option<Shown>,
 }
 

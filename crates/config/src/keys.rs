@@ -20,21 +20,21 @@ pub(super) const NONE: &str = "none";
 /// One key of a table of the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
-    /// Its name in the file.
+    /// The key's name in the file.
     pub name: &'static str,
-    /// What it means, in one sentence.
+    /// The meaning of the key, in one sentence.
     pub says: &'static str,
-    /// Whether it can change while weir runs.
+    /// Whether the key can change while weir runs.
     pub alive: bool,
-    /// Why it cannot change, or when a change takes effect; `NAME` stands for the table's name.
+    /// Why the key cannot change, or when a change takes effect; `NAME` stands for the table's name.
     pub note: Option<&'static str>,
-    /// Why `[xen]` cannot say it of all Xen guests.
+    /// Why `[xen]` cannot set the key for all Xen guests.
     pub xen: Option<&'static str>,
-    /// Whether it can be set of one of them.
+    /// Whether the key can be set for a single Xen guest.
     pub of_one_xen: bool,
-    /// Whether it holds for the copies that a mirror gets.
+    /// Whether the key holds for the copies that a mirror gets.
     pub of_copies: bool,
-    /// The reason why a template cannot have it.
+    /// The reason why a template cannot have the key.
     pub template: Option<&'static str>,
     /// Keys that give the same setting another kind of value, each with its sentence.
     others: &'static [(&'static str, &'static str)],
@@ -45,7 +45,7 @@ pub(crate) type Row = (Key, Option<String>);
 pub(crate) type Rows = Vec<Row>;
 
 impl Key {
-    /// Of a field that is a table of its own.
+    /// The key of a field that is a table of its own.
     pub(crate) const TABLE: Self = Self::new("", "");
 
     /// A key that can change at once.
@@ -63,7 +63,7 @@ impl Key {
         }
     }
 
-    /// Its name differs from the field's.
+    /// The key's name differs from the field's.
     pub(crate) const fn named(self, name: &'static str) -> Self {
         Self { name, ..self }
     }

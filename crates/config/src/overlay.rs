@@ -658,7 +658,7 @@ fn share_no_host(ways_out: &[(&NetworkConfig, &Range<usize>)], problems: &mut Ve
     }
     let ports = gateways.iter().flat_map(|(_, gateway, header)| {
         let forwards = gateway.nat.iter().flat_map(|nat| &nat.forward);
-        // Two equal ones of one network are found in its table.
+        // Equal entries of one network are found in that network's table.
         let ports: BTreeSet<_> =
             forwards.map(|it| format!("{} {}", it.protocol, it.port)).collect();
         ports.into_iter().map(|port| (port, (*header).clone()))

@@ -582,7 +582,7 @@ fn given(keys: Rows, defaults: &Rows) -> Vec<KeyDifference> {
     shrunk(keys.map(key).collect())
 }
 
-/// Without the memory of the rows, in whose place the list may have been made.
+/// Frees the room that the list has to spare: it may have been made in the place of the rows.
 fn shrunk(mut keys: Vec<KeyDifference>) -> Vec<KeyDifference> {
     keys.shrink_to_fit();
     keys

@@ -668,7 +668,7 @@ impl FromToml for TrunkVids {
                 let vids = each(items.iter().map(Vid::from_toml))?;
                 Ok(Self::Only(vids.into_iter().collect()))
             }
-            // As a command line has them.
+            // A command line has the VIDs in this form.
             DeValue::String(vids) if vids.starts_with(|c: char| c.is_ascii_digit()) => {
                 let vid = |text: &str| {
                     let number = text.trim().parse::<u64>();

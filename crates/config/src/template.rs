@@ -280,13 +280,13 @@ fn template(
 pub(super) struct Copied(usize);
 
 impl Copied {
-    /// Counts one more interface of `template`; false if all together are too long.
+    /// Counts one more interface of `template`; false if the values copied from templates are too long together.
     pub(super) fn fits(&mut self, template: &TemplateConfig) -> bool {
         self.0 += template.len();
         self.0 <= limits::TEMPLATES_COPIED_MAX
     }
 
-    /// Reports that they were too long.
+    /// Reports that the copied values were too long.
     pub(super) fn report(&self, problems: &mut Vec<Problem>) {
         let most = limits::TEMPLATES_COPIED_MAX;
         if self.0 > most {

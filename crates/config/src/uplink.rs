@@ -145,7 +145,7 @@ impl UplinkConfig {
         has.into_iter().find(|(_, has)| *has).map(|(key, _)| key)
     }
 
-    /// What is behind it, as people call it: the interface of the host, or a stream's socket.
+    /// What is behind the uplink, as people call it: the interface of the host, or a stream's socket.
     pub fn device(&self) -> String {
         match (&self.path, self.kind) {
             (Some(path), UplinkKind::Stream) => path.to_string(),

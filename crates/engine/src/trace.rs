@@ -80,7 +80,7 @@ pub enum Step {
     },
     /// By multicast snooping, these ports and not all of the VLAN get the frame.
     Members {
-        /// Their number.
+        /// The number of these ports.
         ports: usize,
     },
     /// A port that would get the frame.

@@ -427,7 +427,7 @@ fn what_libpcap_says_of_a_bad_expression_is_passed_on() {
         ("port nonsense", "unknown port 'nonsense'"),
         ("ether[1:3] = 0", "data size must be 1, 2, or 4"),
         ("inbound", "instruction 0: asks for what is not in the packet"),
-        // It has a loop, over the headers.
+        // The expression has a loop, over the headers.
         ("ip6 protochain 6", "jump back, or out of the program"),
         ("ip and arp", "expression rejects all packets"),
         ("ip\0", "internal null"),

@@ -186,7 +186,7 @@ pub fn sockets_in(
         }
         let file = match look(&at, name.as_ref()) {
             Ok(file) => file,
-            // It has gone since.
+            // The file has gone since.
             Err(Errno::NOENT) => continue,
             Err(errno) => return Err(errno.into()),
         };

@@ -25,7 +25,7 @@ loom::thread_local! {
     static WEAKNESS: Cell<Weakness> = Cell::new(Weakness::None);
 }
 
-/// A step that a thread omits. A model that holds all the same does not test the step.
+/// A step that a thread omits. A model that still holds does not test the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Weakness {
     /// Nothing.

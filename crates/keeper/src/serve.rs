@@ -333,7 +333,7 @@ impl Server {
             Ok(Received::Word(Word::Process(process), _)) => next.process = process,
             Ok(Received::Word(Word::Return, _)) => next.returns = true,
             Ok(Received::Word(Word::Take, _)) => {
-                // One that has just left, or was killed, is not named: its end is handled next.
+                // A weir that has just left, or was killed, is not named: its end is handled next.
                 if let Some(first) = self.weir.as_ref().filter(|weir| !weir.has_ended()) {
                     let _ = send(next.socket.as_fd(), &Word::Busy(first.process), None);
                     // Such a weir must not wait: a weir that starts after the end of the first one would find it here.

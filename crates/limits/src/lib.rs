@@ -496,7 +496,7 @@ pub const GROUP_TAKE_UP_NS: u64 = 600_000_000_000;
 pub const GROUP_REFUSALS: usize = 16;
 /// Datagrams in fragments of one interface of which the first fragment has come.
 pub const GROUP_DATAGRAMS: usize = 128;
-/// For how long the others may come (ns).
+/// For how long the other fragments may come (ns).
 pub const GROUP_FRAGMENTS_NS: u64 = 15_000_000_000;
 /// Ranges of bytes that such a datagram may have come in so far.
 pub const GROUP_RANGES_MAX: usize = 8;

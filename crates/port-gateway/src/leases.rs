@@ -34,7 +34,7 @@ impl Client {
 pub enum Hold {
     /// The client has it.
     Bound,
-    /// It was offered to the client.
+    /// The address was offered to the client.
     Offered,
     /// The client has found the address in use.
     Declined,

@@ -371,7 +371,7 @@ impl Clerk {
                 Some(bytes)
             }
             (Said::Ask(asked), Some(forwarder)) => {
-                // Who asks by datagrams asks again. A connection waits.
+                // A client that asks by datagrams asks again. A connection waits.
                 let failed = matches!(back, Back::Stream(_)).then(|| asked.failed());
                 if forwarder.take(Question { from, asked, back }) {
                     return None;
@@ -390,7 +390,7 @@ impl Clerk {
         }
     }
 
-    /// Saves leases that have changed. After an error the answers leave all the same: clients keep their addresses even
+    /// Saves leases that have changed. After an error the answers still leave: clients keep their addresses even
     /// without a file.
     fn save(&mut self, now_secs: u32) {
         let Some((dhcp, store)) = &mut self.dhcp else { return };

@@ -340,7 +340,7 @@ mod tests {
         for n in 0..2_000_u32 {
             let address = Ipv4Addr::new(192, 168, 77, 1 + (n % 9) as u8);
             let mut lease = leases.get(address).unwrap().clone();
-            // It is given back now and then.
+            // The lease is given back now and then.
             lease.until_secs = if n % 7 == 0 { 0 } else { 10_000 + n };
             lease.client.id = Some(vec![n as u8; 40]);
             leases.put(address, lease, 500);

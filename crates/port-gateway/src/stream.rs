@@ -296,9 +296,9 @@ impl Streams {
 
 /// What becomes of a connection with a segment.
 enum Taken {
-    /// It goes on, with these questions.
+    /// The connection goes on, with these questions.
     Goes(Vec<Vec<u8>>),
-    /// It is over.
+    /// The connection is over.
     Ends,
     /// The guest breaks a rule or a bound.
     Refused,

@@ -174,7 +174,7 @@ impl StreamDevice {
         for buffer in buffers {
             let frame = match Next::of(stream, self.line.options.frame_len_max()) {
                 Next::Whole(frame) => frame,
-                // Those before it are good.
+                // The frames before this one are good.
                 Next::TooLong(_) if taken > 0 => break,
                 Next::TooLong(len) => return Err(self.too_long(len)),
                 Next::Part => {
@@ -230,8 +230,8 @@ fn look(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Nothing> {
     read(|| Ok(recv(socket, &mut *into, flags)?.1))
 }
 
-/// Reads without waiting. The kernel would close descriptors beside the bytes in the reader, which they could keep
-/// waiting, so they are received.
+/// Reads without waiting. Descriptors beside the bytes are received, too: the kernel would otherwise close them in the
+/// reader, which they could keep waiting.
 fn get(socket: &OwnedFd, into: &mut [u8]) -> Result<usize, Nothing> {
     let mut sent = Vec::new();
     let len = read(|| receive_now(socket, into, &mut sent))?;
@@ -361,7 +361,7 @@ impl Drop for StreamDevice {
         self.line.state().ends = true;
         self.line.woken.notify_one();
         if let Some(thread) = self.thread.take() {
-            // It has logged its panic.
+            // The thread has logged its panic.
             let _ = thread.join();
         }
     }
@@ -400,7 +400,7 @@ impl Connecting {
         let sent = std::mem::take(&mut self.line.state().sent);
         drop(sent);
         let Some(lost) = self.present.take() else { return };
-        // The keeper has it open, so it does not leave the set by being closed.
+        // The keeper has the socket open, too: closing it here does not take it out of the set.
         let _ = epoll::delete(&self.line.watched[0], &**lost);
         (self.keep)(None);
         // A worker has it for one call, which does not wait, and may make no thread for the closer.

@@ -58,7 +58,7 @@ struct Guard {
 struct Packet {
     protocol: u8,
     to: Ipv4Addr,
-    /// The port that it is for; `None` in a fragment, whose port is elsewhere or can be written over.
+    /// The port that the packet is for; `None` in a fragment, whose port is elsewhere or can be written over.
     port: Option<u16>,
 }
 

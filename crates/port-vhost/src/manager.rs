@@ -696,7 +696,7 @@ fn turn_away(entry: &Entry) {
         }
         let Ok((stream, _)) = listener.accept() else { return };
         let stream = Foreign::new(stream, &entry.party);
-        // It is counted before the front end sees the end of its connection.
+        // The front end is counted before it sees the end of its connection.
         if !has_hung_up(&stream) {
             say_turned_away(&entry.port);
         }

@@ -303,7 +303,7 @@ struct Filling<'r, 'm> {
     /// Chains taken ahead; those from `next` on are free.
     chains: Loan<'r, Reserved<'m>>,
     next: usize,
-    /// Copies that are put off: from, to.
+    /// Copies that are put off, each as its source and its target.
     copies: Loan<'r, [Slice<'m>; 2]>,
     completed: u16,
     bytes: u64,

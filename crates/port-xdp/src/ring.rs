@@ -178,8 +178,7 @@ impl<T: Entry> Producer<T> {
     #[inline]
     pub(crate) fn needs_wakeup(&self) -> bool {
         let Some(flags) = self.side.flags else { return true };
-        // Either the kernel, which says so before it stops looking, sees the new index, or this sees
-        // the flag.
+        // Either the kernel, which says so before it stops looking, sees the new index, or this side sees the flag.
         fence(Ordering::SeqCst);
         let flags = self.side.word(flags).load(Ordering::Relaxed);
         flags & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0

@@ -163,8 +163,8 @@ impl Receiver for XenPort {
     }
 }
 
-/// Of the switch's settings, the number of queue pairs is in xenstore. weir maps only granted pages. A vif ends with
-/// its domain, which is not a process.
+/// The rest has the trait's defaults: the number of queue pairs is in xenstore, weir maps only granted pages, and a vif
+/// ends with its domain, which is not a process.
 impl GuestPort for XenPort {
     fn id(&self) -> PortId {
         self.id

@@ -19,7 +19,7 @@ use crate::split::device::SplitDevice;
 #[derive(Debug)]
 pub struct DeviceRing {
     format: Format,
-    /// That of `format`.
+    /// The configuration of `format`.
     config: RingConfig,
     /// The order with `VIRTIO_F_IN_ORDER`; otherwise it is always empty.
     in_order: InOrder,

@@ -90,7 +90,7 @@ fn of_interface(vif: &VifConfig, keeper: bool) -> u64 {
 }
 
 /// Descriptors of a guest: its connection, a kick and a call of each ring, and its agent's connection. With a keeper
-/// there are copies, and its memory.
+/// there are copies, and the guest's memory.
 fn of_guest(vif: &VifConfig, keeper: bool) -> u64 {
     let kept = 2 * 2 * u64::from(vif.queues.get());
     let agent = u64::from(vif.agent.is_some());

@@ -26,7 +26,7 @@ pub enum NoSuchPort {
         /// The network.
         network: NetworkName,
     },
-    /// It is the name of the overlay's port.
+    /// The name is that of the overlay's port.
     #[error("{0} is weir's port to the other hosts of its networks")]
     #[diagnostic(help("its table is [overlay]; `weir explain {0}` shows what passes"))]
     Overlay(PortName),

@@ -11,7 +11,7 @@ use weir_config::Networks;
 use weir_limits::{RESOLV_CONF_BYTES_MAX, RESOLVERS_MAX};
 use weir_port_gateway::Means;
 
-/// It is read for each socket, so a change needs no restart.
+/// The file is read for each socket, so a change needs no restart.
 const FILE: &str = "/etc/resolv.conf";
 const PORT: u16 = 53;
 

@@ -390,7 +390,7 @@ impl Switch {
     /// Makes the sockets of interfaces for which there is none yet, all at once.
     fn bind_ahead(&self, vifs: &[VifConfig]) -> BTreeMap<SocketPath, Ahead> {
         if self.keeper.has_taken() {
-            // Another weir's sockets are gone on with, each by itself.
+            // Sockets of another weir are taken over, each by itself.
             return BTreeMap::new();
         }
         let listening = vifs.iter().filter(|vif| vif.mode == SocketRole::Server);
@@ -451,7 +451,7 @@ impl Switch {
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         self.note_station(id, &config);
         self.recall_leases(self.keeper.noted(), name.as_str(), guard.as_deref());
-        // Others make interfaces on demand come and go: these are told of within bounds.
+        // Other programs make interfaces on demand come and go, so their messages have a limit.
         if !is_on_demand(&config) {
             tracing::info!(vif = %name, port = %id, socket = %config.socket, "interface added");
         }

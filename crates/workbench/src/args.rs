@@ -96,7 +96,7 @@ pub struct LabPlanArgs {
     pub profile: Option<PathBuf>,
 }
 
-/// Of what is measured.
+/// How quiet the measured CPUs are.
 #[derive(Debug, Default, Args)]
 pub struct QuietArgs {
     /// Leave idle states of the CPUs enabled; their cost differs from one second to the next

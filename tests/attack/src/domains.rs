@@ -1,4 +1,4 @@
-//! Who may define libvirt's domains: `weir libvirt hook` reads their XML with root's rights.
+//! Attacks of users who may define libvirt's domains: `weir libvirt hook` reads their XML with root's rights.
 
 use std::{
     io::Write,

@@ -104,7 +104,7 @@ enum Task {
         #[arg(long)]
         first: usize,
     },
-    /// What runs in its place.
+    /// The program that runs in place of an attacker.
     #[command(hide = true)]
     StandIn {
         cpus: f64,

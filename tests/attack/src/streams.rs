@@ -289,7 +289,7 @@ fn program_that_hangs_up_at_once(field: &Field) -> Strike {
     let began = Instant::now();
     for times in 1_u64.. {
         drop(program.meet()?);
-        // Once a second, and one at the beginning.
+        // weir connects once a second, and once at the beginning.
         if times > began.elapsed().as_secs() + 2 {
             return harm(format!("weir connects {times} times in {:?}", began.elapsed()));
         }

@@ -79,13 +79,13 @@ impl UserModeLinux {
         Ok(Self { program, initrd, version, root: None })
     }
 
-    /// That of another system, whose root has the package.
+    /// The user-mode Linux of another system, whose root has the package.
     pub fn of(root: Root, image: &GuestImage) -> Result<Self> {
         let (version, initrd) = unpack(&root.path, image, &[])?;
         Ok(Self { program: Path::new("/").join(PROGRAM), initrd, version, root: Some(root) })
     }
 
-    /// Prepares it if it runs on this machine. If not, prints the reason.
+    /// Prepares user-mode Linux if it runs on this machine. If not, prints the reason.
     pub fn prepare_if_it_runs(workspace: &Workspace, image: &GuestImage) -> Result<Option<Self>> {
         let programs = Self::prepare(workspace, image, &[])?;
         let runs = programs.runs_here();
@@ -95,8 +95,8 @@ impl UserModeLinux {
         Ok(runs.is_ok().then_some(programs))
     }
 
-    /// Checks that it runs, by one trial of each version in this process. On processors with more registers than it
-    /// knows, its first process dies or spins, with or without a network.
+    /// Checks that user-mode Linux runs, by one trial of each version in this process. On processors with more
+    /// registers than it knows, its first process dies or spins, with or without a network.
     pub fn runs_here(&self) -> Result<()> {
         static TRIALS: Mutex<BTreeMap<PathBuf, std::result::Result<(), String>>> =
             Mutex::new(BTreeMap::new());

@@ -45,7 +45,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Measures each by itself.
+    /// Measures each event by itself.
     Survive {
         /// weir's program.
         #[arg(long)]

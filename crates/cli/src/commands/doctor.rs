@@ -50,7 +50,7 @@ pub fn doctor(
             let mut client = connect()?;
             let file = path_of(None, &mut client);
             let mut facts = Facts { before: Some(before), ..of_switch(&mut client)? };
-            // Who may not read the file learns nothing of ways out.
+            // A user who may not read the file learns nothing of ways out.
             if let Ok(file) = file {
                 look_at_file(&mut facts, &file, defaults);
                 facts.host.unlike_file = unlike(connect()?, &file);

@@ -217,7 +217,7 @@ fn draw_port(frame: &mut Frame<'_>, area: Rect, state: &mut State, name: &PortNa
 
 fn draw_text(frame: &mut Frame<'_>, area: Rect, state: &mut State, text: &str) {
     let width = usize::from(area.width).max(1);
-    // Wrapping at words can make more lines than this. The last lines can be reached all the same.
+    // Wrapping at words can make more lines than are counted here. The last lines can still be reached.
     let lines: usize = text.lines().map(|line| line.chars().count().div_ceil(width).max(1)).sum();
     state.page_lines = usize::from(area.height).max(1);
     state.scrolled = state.scrolled.min(lines.saturating_sub(1));

@@ -68,7 +68,7 @@ fn a_monitor_in_a_pod_comes_late_goes_and_comes_again() {
 
     let socket = kubelet.join(VOLUME).join("pod.sock");
     assert!(socket.as_os_str().len() > 107, "a listener's path could not be so long");
-    // Asked twice, as a controller does after its own restart.
+    // The request comes twice, as from a controller that has restarted.
     for _ in 0..2 {
         let (good, said) = host.add(&socket);
         assert!(good, "{said}");

@@ -31,7 +31,7 @@ gone() {
 /// Runs a script in a network of its own.
 fn run(dir: &Path, script: &str) -> Output {
     let mut command = Command::new("unshare");
-    // With the network's own /sys.
+    // The script sees the network's own /sys.
     let script = format!("mount -t sysfs sysfs /sys\n{FUNCTIONS}{script}");
     command.args(["--net", "--mount", "timeout", "120", "sh", "-c", &script]).current_dir(dir);
     command.env("WEIR", env!("CARGO_BIN_EXE_weir")).stdin(Stdio::null()).output().unwrap()

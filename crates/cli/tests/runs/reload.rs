@@ -551,7 +551,7 @@ fn root_an_uplink_whose_interface_has_gone_comes_back_by_a_reload_or_is_named() 
         eventually("the uplink stops", || {
             explained().contains("the way behind it is closed").then_some(())
         });
-        // The other changes of the file are made all the same.
+        // The other changes of the file are still made.
         write_config(dir.path(), &format!("{TWO}{LAN}[vif.late]\n"));
         let said = weir.does(&["reload"]);
         assert!(weir.vifs().contains("late"), "{said}");

@@ -352,7 +352,7 @@ fn a_confined_weir_is_asked_for_nothing_that_it_cannot_have() {
     );
     let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
     assert_eq!(fixed, ["switch.pin_vcpus", "uplink.lan", "vif.b", "vif.c"]);
-    // Steps that can be taken are.
+    // The steps that can be taken are taken.
     assert_eq!(steps.vifs_added.len(), 1);
     assert!(!steps.placement.unwrap().pin_vcpus);
     assert!(steps.uplinks_added.is_empty());

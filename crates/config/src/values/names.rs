@@ -267,7 +267,7 @@ impl SocketPath {
     /// A path to listen on.
     ///
     /// # Errors
-    /// As of a path to connect to, or it is longer than the kernel takes.
+    /// Those of a path to connect to, or the path is longer than the kernel takes.
     pub fn to_listen(path: &Path) -> Result<Self, ValueError> {
         let path = Self::try_from(path)?;
         path.check_to_listen()?;

@@ -47,10 +47,10 @@ macro_rules! words {
 words! {
     /// The fate of connections that no rule of a group allows.
     GroupDefault {
-        /// They are refused.
+        /// Such connections are refused.
         #[default]
         Deny = "deny",
-        /// They are allowed, and the group has no rules for that direction.
+        /// Such connections are allowed, and the group has no rules for that direction.
         Allow = "allow",
     }
 }

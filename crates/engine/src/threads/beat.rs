@@ -355,7 +355,7 @@ mod tests {
                 let _ = woken.recv();
             });
             asleep();
-            // This wake-up never reaches it.
+            // This wake-up never reaches the thread.
             let _ = woken.recv();
         });
         let id = loop {

@@ -75,7 +75,7 @@ pub struct Standing {
     /// Ports that get all groups although they have been asked: they have more groups than they may have, or report
     /// more often than they may.
     pub over: Vec<PortId>,
-    /// The number of memberships and such ports beyond those.
+    /// The number of memberships and of such ports that are not listed.
     pub unshown: u64,
 }
 

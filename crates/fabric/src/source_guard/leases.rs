@@ -49,7 +49,8 @@ struct Question {
 /// Held while any guest's address is learned.
 static LEARNING: Mutex<()> = Mutex::new(());
 
-/// The guest's latest questions, and its addresses. Small, so that each frame can be looked up, and allocated once.
+/// The guest's latest questions, and its addresses. They are few, so that each frame can be looked up, and are
+/// allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Leases(RwLock<State>);
 

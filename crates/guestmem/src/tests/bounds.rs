@@ -272,7 +272,7 @@ fn a_worker_that_is_the_last_to_use_memory_leaves_the_unmapping_to_another_threa
     }
 }
 
-/// The attack `sparse_files_by_20_front_ends` measures the time of this.
+/// The attack `sparse_files_by_20_front_ends` measures the time that this case takes.
 #[test]
 fn a_region_of_any_length_is_unmapped_whole() {
     for len in [0x1000, 2 << 20, (2 << 20) + 0x1000, (200 << 20) + 0x3000, MEMORY_MAX_DEFAULT] {

@@ -50,7 +50,7 @@ pub(super) enum Phase {
     Settle { rest: Rest },
     /// Sleeps; naps if there is a length.
     Asleep { nap_ns: Option<u64> },
-    /// Wakes up from that.
+    /// Wakes up from the sleep.
     Awake { nap_ns: Option<u64> },
     /// Retries parked frames of these queues.
     Retry(Vec<PortId>),

@@ -57,7 +57,7 @@ fn a_guest_that_polls_takes_no_calls() {
         assert_eq!(guest.rx_calls, 0, "{report}");
         about(report.per_s(guest.interrupts), 1e9 / period_ns, 0.05);
     }
-    // A guest that polls for longer is interrupted by a timer of that kind all the same.
+    // A guest that polls for longer is still interrupted by a timer of that kind.
     scenario.profile.receive_ns = 4_500;
     let polls_on = report(&scenario);
     about(polls_on.per_s(polls_on.guests[1].interrupts), 1e4, 0.05);

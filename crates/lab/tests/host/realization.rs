@@ -158,7 +158,7 @@ fn a_guest_that_polls_pays_a_look_for_a_wake_up_and_an_interrupt() {
     let it = Profile::example();
     let saved = it.wakeup_latency_ns + it.interrupt_ns - it.look_ns;
     let latency = |report: &Report| report.loads[0].latency.max_ns();
-    // Once on each way. The server does not ask for calls before it answers.
+    // The guests save this once on each way. The server does not ask for calls before it answers.
     assert_eq!(latency(&called) - latency(&polls), 2 * saved + it.poll_end_ns, "{polls}");
     assert!(polls.guests.iter().all(|guest| polls.cpus(guest.cpu_ns) > 0.999), "{polls}");
     assert_eq!(polls.guests[0].rx_calls, 0, "{polls}");

@@ -451,7 +451,7 @@ impl Steering {
         self.moved_entries.load(Ordering::Relaxed)
     }
 
-    /// A panic can leave only the order of frames wrong, so a poisoned lock is used all the same.
+    /// A panic can leave only the order of frames wrong, so a poisoned lock is still used.
     fn changes(&self) -> MutexGuard<'_, Changes> {
         self.changes.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

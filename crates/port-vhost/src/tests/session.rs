@@ -531,7 +531,7 @@ fn a_silent_front_end_is_served_without_a_thread_and_has_one_when_it_speaks() {
         pass(&mut a, &mut b);
         eventually("it is silent again", || switch.manager.is_silent(a.port.id()));
     }
-    // One that hangs up is gone, and one that is removed has its connection closed.
+    // A session whose guest hangs up ends, and one whose interface is removed has its connection closed.
     let port = Arc::clone(&a.port);
     drop(a);
     eventually("its session ends", || port.info().state == State::Waiting);

@@ -267,7 +267,7 @@ pub fn stops_all(reason: &str, drops: u64, rx_frames: u64, tx_frames: u64) -> Op
         | DropReason::RxBufferTooSmall
         | DropReason::OffloadUnsupported
         | DropReason::DeviceError => (rx_frames == 0).then_some(Direction::Rx),
-        // Others come and go with buffers, or with single frames.
+        // Other drops come and go with buffers, or with single frames.
         _ => None,
     }
 }

@@ -182,7 +182,7 @@ fn a_front_end_that_listens_and_sends_slow_descriptors_keeps_nobody_waiting() {
     drop(given);
     assert!(began.elapsed() < Duration::from_secs(60), "a close would take ten minutes");
 
-    // Where closes do not end, there are no further connections, and others have theirs.
+    // A party whose closes do not end gets no further connection, and other parties still do.
     let party = Party::new("theirs");
     let (_end, waits) = mpsc::channel();
     party.close(Waits(waits));

@@ -51,7 +51,7 @@ impl Switch {
         }
         *self.left.lock().unwrap_or_else(|e| e.into_inner()) = true;
         self.on_demand.end();
-        // No keeper holds Xen guests' vifs, so their guests are disconnected in order.
+        // No keeper holds Xen guests' vifs, so their guests are disconnected in an orderly way.
         drop(self.xen.lock().unwrap_or_else(|e| e.into_inner()).take());
         // These threads write into rings that now belong to another weir.
         self.mirrors.lock().unwrap_or_else(|e| e.into_inner()).end();
@@ -98,7 +98,7 @@ impl Switch {
 
     /// The ports that a worker serves, for a message.
     fn whom_it_serves(&self, worker: usize) -> String {
-        // Who changes the ports may wait for this worker.
+        // A thread that changes the ports may wait for this worker.
         let Ok(ports) = self.ports.try_lock() else { return String::new() };
         let served = self.engine.served_by(worker);
         let of_it = ports.named().filter(|(id, _)| served.contains(id));

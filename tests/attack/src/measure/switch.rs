@@ -191,7 +191,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
     let udp = if rustix::process::geteuid().is_root() {
         UdpSocket::bind((own, 0))?
     } else {
-        // There is no underlay without root, but the socket is opened all the same.
+        // There is no underlay without root, but the socket is still opened.
         own = Ipv4Addr::LOCALHOST;
         UdpSocket::bind((own, 0))?
     };

@@ -190,7 +190,7 @@ impl Trial {
     pub fn run(&self, attack: &Attack, setting: Setting) -> Result<Row, String> {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
         let mut scene = Scene::set(self, setting, load)?;
-        // This one has no guests.
+        // This switch has no guests.
         let other = Switch::start(&self.weir, &self.dir.join("b"), setting)?;
         let Scene { switch, .. } = &scene;
         let mut watch = Watch::new(switch);

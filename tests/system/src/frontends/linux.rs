@@ -48,7 +48,7 @@ const FILE_MEBIBYTES: u32 = 8;
 /// The streams of a cell.
 #[derive(Clone, Copy, Debug)]
 pub enum Streams {
-    /// Those of iperf3, which shows a rate.
+    /// The streams of iperf3, which shows a rate.
     Rate,
     /// Files whose digests are compared, for guests without iperf3.
     Files,

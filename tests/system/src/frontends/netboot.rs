@@ -65,9 +65,9 @@ pub struct Firmware {
     boot_file: &'static str,
     /// The files that the firmware fetches at first, in this order. Without any, weir refuses the firmware's driver.
     fetches: &'static [&'static str],
-    /// The file that it fetches afterwards.
+    /// The file that the firmware fetches afterwards.
     again: &'static str,
-    /// What is typed for that. Without it, a script fetches the file all the time.
+    /// The text that is typed to fetch the file. `None`: a script fetches it all the time.
     typed: Option<&'static str>,
 }
 

@@ -118,7 +118,7 @@ fn debootstrap(suite: &str, root: &Path) -> Result<()> {
     let packages = IN_ROOT.map(|(_, package)| package).join(",");
     println!("making a root of {suite} with {packages}");
     let site = packages::site()?;
-    // One that was interrupted, or that lacks a program, is made anew.
+    // A root that was interrupted, or that lacks a program, is made anew.
     let part = root.with_extension("part");
     for old in [root, &part].into_iter().filter(|old| old.exists()) {
         fs::remove_dir_all(old).map_err(Error::io("remove", old))?;

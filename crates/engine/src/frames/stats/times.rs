@@ -50,7 +50,7 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Records one time. The caller is the only one who does.
+    /// Records one time. No other thread may do so meanwhile.
     #[inline(always)]
     pub fn record(&self, ns: u64) {
         let add = |to: &AtomicU64, more: u64| {

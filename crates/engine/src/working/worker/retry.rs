@@ -45,7 +45,8 @@ impl Worker {
 
     /// Tries frames of a queue again that wait for `receiver`, or for any.
     fn retry(&mut self, queue: TxQueue, receiver: Option<PortId>, now_ns: u64) {
-        // All in one loop: a receiver's kick in between would retry the first frames again, and be taken for the rest.
+        // All tries are in one loop: a receiver's kick in between would make the first frames be tried again in place
+        // of the rest.
         let taken = loop {
             let what = Take::Parked(receiver);
             let taken = self.take(queue, what, Turn::Whole, now_ns, clock::now_ns());

@@ -133,10 +133,9 @@ impl Auto {
         self.settings.law
     }
 
-    /// Returns how many more batches must be expected before a hold is tried, and before a hold is
-    /// begun that was found harmless. The second number is half of the first, since estimates
-    /// waver. For acknowledgements both are the half: two that come as one save their sender a
-    /// wake-up.
+    /// Returns how many more batches must be expected before a hold is tried, and before a hold is begun that was found
+    /// harmless. The second number is half of the first, since estimates waver. For acknowledgements both numbers are
+    /// this half: two that come as one save their sender a wake-up.
     fn pays(&self) -> (u64, u64) {
         let batches = self.law().batches;
         if self.answers { (batches / 2, batches / 2) } else { (batches, batches / 2) }

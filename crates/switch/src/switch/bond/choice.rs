@@ -83,7 +83,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any sequence of ups and downs.
+        /// The properties hold for any sequence of ups and downs.
         #[test]
         fn one_carries_or_all_that_are_up_and_no_flow_moves_without_need(
             uplinks in proptest::collection::vec(0..4_u8, 2..=8),

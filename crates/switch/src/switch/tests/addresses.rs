@@ -299,7 +299,7 @@ fn guests_find_each_other_by_names_and_a_flood_of_questions_costs_nobody_an_answ
     assert!(bench.answered("over_rate") > 0);
     asks(&mut c, other, 6, "b.internal");
     assert_eq!(hears(&mut c, 6).0, 0);
-    // Its own address is its own nevertheless.
+    // The guest that floods still keeps its own address.
     while a.pair.recv(|_| ()).is_some() {}
     assert_eq!(a.leases(), address);
 }

@@ -92,7 +92,7 @@ fn fails_over(kind: &str) {
             eventually("the other carries", || carriers(&bench) == [false, true]);
             eventually("the guest is announced there", || is_behind("lan1p"));
             std::thread::sleep(Duration::from_millis(300));
-            // It does not go back.
+            // The bond does not go back.
             ip("link set lan0p up");
             eventually("the carrier is seen", || {
                 bench.port("lan").bond.unwrap().uplinks[0].has_carrier

@@ -42,13 +42,13 @@ const REPEATED: u8 = flag::ACTIVE | flag::SHORT_TIMEOUT | flag::IN_SYNC | flag::
 /// What a link knows of its partner (§5.4.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
-    /// It has no carrier.
+    /// The link has no carrier.
     Disabled,
-    /// It was heard lately.
+    /// The partner was heard lately.
     Current,
-    /// It has not been heard for a timeout, or never.
+    /// The partner has not been heard for a timeout, or never.
     Expired,
-    /// It was not heard after that either: there is no partner.
+    /// The partner was not heard after that either: there is none.
     Defaulted,
 }
 
