@@ -427,7 +427,7 @@ impl Guest {
 /// Frames between the server and one address of the client, made once: only the client's port differs.
 struct Frames {
     address: u32,
-    /// By sender.
+    /// The frames of UDP, by sender.
     udp: [[u8; FRAME]; 2],
     /// By sender and flags: a frame, and the sum of its segment without the client's port.
     tcp: [[([u8; FRAME], u16); 32]; 2],

@@ -241,7 +241,7 @@ fn frame(kind: u8, number: usize, content: &[u8]) -> Vec<u8> {
             let servers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
             v6(near, &ipv6(local, servers, 17, &udp([546, 547], content), 6))
         }
-        // In the name of another station.
+        // The guest speaks in the name of another station.
         _ => {
             let whole = frame(content.first().copied().unwrap_or(0) % 15, number, content);
             let other = mac(content.len() % (UPLINK + 1));

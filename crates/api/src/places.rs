@@ -45,7 +45,7 @@ pub(crate) struct Of {
 /// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// It waits for its client.
+    /// The connection waits for its client.
     Waits(Instant),
     /// A whole request waits for its turn.
     Queues(Instant),

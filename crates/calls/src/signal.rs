@@ -17,7 +17,7 @@ use crate::sys::Context;
 struct Common {
     /// An empty file, from which requests read nothing. It is never closed.
     empty: BorrowedFd<'static>,
-    /// For threads that get no context of their own.
+    /// The context of threads that get none of their own.
     context: Mutex<Context>,
     /// Contexts of threads that have ended, kept because making and destroying one takes the kernel
     /// long.

@@ -46,7 +46,7 @@ pub struct Whole<'a> {
     pub keeper: Option<&'a SocketPath>,
     /// The budget of interfaces without one of their own.
     pub latency_budget: LatencyBudget,
-    /// By which rule workers give turns.
+    /// The rule by which workers give turns.
     pub schedule: Schedule,
     /// Its security groups.
     pub groups: &'a Groups,
@@ -406,13 +406,13 @@ impl From<NetworkError> for Fault {
 }
 
 impl VifConfig {
-    /// Whether it and `other` want the same MAC address in a VLAN or network.
+    /// True if this interface and `other` want the same MAC address in a VLAN or network.
     fn shares_mac_with(&self, other: &Self, networks: &Networks) -> bool {
         let vlan = |vif: &Self| vif.port_config(networks).vlan;
         self.mac.is_some() && self.mac == other.mac && vlan(self).meets(&vlan(other))
     }
 
-    /// Whether it and `other` want the same name, socket or MAC address.
+    /// True if this interface and `other` want the same name, socket or MAC address.
     pub fn shares_with(&self, other: &Self, networks: &Networks) -> bool {
         let has = |vif: &Self, agent: Option<&SocketPath>| agent == Some(&vif.socket);
         self.name == other.name
@@ -422,8 +422,8 @@ impl VifConfig {
             || has(self, other.agent.as_ref())
     }
 
-    /// Settings of it that do not go together, under a latency budget of `budget` and the switch's `schedule`, where that
-    /// is known.
+    /// Settings of the interface that do not go together, under a latency budget of `budget` and the switch's
+    /// `schedule`, where that is known.
     pub fn faults(&self, budget: LatencyBudget, schedule: Option<Schedule>) -> Vec<Fault> {
         let mut faults = self.call_faults(budget);
         faults.extend(self.sharing.faults(schedule));
@@ -438,7 +438,7 @@ impl VifConfig {
 }
 
 impl UplinkConfig {
-    /// Settings of it that do not go together with the switch's `schedule`.
+    /// Settings of the uplink that do not go together with the switch's `schedule`.
     pub fn faults(&self, schedule: Schedule) -> Vec<Fault> {
         let mut faults =
             Sharing { weight: self.weight, ..Sharing::default() }.faults(Some(schedule));

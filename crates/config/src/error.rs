@@ -71,7 +71,7 @@ pub(super) const HEADER: &str = "";
 pub struct Fault {
     /// The keys, of one table: the first is the one to change.
     pub keys: [&'static str; 2],
-    /// Why they cannot be so.
+    /// Why the keys cannot be so.
     pub reason: String,
     /// What to do about it.
     pub help: String,

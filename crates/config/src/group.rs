@@ -415,7 +415,7 @@ impl FromToml for VifGroups {
     }
 }
 
-/// Integers and texts alike.
+/// Reads a type from integers and texts alike.
 macro_rules! from_number_or_text {
     ($($type:ty = $expected:literal;)+) => {
         $(impl FromToml for $type {

@@ -227,7 +227,7 @@ impl Config {
             .filter(move |it| !self.uplinks.iter().any(|bond| further(bond, &it.name)))
     }
 
-    /// True if it has an interface in the place of `vif`, which has come on demand.
+    /// True if the configuration has an interface in the place of `vif`, which has come on demand.
     pub fn replaces(&self, vif: &VifConfig) -> bool {
         let on_demand = vif.by.as_ref().is_some_and(Owner::is_on_demand);
         on_demand && self.vifs.iter().any(|it| it.name == vif.name)

@@ -16,7 +16,7 @@ use super::values::{
 /// All templates of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Templates {
-    /// In the order of the file.
+    /// The templates, in the order of the file.
     pub all: Vec<TemplateConfig>,
     /// Patterns of interfaces on demand, in the order of the file: the first one that matches a socket counts.
     pub on_demand: Vec<OnDemandConfig>,
@@ -383,7 +383,7 @@ mod tests {
             let shown = refused(text);
             assert!(messages.contains(says) || shown.contains(says), "{text}: {messages}\n{shown}");
         }
-        // Of a bad value only that is said.
+        // Only the bad value itself is reported.
         let text = "[template.t]\nmoderation = \"no\"\nrx_usecs = 20\n[vif.a]\ntemplate = \"t\"\n";
         assert_eq!(messages(text).len(), 1, "{:?}", messages(text));
         let many: String =

@@ -177,7 +177,7 @@ pub enum VlanMode {
 /// A frame's tag on egress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EgressTag {
-    /// Without a tag.
+    /// The frame leaves without a tag.
     Untagged,
     /// With this tag, after the addresses. The tag keeps priority and drop eligibility of the frame's tag on ingress;
     /// without one its priority is 0. At a port of [`VlanMode::Networks`] the number stands for the network.

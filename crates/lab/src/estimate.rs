@@ -25,7 +25,7 @@ pub fn events(scenario: &Scenario) -> u64 {
                 let alone = ns * forth_per_ns(scenario, load);
                 let shared = match (load.from, load.to) {
                     (Endpoint::Peer(uplink), _) | (_, Endpoint::Peer(uplink)) => Some(uplink),
-                    // From host to host.
+                    // A frame goes from host to host.
                     _ => scenario.realization.twins.then_some(0),
                 };
                 match shared {

@@ -76,10 +76,10 @@ impl<T> Link<T> {
 /// Direction of a load's frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// From the load's `from` to its `to`.
+    /// The frame goes from the load's `from` to its `to`.
     #[default]
     Forth,
-    /// From the load's `to` to its `from`.
+    /// The frame goes from the load's `to` to its `from`.
     Back,
 }
 

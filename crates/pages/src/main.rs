@@ -21,7 +21,7 @@ use weir::vhost_user_net::BackendArgs;
 const ANYBODY: &str = "1";
 const ADMINISTRATOR: &str = "8";
 
-/// In the foot of each page.
+/// The text in the foot of each page.
 const SOURCE: &str = concat!("weir ", env!("CARGO_PKG_VERSION"));
 
 fn main() -> ExitCode {

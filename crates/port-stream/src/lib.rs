@@ -63,7 +63,7 @@ struct Packet {
 }
 
 impl Packet {
-    /// Of the front of a frame; `None` without IPv4.
+    /// The packet at the front of a frame; `None` without IPv4.
     fn of(frame: &[u8]) -> Option<Self> {
         // gvproxy looks into no frame with a tag.
         if frame.get(12..HEADER_LEN)? != TYPE_IPV4 {

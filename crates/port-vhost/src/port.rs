@@ -38,7 +38,7 @@ pub struct VhostOptions {
     pub name: String,
     /// Most queue pairs that a driver may use, 1 to [`QUEUE_PAIRS_MAX`](weir_limits::QUEUE_PAIRS_MAX).
     pub queue_pairs: usize,
-    /// When to call the guest.
+    /// The policy that says when to call the guest.
     pub calls: CallPolicy,
     /// The device, as weir describes it to front ends that ask.
     pub device: GuestDevice,

@@ -278,7 +278,7 @@ pub(crate) fn finish(
 /// Frames that were written one after the other.
 struct Run {
     frames: u32,
-    /// When the first of them was taken (ns).
+    /// The time at which the first of the frames was taken (ns).
     arrived_ns: u64,
 }
 

@@ -404,7 +404,7 @@ mod tests {
             (with.len(), without.len())
         };
         assert_eq!(first(&networks), (1, 1));
-        // As FRR names them.
+        // FRR names the members.
         networks.set_members(0, &[ip(6), ip(3), ip(4), ip(5)], &[ip(7)]);
         assert_eq!(first(&networks), (2, 2));
         networks.set_members(0, &[ip(3), ip(5)], &[ip(4)]);

@@ -50,7 +50,7 @@ impl VxlanPort {
         }
     }
 
-    /// At most [`READ_AT_ONCE`] owners.
+    /// The next owners, at most [`READ_AT_ONCE`].
     pub(crate) fn owners_after(&self, after: Bound<Owned>) -> Vec<(Owned, Mac)> {
         let mut page = Vec::with_capacity(READ_AT_ONCE);
         let all = self.suppress.owners.read().unwrap_or_else(PoisonError::into_inner);

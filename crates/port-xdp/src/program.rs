@@ -11,7 +11,7 @@ use crate::sys::{self, Instruction};
 /// The place where an interface's frames meet the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
-    /// In the interface's driver.
+    /// The program runs in the interface's driver.
     Native,
     /// Behind the interface's driver, with any driver (`XDP_FLAGS_SKB_MODE`): slower.
     Generic,

@@ -16,7 +16,7 @@ use crate::socket::XdpSocket;
 pub(crate) struct Chunks {
     fill: Producer<u64>,
     received: Consumer<XdpDesc>,
-    /// For each chunk the next piece of its frame.
+    /// The next piece of the frame in each chunk.
     behind: Box<[Option<Piece>]>,
 }
 

@@ -270,11 +270,11 @@ pub struct Switch {
 
 /// The way in which an interface meets its front end.
 pub enum Meeting {
-    /// As the configuration says.
+    /// The interface listens as the configuration says.
     Configured,
-    /// On this listening socket.
+    /// The interface uses this listening socket.
     Listener(std::os::unix::net::UnixListener),
-    /// On this connection, once.
+    /// The interface uses this connection, once.
     Connected(UnixStream),
 }
 

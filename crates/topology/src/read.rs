@@ -88,7 +88,7 @@ fn cache(dir: &Path, cpu: u16) -> Result<Option<u16>, TopologyError> {
 /// Returns the node of each processor; none if the kernel knows no nodes.
 fn nodes(dir: &Path) -> Result<BTreeMap<u16, u16>, TopologyError> {
     let mut nodes = BTreeMap::new();
-    // In the same form as processors.
+    // Nodes are listed in the same form as processors.
     for node in cpus(&dir.join("online"))?.unwrap_or_default() {
         let members = cpus(&dir.join(format!("node{node}/cpulist")))?.unwrap_or_default();
         nodes.extend(members.into_iter().map(|cpu| (cpu, node)));

@@ -11,13 +11,13 @@ use crate::request::{RequestCode, VERSION};
 /// A number of bytes or file descriptors that a request may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected {
-    /// This number only.
+    /// Exactly this number.
     Exactly(usize),
-    /// One of two numbers.
+    /// One of these two numbers.
     Either(usize, usize),
-    /// This number or more.
+    /// At least this number.
     AtLeast(usize),
-    /// From none up to this number.
+    /// At most this number.
     AtMost(usize),
 }
 

@@ -168,7 +168,7 @@ mod tests {
             .write(&mut frame, &[7; 30])
             .unwrap();
         frame[L3] = 0x60 | class >> 4;
-        // With a flow label beside it.
+        // The field has a flow label beside the class.
         frame[L3 + 1] = class << 4 | 0xa;
         frame
     }

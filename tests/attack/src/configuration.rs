@@ -14,7 +14,7 @@ use crate::{
     front::{Strike, harm},
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(sixty_thousand_unknown_keys, "writes 60,000 keys that there are not"),
     attack!(tables_that_are_deep, "nests arrays and tables a thousand deep"),

@@ -17,7 +17,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(control_garbage, "sends bytes by chance, with and without ends of lines"),
     attack!(control_head_without_end, "sends a head that never ends, megabytes of it"),

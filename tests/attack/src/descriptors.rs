@@ -31,7 +31,7 @@ use crate::{
     measure::switch::EVILS,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         call_eventfd_made_blocking_and_full,

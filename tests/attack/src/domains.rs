@@ -14,7 +14,7 @@ use crate::{
     front::{Strike, harm},
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(entities_of_entities, "defines a domain whose entities grow a billionfold"),
     attack!(elements_without_end, "defines domains of 100,000 elements, in depth and in a row"),

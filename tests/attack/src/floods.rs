@@ -15,7 +15,7 @@ use crate::{
     measure::switch::EVILS,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(set_owner_without_pause, "sends SET_OWNER as fast as the socket takes it"),
     attack!(questions_without_pause, "asks for features and reads each answer, without a pause"),

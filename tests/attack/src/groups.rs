@@ -20,7 +20,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         half_open_flood_at_an_open_port,

@@ -17,7 +17,7 @@ use crate::{
     measure::switch::PACKETS,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(broadcasts_of_a_thousand_segments, "sends broadcasts that are cut into 1,000 packets"),
     attack!(multicasts_of_a_thousand_segments, "sends multicasts that are cut into 1,000 packets"),

@@ -14,7 +14,7 @@ use crate::{
     measure::switch::{ADDRESSES, GATEWAY},
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         sources_of_the_victims,

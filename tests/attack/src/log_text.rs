@@ -14,7 +14,7 @@ use crate::{
     slow_closes::GREETING,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         an_agents_words_that_are_weirs,

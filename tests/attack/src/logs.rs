@@ -21,7 +21,7 @@ use crate::{
     },
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(logs_that_are_too_short, "shares a dirty log without bits for its memory"),
     attack!(

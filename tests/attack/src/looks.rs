@@ -24,7 +24,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(captures_that_nobody_reads, "captures the two guests and reads none of it"),
     Attack {

@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(a_sparse_file_of_32_tib, "shares a file that fills the address space and has no page"),
     attack!(sparse_files_by_20_front_ends, "shares as much as is allowed, at 20 sockets at once"),

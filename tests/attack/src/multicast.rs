@@ -15,7 +15,7 @@ use crate::{
     measure::switch::{TV_GUEST, TV_MEMBER, TV_ROUTER},
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         a_hundred_thousand_groups,

@@ -17,7 +17,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         addresses_for_clients_that_are_not,

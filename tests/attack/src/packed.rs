@@ -13,7 +13,7 @@ use crate::{
     rings::wrecked,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         packed_ring_full_of_one_chain,

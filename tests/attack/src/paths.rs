@@ -20,7 +20,7 @@ use crate::{
     measure::switch::{CALLER, CALLS, DEMAND, DEMANDED, EVILS},
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         a_symlink_to_another_interface,

@@ -20,7 +20,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(requests_of_every_number, "sends each request number from 0 to 300 with an empty body"),
     attack!(headers_of_other_versions, "sends headers whose version is not 1"),

@@ -18,7 +18,7 @@ use crate::{
     measure::switch::API_PORT,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         difference_with_dear_expressions,

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(available_index_that_jumps, "publishes more than the ring holds"),
     attack!(available_index_that_goes_back, "takes back what it has published"),

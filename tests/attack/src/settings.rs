@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(filters_across_an_upgrade, "sets a filter, upgrades weir, and looks for the filter"),
     attack!(filters_across_a_sigkill, "the same with a keeper, and a weir that is killed"),

@@ -28,7 +28,7 @@ use crate::{
     measure::switch::{CALLER, CALLS, EVILS, KEEPER},
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(
         slow_on_a_second_connection,

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(broadcasts_without_pause, "sends broadcasts as fast as they are taken, under storm control",
         own_share: "what it sends is charged to it, dropped or not"),

@@ -25,7 +25,7 @@ use crate::{
     slow_closes::Slow,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(program_that_reads_nothing, "is the program of a stream uplink, and reads no frame"),
     attack!(

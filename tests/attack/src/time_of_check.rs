@@ -15,7 +15,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(addresses_rewritten, "moves buffers in and out of memory while they are sent"),
     attack!(lengths_rewritten, "changes lengths from 72 to 4 GiB and back while frames are sent"),

@@ -24,7 +24,7 @@ use crate::{
     random::Random,
 };
 
-/// The class.
+/// The attacks of the class.
 pub const ALL: &[Attack] = &[
     attack!(fragmentation_needed, "says that the way to the peer carries 552 bytes", as_root),
     attack!(

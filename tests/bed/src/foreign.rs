@@ -150,7 +150,7 @@ impl Foreign {
             let root = dir.join("root");
             let version = apt.unpack_kernel(architecture, &root)?;
             apt.unpack(BUSYBOX_PACKAGE, &root)?;
-            // Since 2026 it is among its modules.
+            // Since 2026 the image is among the package's modules.
             let image = only_entry(&root.join("boot"), "vmlinu")
                 .or_else(|_| only_entry(&unpacked_modules(&root)?, "vmlinu"))?;
             copy(&image, &kernel)?;

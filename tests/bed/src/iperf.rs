@@ -24,9 +24,9 @@ const CLIENT_GRACE: Duration = Duration::from_secs(30);
 /// The direction of a TCP test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the client to the server.
+    /// Data flows from the client to the server.
     ToServer,
-    /// From the server to the client.
+    /// Data flows from the server to the client.
     ToClient,
 }
 

@@ -341,7 +341,7 @@ text! {
 }
 
 impl Owner {
-    /// Before the pattern that keeps an interface on demand.
+    /// The prefix of the pattern that keeps an interface on demand.
     const ON_DEMAND: &str = "on-demand:";
 
     /// True if a pattern keeps the interface.

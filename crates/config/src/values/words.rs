@@ -58,10 +58,10 @@ words! {
 words! {
     /// The direction in which a connection is opened, seen from the guest.
     RuleDirection {
-        /// To the guest.
+        /// The connections that others open to the guest.
         #[default]
         In = "in",
-        /// By the guest.
+        /// The connections that the guest opens.
         Out = "out",
     }
 }

@@ -355,7 +355,7 @@ mod tests {
         held.told(10 * BUDGET_NS, Delivery::Polled, false, &counters);
         assert_eq!(counters.breaches().count(), 0);
         assert!(held.times.get().is_none());
-        // Except if it could not see the frames.
+        // The guest could not see these frames, so the delay counts.
         held.add(1_000, &batch(0), 1, false);
         held.told(10 * BUDGET_NS, Delivery::Suppressed, true, &counters);
         assert_eq!(counters.breaches().count(), 1);

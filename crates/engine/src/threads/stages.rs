@@ -129,7 +129,7 @@ thread_local! {
 /// Switches measuring on or off, for all workers, from their next bursts on.
 pub fn set_on(on: bool) {
     let period = match on {
-        // After 2^32 - 1 starts the number can be 0 once, and it stays off.
+        // After 2^32 - 1 starts the number can be 0 once, and marks stay off.
         true => LAST_PERIOD.fetch_add(1, Ordering::Relaxed).wrapping_add(1),
         false => 0,
     };

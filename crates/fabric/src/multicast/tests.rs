@@ -171,7 +171,7 @@ fn a_leave_ends_a_membership_at_once_where_one_station_can_be() {
 
 #[test]
 fn records_mean_what_rfc_3376_says() {
-    // Type, sources, whether it joins, whether it leaves.
+    // Type, sources, and whether the record joins and leaves the group.
     let cases = [
         (1, 0, false, true),
         (1, 1, true, false),

@@ -8,9 +8,9 @@ pub(super) type PortId = usize;
 /// One link of an uplink.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// To the peer.
+    /// The link to the peer.
     Out,
-    /// From the peer.
+    /// The link from the peer.
     In,
 }
 

@@ -315,7 +315,7 @@ mod tests {
         ) {
             let mut rig = Rig::new(queues);
             let frames = |entry: usize| frames[entry];
-            // Until the smoothed rates reach the true ones.
+            // The smoothed rates reach the true ones.
             for _ in 0..64 {
                 rig.step(frames);
             }

@@ -289,7 +289,7 @@ fn a_fixed_address_is_its_interfaces_and_nobody_elses() {
     assert_eq!(renamed, Some(fixed));
     let request = message(MessageType::Request, OTHER, [asked(fixed)]);
     assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 2).0, Done::Refused);
-    // By the interface's own configuration.
+    // The interface's own configuration fixes the address.
     server.set_vifs([("web0".to_owned(), Some(ip("192.168.77.20")))]);
     assert_eq!(lease(&mut server, "web0", OTHER, 3), Some(ip("192.168.77.20")));
 }

@@ -50,7 +50,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// With these resolvers.
+    /// A bench with these resolvers.
     fn new(resolvers: &[SocketAddr]) -> Self {
         let fdb = Fdb::new(1, Capacity::default());
         for number in 0..200 {
@@ -295,7 +295,7 @@ fn who_asks_by_a_connection_has_a_long_answer_whole_or_the_short_one_where_there
         match case {
             "silent" => {}
             "hangs" => drop(caller),
-            // In two pieces.
+            // The answer comes in two pieces.
             _ => {
                 caller.write_all(&all[..50]).unwrap();
                 caller.flush().unwrap();

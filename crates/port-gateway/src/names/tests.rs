@@ -147,7 +147,7 @@ fn what_is_no_question_or_not_for_weir_is_refused_or_ignored() {
     assert_eq!(refused(&two), ResponseCode::FormErr);
     let mut later = with_edns(question("web0.lab.internal.", RecordType::A), 1232);
     later.edns.as_mut().unwrap().set_version(1);
-    // Of signatures the same number means something else.
+    // For signatures, the same number means something else.
     assert_eq!(u16::from(refused(&later)), u16::from(ResponseCode::BADVERS));
     // A question without recursion would read the resolver's cache.
     let mut idle = question("example.org.", RecordType::A);

@@ -101,7 +101,7 @@ fn frames_leave_with_the_id_of_their_senders_groups_for_hosts_that_take_it() {
         }
     }
     assert_eq!(rig.counters.rx[0].frames.get(), 4, "a frame for both kinds of hosts is one");
-    // To one host.
+    // Each frame goes to one host.
     for last in [2, 3] {
         rig.send(last, VNIS[0], &frame(Mac::BROADCAST, Mac([2, 0, 0, 0, 0, last]), 1, 60));
         rig.take_and_learn();

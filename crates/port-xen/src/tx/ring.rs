@@ -29,7 +29,7 @@ struct Flight {
 enum State {
     /// In a burst, or waiting in its buffers for a full receiver.
     UnderWay,
-    /// To be answered once all earlier packets are.
+    /// The packet is answered once all earlier packets are.
     Done(Status),
 }
 

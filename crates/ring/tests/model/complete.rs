@@ -10,9 +10,9 @@ use crate::rig::*;
 /// The time at which the device decides about a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Calls {
-    /// After each publication.
+    /// The device decides after each publication.
     Each,
-    /// Once after two of them, like a moderation policy that holds calls.
+    /// The device decides once after two of them, like a moderation policy that holds calls.
     Held,
 }
 
@@ -59,7 +59,7 @@ fn complete(config: RingConfig, before: u16, calls: Calls, weak: Sides) {
     interleave(4, weak, set_up, driver, device);
 }
 
-/// With and without `VIRTIO_F_IN_ORDER`.
+/// The configuration without and with `VIRTIO_F_IN_ORDER`.
 fn orders(config: RingConfig) -> [RingConfig; 2] {
     [config, RingConfig { in_order: true, ..config }]
 }

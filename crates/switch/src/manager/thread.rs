@@ -276,9 +276,9 @@ impl Task {
 enum Rhythm {
     /// Never: nothing needs a look.
     Off,
-    /// At this time (ns).
+    /// The sleep ends at this time (ns).
     At(u64),
-    /// When a worker wakes up.
+    /// The sleep ends when a worker wakes up.
     AtTraffic,
 }
 

@@ -112,7 +112,7 @@ impl Switch {
         Response::Noted { note }
     }
 
-    /// In which groups each interface is.
+    /// The groups of each interface.
     pub(crate) fn groups_of_ports(&self) -> BTreeMap<PortName, VifGroups> {
         let ports = self.ports();
         let vifs =

@@ -55,11 +55,11 @@ struct Domain {
 /// Totals of grant copies (bytes).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// From a guest's page to local memory.
+    /// Copies from a guest's page to local memory.
     pub from_grants: u64,
-    /// From local memory to a guest's page.
+    /// Copies from local memory to a guest's page.
     pub to_grants: u64,
-    /// From page to page.
+    /// Copies from page to page.
     pub between_grants: u64,
     /// The number of calls.
     pub calls: u64,

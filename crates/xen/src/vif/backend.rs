@@ -10,7 +10,7 @@ pub enum XenbusState {
     InitWait = 2,
     /// The front end has written its keys.
     Initialised = 3,
-    /// In use.
+    /// The vif is in use.
     Connected = 4,
     /// The end: each side that sees it releases its resources.
     Closing = 5,

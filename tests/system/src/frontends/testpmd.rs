@@ -67,7 +67,7 @@ pub const PACKED_VECTOR: Driver = driver(
 );
 
 impl Driver {
-    /// With another number of queue pairs.
+    /// The cell with another number of queue pairs.
     pub const fn queues(self, queues: u8) -> Self {
         Self { queues, ..self }
     }

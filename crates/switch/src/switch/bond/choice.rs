@@ -10,7 +10,7 @@ pub(super) type Places = u8;
 /// down: each change costs frames.
 pub(super) fn carriers(mode: BondMode, up: Places, before: Places) -> Places {
     match mode {
-        // Without LACP's word none carries.
+        // Until LACP has decided, no uplink carries frames.
         BondMode::Lacp => 0,
         BondMode::Balance => up,
         BondMode::ActiveBackup => one(up, before),
