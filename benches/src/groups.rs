@@ -108,7 +108,7 @@ pub(super) fn set_up(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     compare(bench, report, "group_setup", "connections/s", what, Load::Connections)
 }
 
-/// Packets for each second that weir spends on packets, with groups against without.
+/// Packets for each second that weir spends on packets: with groups, relative to none.
 pub(super) fn cost(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for (flows, name, goal) in COSTS {
         let contenders = [Contender::WeirWithGroups, Contender::Weir];

@@ -39,7 +39,7 @@ pub const POLLING_CPU: usize = 1;
 
 /// A running Open vSwitch with one bridge.
 pub struct OvsDpdk {
-    // Dropped in order: the switch, its database, then their resources.
+    // The fields are dropped in order: the switch, its database, then their resources.
     vswitchd: Process,
     _database: Process,
     home: Home,

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running testpmd with two ports, polling on one CPU.
 pub struct TestpmdVhost {
-    // Dropped in order: the program, its output, then its resources.
+    // The fields are dropped in order: the program, its output, then its resources.
     process: Process,
     _dialogue: Dialogue,
     _pages: Option<HugePages>,

@@ -130,7 +130,7 @@ impl Agent {
                 Err(error) if connected_before || error.is_of_host() => error.to_string(),
                 Err(error) => return Err(error.into()),
             };
-            // Logged once, not each second.
+            // The loss is logged once, not each second.
             if lost != told {
                 log(&format!("{lost}; trying again each second"));
                 told = lost;

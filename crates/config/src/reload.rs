@@ -582,7 +582,7 @@ fn given(keys: Rows, defaults: &Rows) -> Vec<KeyDifference> {
     shrunk(keys.map(key).collect())
 }
 
-/// Frees the room that the list has to spare: it may have been made in the place of the rows.
+/// Frees spare room: a list that is collected from the rows may keep their larger allocation.
 fn shrunk(mut keys: Vec<KeyDifference>) -> Vec<KeyDifference> {
     keys.shrink_to_fit();
     keys

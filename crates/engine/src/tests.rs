@@ -68,7 +68,7 @@ pub(crate) struct FakePort {
     kicks: AtomicUsize,
     budget_ns: u64,
     failed: AtomicBool,
-    /// Held for a burst, as a port holds its queue's lock.
+    /// The lock is held for a burst, as a port holds its queue's lock.
     serving: Mutex<()>,
     /// True if the port can be polled.
     peeks: bool,

@@ -204,7 +204,7 @@ mod tests {
         assert!(entry().contains("02:00:00:00:00:01 sticky master weirb100 static"), "{}", entry());
 
         let (mut watch, mut table) = watch(devices);
-        // Zebra notes it like this.
+        // Zebra would note a member in this way.
         run("bridge fdb append 00:00:00:00:00:00 dev weirv100 dst 192.0.2.2 self permanent");
         let away = "bridge fdb replace 02:00:00:00:00:02 dev weirv100";
         run(&format!("{away} dst 192.0.2.2 self extern_learn"));
@@ -251,7 +251,7 @@ mod tests {
             herald.tell_owner(devices.bridge, here.1, Some(mac(1))).unwrap();
             let noted = || run(&format!("ip neigh show {} dev weirb100", here.1));
             assert!(noted().contains("lladdr 02:00:00:00:00:01 PERMANENT"), "{}", noted());
-            // Zebra notes it like this; then the address comes here, and is withdrawn.
+            // Zebra would note the address in this way; then the address comes here, and is withdrawn.
             let by_zebra = format!("{} dev weirb100 lladdr 02:00:00:00:00:02", away.1);
             run(&format!("ip neigh replace {by_zebra} nud noarp router extern_learn"));
             read(&mut watch, &mut table);

@@ -104,7 +104,7 @@ impl Watch {
 }
 
 impl AsFd for Watch {
-    /// Readable when there are changes.
+    /// The descriptor is readable when there are changes.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.changes.as_fd()
     }

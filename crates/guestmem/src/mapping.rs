@@ -280,7 +280,7 @@ pub(crate) struct Held {
     base: *mut libc::c_void,
     len: usize,
     registration: Registration,
-    /// Released last.
+    /// The charge is released last.
     _charge: Charge,
 }
 

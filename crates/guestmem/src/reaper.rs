@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock, mpsc};
 
 use crate::mapping::Held;
 
-/// Held during an unmapping here, so that a test can delay it.
+/// The lock is held during an unmapping here, so that a test can delay it.
 #[cfg(test)]
 static UNMAPPING: Mutex<()> = Mutex::new(());
 

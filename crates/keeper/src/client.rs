@@ -54,7 +54,7 @@ struct Shared {
     dial: Dial,
     state: Mutex<State>,
     stop: AtomicBool,
-    /// Written to when there is something to do.
+    /// The eventfd is written to when there is something to do.
     bell: OwnedFd,
 }
 

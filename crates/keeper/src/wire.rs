@@ -110,7 +110,7 @@ pub(crate) enum Received {
     Word(Word, Option<OwnedFd>),
     /// A packet that is no known word.
     Unknown,
-    /// Nothing yet.
+    /// No packet has come yet.
     Nothing,
     /// The other side has ended.
     End,

@@ -76,7 +76,7 @@ impl Gcra {
             if passed.frames == 0 {
                 return passed;
             }
-            // Relaxed suffices: the word publishes no other data.
+            // Relaxed ordering suffices: the word publishes no other data.
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             let after = passed.full_at;
             match self.full_at.compare_exchange_weak(before, after, success, failure) {

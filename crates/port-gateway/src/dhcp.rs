@@ -203,7 +203,7 @@ impl Dhcp {
         bytes: &[u8],
         now_secs: u32,
     ) -> (Done, Option<Reply>) {
-        // Checked before anything else reads it.
+        // The bytes are checked before anything else reads them.
         if bytes.get(..3) != Some(&REQUEST_OF_ETHERNET)
             || bytes.get(COOKIE..OPTIONS) != Some(&MAGIC)
         {

@@ -136,7 +136,7 @@ pub enum NameProblem {
     /// No characters.
     #[error("it is empty")]
     Empty,
-    /// Too many characters.
+    /// The name has too many characters.
     #[error("it has {0} bytes, Linux takes {IFNAME_LEN_MAX}")]
     TooLong(usize),
     /// `.` or `..`, which would be a directory of sysfs.

@@ -16,7 +16,7 @@ fn request(name: &InterfaceName) -> ifreq {
     let mut request: ifreq = unsafe { std::mem::zeroed() };
     // A checked name is shorter than `ifr_name`, so a NUL follows it.
     for (to, from) in request.ifr_name.iter_mut().zip(name.as_bytes()) {
-        // Signed on x86, unsigned on Arm.
+        // `c_char` is signed on x86, and unsigned on Arm.
         *to = c_char::from_ne_bytes([*from]);
     }
     request

@@ -344,7 +344,7 @@ impl<'m> Filling<'_, 'm> {
     }
 
     /// Takes chains ahead for the frames of `row`, and [places](Self::place_each) them. Returns how many fit.
-    // Kept out of line, so that its loops have all registers.
+    // The function is kept out of line, so that its loops have all registers.
     #[inline(never)]
     fn place_row(&mut self, row: PlainRow<'m>) -> usize {
         self.reserve_ahead(row.iter().len());

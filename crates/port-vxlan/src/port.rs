@@ -45,7 +45,7 @@ pub struct VxlanPort {
     pub(crate) id: PortId,
     pub(crate) sockets: OverlaySockets,
     networks: ArcSwap<Networks>,
-    /// Held by a thread that changes the networks.
+    /// The lock is held by a thread that changes the networks.
     changing: Mutex<()>,
     /// The forwarding table, with the places of addresses.
     pub(crate) fdb: Arc<Fdb>,

@@ -126,7 +126,7 @@ impl DeviceRing {
             }
             None if config.packed => {
                 let next_used = PackedDevice::next_used_by(site, base)?;
-                // Written before the ring is touched: from then on the record can belong to it.
+                // The record is written before the ring is touched: from then on it can belong to the ring.
                 record.begin(&config, origin, said, next_used);
                 Self::begin(site, base)?
             }

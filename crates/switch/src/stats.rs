@@ -188,7 +188,7 @@ pub struct WorkerStats {
     pub cpu_ns: u64,
     /// The greatest recent lateness of the worker's timers plus a quarter, in ns. Holds end earlier by this time.
     pub timer_lead_ns: u64,
-    /// Timers that were later than that: a hold may have ended too late.
+    /// Timers that were later than `timer_lead_ns`: a hold may have ended too late.
     pub late_timers: u64,
 }
 
@@ -323,7 +323,7 @@ pub struct PortStats {
     pub decision: Option<PortDecision>,
     /// The longest total time for which a frame can be held, in nanoseconds.
     pub latency_budget_ns: u64,
-    /// Notifications of the guest that came later than that, by reason; absent reasons never occurred.
+    /// Notifications of the guest that came later than the budget allows, by reason; absent reasons never occurred.
     #[serde(default)]
     pub budget_breaches: BTreeMap<String, u64>,
     /// Settings of calls to the guest; none on an uplink.

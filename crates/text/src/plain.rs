@@ -57,7 +57,7 @@ fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     let mut plain = String::with_capacity(text.len() + 16);
     for c in text.chars() {
         if escaped(c) {
-            // Writing to a string cannot fail. All of them are within the basic plane.
+            // Writing to a string cannot fail. All unprintable characters are within the basic plane.
             let _ = write!(plain, "\\u{:04x}", u32::from(c));
         } else {
             plain.push(c);

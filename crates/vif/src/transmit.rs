@@ -48,7 +48,7 @@ pub(crate) struct TransmitPlan {
 
 impl TransmitPlan {
     pub(crate) fn new(plan: &mut Plan, queue_size: u16) -> Self {
-        // Twice the entries, so that large frames do not use up the segments.
+        // There are twice as many entries, so that large frames do not use up the segments.
         let count = 2 * u32::from(queue_size);
         let table_bytes = CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES;
         Self {

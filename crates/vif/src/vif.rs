@@ -51,7 +51,7 @@ pub struct Vif {
     containers: bool,
     err: Event,
     pairs: Vec<QueuePair>,
-    /// Kept for the next back end.
+    /// The options, for the next back end, too.
     options: Options,
     pub(crate) memory: SharedMemory,
     pub(crate) rings: Vec<Served>,

@@ -66,7 +66,7 @@ impl Experiment {
             })
         };
         let mut machines = vec![find(&file.profile, place("profile"))?];
-        // First without the sweeps, so that a problem is shown at its own place.
+        // The scenario is made without the sweeps first, so that a problem is shown at its own place.
         scenario(&file, &machines[0])
             .and_then(|scenario| scenario.check().map_err(Problem::from))
             .map_err(|problem| source.invalid(&problem.message, place(&problem.path)))?;

@@ -145,7 +145,7 @@ pub enum CopyStatus {
     Waits,
     /// The segment is copied completely (`GNTST_okay`).
     Done,
-    /// Refused by Xen because of the guest (the negative `GNTST_*`, such as -3, `bad_gntref`).
+    /// Xen has refused because of the guest (the negative `GNTST_*`, such as -3, `bad_gntref`).
     Refused(i16),
 }
 

@@ -45,7 +45,7 @@ const OPTIONS: &[&str] = &[
 
 /// A browser that shows one page. Ended when dropped.
 pub struct Browser {
-    /// Dropped first, so that the browser ends before its files are removed.
+    /// The process is dropped first, so that the browser ends before its files are removed.
     _process: Process,
     to: ChildStdin,
     from: Receiver<Value>,

@@ -404,7 +404,7 @@ pub struct Fabric {
     pub weirs: Vec<Option<Weir>>,
     /// FRR on each host, host 1 first.
     pub frr: Vec<Frr>,
-    /// Dropped last.
+    /// The underlay is dropped last.
     pub underlay: Underlay,
 }
 

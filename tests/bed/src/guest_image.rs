@@ -25,7 +25,7 @@ use crate::{
 /// The guest's first and only program.
 pub const INIT: &str = include_str!("guest_init.sh");
 
-/// Always depends on the current cloud kernel's package.
+/// The package that always depends on the current cloud kernel's package.
 const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
 
 /// The shell and the small tools. The static build needs nothing else.

@@ -77,7 +77,7 @@ impl FakeGuest {
     pub fn write(&self, relative: &str, text: &str) {
         let path = self.path(relative);
         fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
-        // Replaced as a whole, since the kernel's files never show half of a number.
+        // The file is replaced as a whole, since the kernel's files never show half of a number.
         let new = self.path("new");
         fs::write(&new, text).expect("written");
         fs::rename(new, path).expect("renamed");

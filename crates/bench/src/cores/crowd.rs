@@ -61,7 +61,7 @@ impl Default for Setup {
 
 /// A guest with its queues.
 pub(super) struct Guest {
-    /// Dropped before the session ends.
+    /// The queues are dropped before the session ends.
     pub(super) queues: Vec<QueuePair>,
     pub(super) port: PortName,
     station: Station,
@@ -76,7 +76,7 @@ pub(super) struct Pair {
 
 /// A switch with pairs of guests.
 pub(super) struct Crowd {
-    // Dropped in this order: guests disconnect before the switch ends.
+    // The fields are dropped in this order: guests disconnect before the switch ends.
     pub(super) pairs: Vec<Pair>,
     pub(super) switch: Arc<Switch>,
 }

@@ -33,7 +33,7 @@ struct Court {
     ball: Line,
     /// Number of the last ball returned.
     back: Line,
-    /// Signalled with a ball if the answering thread sleeps.
+    /// The eventfd is signalled with a ball if the answering thread sleeps.
     bell: OwnedFd,
     ended: AtomicBool,
 }

@@ -148,7 +148,7 @@ pub struct Setup {
 
 /// A switch with two guests, and traffic between them.
 pub struct Rig {
-    // Dropped in this order: guests disconnect before the switch ends.
+    // The fields are dropped in this order: guests disconnect before the switch ends.
     sender: Guest,
     receiver: Guest,
     switch: Arc<Switch>,

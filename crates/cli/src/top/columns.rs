@@ -235,7 +235,7 @@ pub(super) struct PortRates {
     pub(super) latency_ns: Option<u64>,
     /// The longest time for which a frame can be held (ns); 0 on an uplink.
     pub(super) latency_budget_ns: u64,
-    /// Notifications later than that, per second.
+    /// Notifications later than the budget allows, per second.
     pub(super) breaches_per_s: f64,
     /// Dropped frames per second, by reason; only reasons of this interval.
     pub(super) drops_per_s: BTreeMap<String, f64>,

@@ -117,7 +117,7 @@ impl Host {
     }
 }
 
-/// Sends `frame` until a frame comes of which `of` makes something.
+/// Sends `frame` until a frame comes for which `of` returns a value.
 fn ask<T>(pair: &mut QueuePair, frame: &[u8], of: impl Fn(&[u8]) -> Option<T>) -> Option<T> {
     let (end, mut got) = (Instant::now() + Duration::from_secs(5), Vec::new());
     while Instant::now() < end {

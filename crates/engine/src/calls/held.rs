@@ -81,7 +81,7 @@ pub(crate) struct HeldCall {
     pub(crate) hold_ns_max: u64,
     /// The latency of the last call (ns).
     before_ns: Option<u64>,
-    /// Made when there is a time to count.
+    /// The durations; they are made when there is a time to count.
     pub(crate) times: Arc<OnceLock<Box<HeldTimes>>>,
 }
 

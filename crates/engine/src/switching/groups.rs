@@ -30,7 +30,7 @@ pub struct PortGroups {
 impl PortGroups {
     /// The connections of `before` are held to the new rules when they are next seen.
     pub(crate) fn new(policy: Policy, before: Option<&Self>, now_ns: u64) -> Self {
-        // Keyed anew for each table.
+        // A new table hashes by a seed of its own.
         let seed = || RandomState::new().hash_one(now_ns);
         let table = before.map(|before| Arc::clone(&before.table));
         let table = table.unwrap_or_else(|| Arc::new(Mutex::new(Table::new(seed(), now_ns))));

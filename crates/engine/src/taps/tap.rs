@@ -211,7 +211,7 @@ impl Tap {
 
     pub(crate) fn counted(&self) -> Counted {
         let unseen = DropReason::all().zip(&self.unseen).map(|(reason, n)| (reason, n.get()));
-        // Read in this order, since writers count a frame as seen last.
+        // The counts are read in this order, since writers count a frame as seen last.
         let (lost, matched, seen) = (self.lost.get(), self.matched.get(), self.seen.get());
         Counted { seen, matched, lost, unseen_drops: unseen.filter(|(_, n)| *n > 0).collect() }
     }

@@ -60,7 +60,7 @@ impl Port for Tapped {
     }
 
     fn deliver(&self, queue: usize, burst: &Burst<'_>, frames: &[Outgoing]) -> Delivered {
-        // Taken before the guest can answer: its answer must have the later time.
+        // The time is taken before the guest can answer: its answer must have the later time.
         let at_ns = clock::now_ns();
         let before = self.followed.as_ref().map(|followed| followed.calls(queue));
         let done = self.bare.deliver(queue, burst, frames);

@@ -50,7 +50,7 @@ pub(super) struct Query {
 /// A frame, as snooping sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Packet<'p> {
-    /// Not an IP multicast, or one that every station may need.
+    /// The frame is not an IP multicast, or one that every station may need.
     ForAll,
     /// A frame for a group.
     Data(IpAddr),

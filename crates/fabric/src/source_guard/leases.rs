@@ -46,7 +46,7 @@ struct Question {
     asked_secs: u32,
 }
 
-/// Held while any guest's address is learned.
+/// The lock is held while any guest's address is learned.
 static LEARNING: Mutex<()> = Mutex::new(());
 
 /// The guest's latest questions, and its addresses. They are few, so that each frame can be looked up, and are

@@ -134,7 +134,7 @@ impl Roles {
 
     /// Refuses a packet that claims another station's address, for any MAC address.
     fn arp(&self, seen: Seen<'_>) -> Option<()> {
-        // Filled in, the packet would say something else.
+        // With its checksum filled in, the packet would say something else.
         if seen.csum_at.is_some() {
             return None;
         }

@@ -29,7 +29,7 @@ fn a_stream_with_a_wide_window_fills_the_link() {
 #[test]
 fn a_stream_with_a_narrow_window_has_one_window_in_each_round() {
     let mut scenario = over_the_link(10, 1_000);
-    // Too short for naps.
+    // The budget is too short for naps.
     scenario.guests.iter_mut().for_each(|guest| guest.calls.latency_budget_ns = 20_000);
     let report = report(&scenario);
     // There and back, a segment and the next, with which it is acknowledged, and some 15 us of

@@ -188,7 +188,7 @@ mod tests {
         assert!(adaptive.containers_per_frame <= 1.1 * fixed.containers_per_frame);
     }
 
-    /// Learned like other gaps, the pauses between short bursts would let each frame go at once.
+    /// If the pauses between short bursts were learned like other gaps, each frame would go at once.
     #[test]
     fn a_short_burst_is_one_container_too() {
         let arrivals = bursts(2000, 4, 1000, 10.0 * TIMEOUT_NS as f64);

@@ -10,7 +10,7 @@ use crate::layout::*;
 const NEXT: u16 = DESC_F_NEXT;
 const WRITE: u16 = DESC_F_WRITE;
 const INDIRECT: u16 = DESC_F_INDIRECT;
-/// Available in the first lap.
+/// The flags of a descriptor that is available in the first lap.
 const AVAIL: u16 = PACKED_F_AVAIL;
 
 fn packed(size: u16) -> RingConfig {

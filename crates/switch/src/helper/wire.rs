@@ -102,7 +102,7 @@ pub(crate) struct OwnerAnnouncement {
 pub(super) enum Request {
     /// The first request.
     Begin(Tasks),
-    /// After that, sockets outside the control socket's directory.
+    /// Allows sockets outside the control socket's directory, right after the first request.
     Allow { paths: Vec<SocketPath> },
     /// Ends the additions to the tasks.
     Confine,

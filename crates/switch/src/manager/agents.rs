@@ -37,7 +37,7 @@ enum Said {
 #[derive(Debug, Clone)]
 pub(crate) struct AgentSocket {
     pub(crate) path: SocketPath,
-    /// Dropped before the socket's file is.
+    /// The keeper's copy of the socket. It is dropped before the socket's file is.
     pub(crate) _kept: Option<Arc<Kept>>,
     /// `None` if weir connects to the socket: a Xen guest's device model listens on it.
     pub(crate) bound: Option<Arc<BoundListener>>,

@@ -66,7 +66,7 @@ enum UplinkError {
     Longer {
         /// The last requested value.
         asked: u32,
-        /// The card's value after that.
+        /// The card's value after the request.
         became: u32,
     },
 }
@@ -172,7 +172,7 @@ impl Interface<'_> {
         match &found.settings {
             Settings::NapiTimer(found) => {
                 let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
-                // Attempted even if the other setting cannot be restored.
+                // This setting is restored even if the other one cannot be.
                 self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
                 polls?;
                 // The two files have set every NAPI instance.

@@ -71,7 +71,7 @@ impl Switch {
     }
 
     /// Checks that the switch can leave in time. A stalled thread would not end, and the guests would be served by
-    /// neither weir. A thread that sleeps is woken for this: it may have been stopped in its sleep.
+    /// neither weir. A thread that sleeps is woken for the check: it may have been stopped in its sleep.
     ///
     /// # Errors
     /// The stalled thread, with advice on how to resolve it.

@@ -52,7 +52,7 @@ impl Beside {
         let help = help.or_else(|| error.help().map(|help| help.to_string()));
         let mut message = with_causes(error);
         for (nth, detail) in details.iter().enumerate() {
-            // Escaped as JSON, a text is several times as long at worst.
+            // As JSON, a text with escapes is several times as long at worst.
             if message.len() + detail.len() > HELPER_MESSAGE_BYTES_MAX / 8 {
                 break;
             }

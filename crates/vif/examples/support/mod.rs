@@ -1,4 +1,4 @@
-//! Shared by the examples: the two guests, and joining a switch.
+//! The common part of the examples: the two guests, and joining a switch.
 
 use std::error::Error;
 use std::net::Ipv4Addr;

@@ -113,7 +113,7 @@ impl Station {
 /// The checksum of a frame to send.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Checksum {
-    /// Left to the device: the field holds the pseudo-header's sum.
+    /// The checksum is left to the device: the field holds the pseudo-header's sum.
     Partial,
     /// Complete, from the sum of the payload.
     Complete(Sum),

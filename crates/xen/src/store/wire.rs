@@ -62,7 +62,7 @@ impl Kind {
 pub struct Header {
     /// Type of the message.
     pub kind: Kind,
-    /// Chosen by the client, echoed in the reply.
+    /// The number is chosen by the client and echoed in the reply.
     pub request: u32,
     /// The transaction; 0 for none.
     pub transaction: u32,

@@ -8,7 +8,7 @@ use crate::random::Random;
 
 /// Looks with constant loads at the end.
 const STEADY_LOOKS: u32 = 400;
-/// Last looks of these, in which nothing moves any more.
+/// The last of these looks, in which nothing moves any more.
 const STILL_LOOKS: u32 = 50;
 /// Looks for which a moved queue stays.
 const STAYS: u64 = 10;
