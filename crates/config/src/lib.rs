@@ -194,6 +194,19 @@ impl Config {
     /// The default path of the configuration of `weir run`.
     pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
 
+    /// A switch with these interfaces and nothing else.
+    pub fn of_vifs(switch: SwitchConfig, vifs: Vec<VifConfig>) -> Self {
+        Self {
+            switch,
+            networks: Networks::default(),
+            groups: Groups::default(),
+            templates: Templates::default(),
+            uplinks: Vec::new(),
+            vifs,
+            xen: None,
+        }
+    }
+
     /// Reads and checks a file.
     ///
     /// # Errors

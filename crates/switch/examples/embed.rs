@@ -12,7 +12,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use weir_config::{Config, Networks, SocketPath, SwitchConfig, VifConfig};
+use weir_config::{Config, SocketPath, SwitchConfig, VifConfig};
 use weir_switch::Switch;
 use weir_switch::stats::PortStats;
 
@@ -29,18 +29,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 pub fn serve(dir: &Path, mut show: impl FnMut(&str) -> bool) -> Result<(), Box<dyn Error>> {
     std::fs::create_dir_all(dir)?;
     let socket = |name: &str| SocketPath::try_from(dir.join(name).as_path());
-    let config = Config {
-        switch: SwitchConfig::new(socket("control.sock")?),
-        networks: Networks::default(),
-        groups: Default::default(),
-        templates: Default::default(),
-        uplinks: Vec::new(),
-        vifs: vec![
-            VifConfig::new("a".parse()?, socket("a.sock")?),
-            VifConfig::new("b".parse()?, socket("b.sock")?),
-        ],
-        xen: None,
-    };
+    let vifs = vec![
+        VifConfig::new("a".parse()?, socket("a.sock")?),
+        VifConfig::new("b".parse()?, socket("b.sock")?),
+    ];
+    let config = Config::of_vifs(SwitchConfig::new(socket("control.sock")?), vifs);
     let switch = Switch::start(&config)?;
     while show(&counts(&switch.stats().ports)) {}
     Ok(())

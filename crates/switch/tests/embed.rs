@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use weir_config::{Config, Networks, SocketPath, SwitchConfig, VifConfig, VlanMode};
+use weir_config::{Config, SocketPath, SwitchConfig, VifConfig, VlanMode};
 use weir_switch::Switch;
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload};
@@ -95,15 +95,8 @@ fn a_program_in_an_interfaces_way_filters_and_changes_messages_of_a_stream() {
         vlan: VlanMode::Access(vid.try_into().unwrap()),
         ..VifConfig::new(name.parse().unwrap(), socket(name))
     };
-    let config = Config {
-        switch: SwitchConfig::new(socket("control.sock")),
-        networks: Networks::default(),
-        groups: Default::default(),
-        templates: Default::default(),
-        uplinks: Vec::new(),
-        vifs: [("a", 1), ("inside", 1), ("outside", 2), ("b", 2)].map(vif).into(),
-        xen: None,
-    };
+    let vifs = [("a", 1), ("inside", 1), ("outside", 2), ("b", 2)].map(vif).into();
+    let config = Config::of_vifs(SwitchConfig::new(socket("control.sock")), vifs);
     let _switch = Switch::start(&config).unwrap();
     let join =
         |name: &str, mac| Vif::connect(dir.path().join(name), &Options::new(Mac(mac))).unwrap();

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use weir_config::{
-    Config, Execution, Networks, PortName, QueuePairs, Realization, SwitchConfig, VifConfig,
-    WorkerCount, Workers,
+    Config, Execution, PortName, QueuePairs, Realization, SwitchConfig, VifConfig, WorkerCount,
+    Workers,
 };
 use weir_engine::guest::State;
 use weir_limits::QUEUE_SIZE_SUGGESTED;
@@ -103,21 +103,14 @@ impl Crowd {
         let vifs: Vec<_> =
             (0..guests).map(|number| vif(number, setup.queues, dir)).collect::<Result<_, _>>()?;
         let workers = WorkerCount::try_from(setup.workers).expect("a number that is valid");
-        let switch = Switch::start(&Config {
-            switch: SwitchConfig {
-                execution: setup.execution,
-                realization: setup.realization,
-                workers: Workers::Count(workers),
-                ..SwitchConfig::new(rig::socket(dir, "control")?)
-            },
-            networks: Networks::default(),
-            groups: Default::default(),
-            templates: Default::default(),
-            uplinks: Vec::new(),
-            vifs: vifs.clone(),
-            xen: None,
-        })
-        .map_err(RigError::from)?;
+        let config = SwitchConfig {
+            execution: setup.execution,
+            realization: setup.realization,
+            workers: Workers::Count(workers),
+            ..SwitchConfig::new(rig::socket(dir, "control")?)
+        };
+        let switch =
+            Switch::start(&Config::of_vifs(config, vifs.clone())).map_err(RigError::from)?;
         let mut guests = vifs.iter().enumerate().map(|(number, vif)| Guest::connect(number, vif));
         let mut pairs = Vec::new();
         while let (Some(client), Some(server)) = (guests.next(), guests.next()) {

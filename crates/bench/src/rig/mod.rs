@@ -24,8 +24,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 use thiserror::Error;
 use weir_config::{
-    Change, Config, FilterRule, LatencyBudget, Networks, PortName, SocketPath, SwitchConfig,
-    ValueError, VifChanges, VifConfig, Workers,
+    Change, Config, FilterRule, LatencyBudget, PortName, SocketPath, SwitchConfig, ValueError,
+    VifChanges, VifConfig, Workers,
 };
 use weir_switch::control::{ControlHandler, Request, Response};
 use weir_switch::stats::{CallSettings, PortState, PortStats, SwitchStats};
@@ -288,19 +288,12 @@ fn config(setup: &Setup, dir: &Path) -> Result<Config, RigError> {
     let mut sender = vif(Role::Sender)?;
     let rules = setup.filter.iter().map(|rule| rule.parse::<FilterRule>());
     sender.filter = rules.collect::<Result<_, _>>().expect("constants that are valid rules");
-    Ok(Config {
-        switch: SwitchConfig {
-            workers: setup.workers,
-            latency_budget: setup.latency_budget,
-            ..SwitchConfig::new(socket(dir, "control")?)
-        },
-        networks: Networks::default(),
-        groups: Default::default(),
-        templates: Default::default(),
-        uplinks: Vec::new(),
-        vifs: vec![sender, vif(Role::Receiver)?],
-        xen: None,
-    })
+    let switch = SwitchConfig {
+        workers: setup.workers,
+        latency_budget: setup.latency_budget,
+        ..SwitchConfig::new(socket(dir, "control")?)
+    };
+    Ok(Config::of_vifs(switch, vec![sender, vif(Role::Receiver)?]))
 }
 
 fn port_name(role: Role) -> PortName {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use weir_bench::rig::{self, RigError, Role, pin};
-use weir_config::{Config, Networks, PortName, SwitchConfig, VifConfig, WorkerCount, Workers};
+use weir_config::{Config, PortName, SwitchConfig, VifConfig, WorkerCount, Workers};
 use weir_switch::Switch;
 use weir_switch::stats::{PortState, PortStats};
 use weir_vif::load::{self, LoadSnapshot, Station};
@@ -106,19 +106,12 @@ impl Host {
             })
         };
         let vifs: Vec<_> = (0..guests).map(vif).collect::<Result<_, _>>()?;
-        let switch = Switch::start(&Config {
-            switch: SwitchConfig {
-                workers: Workers::Count(WorkerCount::try_from(1).expect("one is possible")),
-                latency_budget: setting.latency_budget,
-                ..SwitchConfig::new(rig::socket(dir, "control")?)
-            },
-            networks: Networks::default(),
-            groups: Default::default(),
-            templates: Default::default(),
-            uplinks: Vec::new(),
-            vifs: vifs.clone(),
-            xen: None,
-        })?;
+        let config = SwitchConfig {
+            workers: Workers::Count(WorkerCount::try_from(1).expect("one is possible")),
+            latency_budget: setting.latency_budget,
+            ..SwitchConfig::new(rig::socket(dir, "control")?)
+        };
+        let switch = Switch::start(&Config::of_vifs(config, vifs.clone()))?;
         for thread in switch.engine().worker_threads().into_iter().flatten() {
             pin(Some(thread), setting.worker_cpu);
         }
