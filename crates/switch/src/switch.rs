@@ -28,7 +28,7 @@ use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::unix_socket::{BoundListener, ListenError};
-use crate::upgrade::Upgrades;
+use crate::upgrade::{Upgrades, with_causes};
 
 mod bond;
 mod error;
@@ -860,16 +860,7 @@ fn not_ours_to_remove(vif: &VifConfig) -> Response {
 
 /// An error with its causes on one line, and its help.
 fn failed(error: &SwitchError) -> Response {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let text = next.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = next.source();
-    }
-    Response::refused(message, error.help().map(|help| help.to_string()))
+    Response::refused(with_causes(error), error.help().map(|help| help.to_string()))
 }
 
 impl Drop for Switch {

@@ -63,7 +63,8 @@ impl Beside {
     }
 }
 
-fn with_causes(error: &dyn Diagnostic) -> String {
+/// An error with its causes on one line.
+pub(crate) fn with_causes(error: &dyn Diagnostic) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

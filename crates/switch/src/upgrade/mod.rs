@@ -29,6 +29,7 @@ mod beside;
 mod starter;
 
 pub use beside::Beside;
+pub(crate) use beside::with_causes;
 pub(crate) use starter::{Next, NotUp, Which};
 pub use starter::{Starter, run_if_asked};
 
