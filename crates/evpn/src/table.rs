@@ -387,11 +387,6 @@ impl Table {
         self.neighbours.owner(of)
     }
 
-    /// The number of known IP addresses, and of those refused for want of room.
-    pub fn owned_counts(&self) -> (usize, u64) {
-        (self.neighbours.len(), self.neighbours.refused)
-    }
-
     /// The place of an address, if it is behind another host.
     pub fn remote(&self, place: Place) -> Option<Remote> {
         self.entries.get(&place)?.remote()
