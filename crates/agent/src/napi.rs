@@ -3,6 +3,8 @@
 //!
 //! A write to the interface's files in `/sys` sets all of its NAPI instances. So whoever changes an interface for a
 //! while reads the instances that differ from it before, and sets these again in the end.
+//!
+//! [`Generic`] is the connection to a family of generic netlink, for weir's `ethtool` as well.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,6 +37,7 @@ const FAMILY_ID: u16 = 1;
 const FAMILY_NAME: u16 = 2;
 
 /// `linux/netdev.h`.
+const FAMILY: &str = "netdev";
 const NAPI_GET: u8 = 11;
 const NAPI_SET: u8 = 14;
 const IFINDEX: u16 = 1;
@@ -58,7 +61,7 @@ impl Napi {
     /// kernel without settings of single instances has none.
     #[must_use]
     pub fn set_alone(ifindex: u32, polls: u64, timeout_ns: u64) -> Vec<Self> {
-        let all = Socket::open().and_then(|socket| socket.napis(ifindex));
+        let all = Generic::open(FAMILY).and_then(|netdev| netdev.napis(ifindex));
         let differs = |napi: &Self| {
             (napi.napi_defer_hard_irqs, napi.gro_flush_timeout) != (polls, timeout_ns)
         };
@@ -73,10 +76,10 @@ impl Napi {
         if all.is_empty() {
             return Ok(());
         }
-        let socket = Socket::open()?;
+        let netdev = Generic::open(FAMILY)?;
         let mut result = Ok(());
         for napi in all {
-            match socket.set(napi) {
+            match netdev.set(napi) {
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
                 set => result = result.and(set),
             }
@@ -85,29 +88,49 @@ impl Napi {
     }
 }
 
-/// A connection to the kernel's `netdev` family. The kernel answers during the send, so no caller waits.
-struct Socket {
+/// A connection to one family of the kernel's generic netlink. The kernel answers during the send, so no caller waits.
+#[derive(Debug)]
+pub struct Generic {
     fd: OwnedFd,
     family: u16,
 }
 
-impl Socket {
-    fn open() -> io::Result<Self> {
+impl Generic {
+    /// Connects to the family of this name.
+    ///
+    /// # Errors
+    /// `ENOENT`: the kernel has no such family.
+    pub fn open(family: &str) -> io::Result<Self> {
         let (kind, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
         let fd = socket_with(AddressFamily::NETLINK, kind, flags, Some(netlink::GENERIC))?;
-        let mut socket = Self { fd, family: CONTROLLER };
+        let mut generic = Self { fd, family: CONTROLLER };
+        let name = [family.as_bytes(), b"\0"].concat();
         let mut id = None;
-        socket.ask(REQUEST_AND_ACK, GET_FAMILY, &[(FAMILY_NAME, b"netdev\0")], |answer| {
+        generic.ask(GET_FAMILY, &[(FAMILY_NAME, &name)], |answer| {
             id = attribute(answer, FAMILY_ID).and_then(|it| it.try_into().ok());
         })?;
-        socket.family = id.map(u16::from_ne_bytes).ok_or(Errno::NOENT)?;
-        Ok(socket)
+        generic.family = id.map(u16::from_ne_bytes).ok_or(Errno::NOENT)?;
+        Ok(generic)
+    }
+
+    /// Sends a request, and gives the [attributes](attribute) of the answer to `each`, unless the kernel only
+    /// acknowledges.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn ask(
+        &self,
+        command: u8,
+        attributes: &[(u16, &[u8])],
+        each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.send(REQUEST_AND_ACK, command, attributes, each)
     }
 
     fn napis(&self, ifindex: u32) -> io::Result<Vec<Napi>> {
         let mut all = Vec::new();
         let wanted = [(IFINDEX, &ifindex.to_ne_bytes()[..])];
-        self.ask(REQUEST_AND_DUMP, NAPI_GET, &wanted, |answer| all.extend(napi(answer)))?;
+        self.send(REQUEST_AND_DUMP, NAPI_GET, &wanted, |answer| all.extend(napi(answer)))?;
         Ok(all)
     }
 
@@ -118,11 +141,10 @@ impl Socket {
             (DEFER_HARD_IRQS, &polls.to_ne_bytes()),
             (GRO_FLUSH_TIMEOUT, &napi.gro_flush_timeout.to_ne_bytes()),
         ];
-        self.ask(REQUEST_AND_ACK, NAPI_SET, &attributes, |_| ())
+        self.ask(NAPI_SET, &attributes, |_| ())
     }
 
-    /// Sends a request, and gives the attributes of each message of the answer to `each`.
-    fn ask(
+    fn send(
         &self,
         flags: u16,
         command: u8,
@@ -152,6 +174,17 @@ impl Socket {
 fn request(family: u16, flags: u16, command: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER_LEN];
     bytes.extend([command, 1, 0, 0]);
+    bytes.extend(bytes_of(attributes));
+    let len = (bytes.len() as u32).to_ne_bytes();
+    bytes[..4].copy_from_slice(&len);
+    bytes[4..8].copy_from_slice(&[family.to_ne_bytes(), flags.to_ne_bytes()].concat());
+    bytes
+}
+
+/// The bytes of attributes, each with its kind and its value.
+#[must_use]
+pub fn bytes_of(attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut bytes = Vec::new();
     for (kind, value) in attributes {
         // Names and numbers are short.
         let len = (value.len() + 4) as u16;
@@ -159,9 +192,6 @@ fn request(family: u16, flags: u16, command: u8, attributes: &[(u16, &[u8])]) ->
         bytes.extend_from_slice(value);
         bytes.resize(bytes.len().next_multiple_of(4), 0);
     }
-    let len = (bytes.len() as u32).to_ne_bytes();
-    bytes[..4].copy_from_slice(&len);
-    bytes[4..8].copy_from_slice(&[family.to_ne_bytes(), flags.to_ne_bytes()].concat());
     bytes
 }
 
@@ -177,7 +207,9 @@ fn message(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     Some((number_at(bytes, 4)?, body, next))
 }
 
-fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+/// The value of the first attribute of this kind.
+#[must_use]
+pub fn attribute(mut bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     loop {
         let (len, kind) = (number_at(bytes, 0)?, number_at(bytes, 2)?);
         let value = bytes.get(4..len.into())?;
@@ -237,6 +269,16 @@ mod tests {
             let bytes = [&len.to_ne_bytes()[..], &[ID as u8; 14]].concat();
             assert_eq!(attribute(&bytes, 77), None, "{len}");
         }
+    }
+
+    /// The first message of ethtool 6.1 as strace shows it.
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn a_family_is_asked_for_as_by_the_ethtool_program() {
+        let asked =
+            request(CONTROLLER, REQUEST_AND_ACK, GET_FAMILY, &[(FAMILY_NAME, b"ethtool\0")]);
+        let bytes = b"\x20\x00\x00\x00\x10\x00\x05\x00\0\0\0\0\0\0\0\0\x03\x01\x00\x00\x0c\x00\x02\x00ethtool\x00";
+        assert_eq!(asked, bytes);
     }
 
     #[test]
