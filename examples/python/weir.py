@@ -100,8 +100,8 @@ class Weir:
         return self._ask("GET", "/v1/addresses", {})
 
     def capture(self, body):
-        """Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held up.
-        Frames for which the client is too slow are counted in the stream.
+        """Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held
+        up. Frames for which the client is too slow are counted in the stream.
         `body`: CaptureRequest.
         """
         return self._bytes("POST", "/v1/captures", {}, "application/json", body)
