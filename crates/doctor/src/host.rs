@@ -266,7 +266,7 @@ pub(super) struct Process {
 pub(super) fn process(stat: &str) -> Option<Process> {
     let (pid, rest) = stat.split_once(" (")?;
     let (name, rest) = rest.rsplit_once(") ")?;
-    // The fields begin with the third one.
+    // `fields` begins with the third field of the file.
     let fields: Vec<_> = rest.split(' ').collect();
     Some(Process {
         pid: pid.parse().ok()?,

@@ -132,7 +132,7 @@ fn note(watched: &mut [Watched], message: &RouteNetlinkMessage) {
             LinkAttribute::IfName(name) => Some(name),
             _ => None,
         })?;
-        // An interface that has come back under its name is another one, and no socket is bound to it.
+        // An interface that has come back under its name is another interface, and no socket is bound to it.
         watched.iter().position(|it| it.number.is_none() && it.name == *name)
     });
     if let Some(it) = place.and_then(|place| watched.get_mut(place)) {

@@ -200,7 +200,7 @@ pub struct Stuck {
     pub party: String,
     /// The number of the party's descriptors that are not closed, including this one.
     pub open: usize,
-    /// The time since the close of this one began.
+    /// The time since the close of this descriptor began.
     pub since: Duration,
 }
 

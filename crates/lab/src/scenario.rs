@@ -240,7 +240,7 @@ pub enum ScenarioError {
     AnyWorker {
         /// The setting that gives each worker queues of its own.
         key: &'static str,
-        /// The setting that contradicts the first one.
+        /// The setting that contradicts `key`.
         whose: &'static str,
     },
     /// An end of a load does not exist.

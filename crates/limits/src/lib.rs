@@ -147,8 +147,8 @@ pub const KEPT_PER_OWNER_MAX: usize = 2 * MEM_SLOTS_MAX + 2 * 3 * VRINGS_MAX + 1
 pub const KEPT_STATE_BYTES_MAX: usize = 128 << 10;
 /// Most bytes that weir notes for its successor: all learned addresses, and all settings.
 pub const KEPT_NOTED_BYTES_MAX: u64 = 128 << 20;
-/// Number of times that weir may end with the same message of a front end as the last one. After that, the front end's
-/// session is not resumed.
+/// Number of times in a row that weir may end while it handles the same message of a front end. After that, the front
+/// end's session is not resumed.
 pub const KEPT_TRIES_MAX: u32 = 3;
 /// Longest time (ns) in which a keeper may accept no packet, or send none. After it, a weir that serves guests treats
 /// the keeper as disconnected.

@@ -47,7 +47,7 @@ pub(crate) struct Station {
     pub(crate) mac: Mac,
     pub(crate) ips: Vec<IpAddr>,
     pub(crate) has_dhcp: bool,
-    /// Guests ask it for names.
+    /// Guests ask weir for names.
     pub(crate) has_names: bool,
     /// The host has these addresses, and answers at them.
     pub(crate) is_host: bool,

@@ -109,7 +109,7 @@ pub struct StreamDevice {
 
 /// The reason why a read gave no frames.
 enum Nothing {
-    /// There is no whole one.
+    /// No whole frame has come.
     Yet,
     /// The socket is of no more use.
     Broken(String),

@@ -19,8 +19,8 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Notes that `used_ns` were used until `now`, while sessions of `held_back` interfaces are held back, this one
-    /// included if it is. Returns how long the session must pause; `None` if it continues.
+    /// Notes that `used_ns` were used until `now`, while sessions of `held_back` interfaces are held back, perhaps with
+    /// this session among them. Returns how long the session must pause; `None` if it continues.
     pub(crate) fn spend(&mut self, used_ns: u64, now: Instant, held_back: u64) -> Option<Duration> {
         let sharers = held_back.div_ceil(SESSIONS_CPU_PERCENT / SESSION_CPU_PERCENT).max(1);
         let passed_ns = now.saturating_duration_since(self.at).as_nanos() as u64;

@@ -110,7 +110,7 @@ pub(crate) struct Network {
     members: Arc<[u32]>,
     /// The sockets of the hosts that get flooded frames: first those whose frames have IDs of groups.
     pub(crate) peers: Arc<[PeerAddress]>,
-    /// The number of the first ones.
+    /// How many of the hosts come first.
     pub(crate) peers_with_groups: usize,
     pub(crate) floods: Arc<Gcra>,
     /// The rate of weir's own frames to guests of the network.

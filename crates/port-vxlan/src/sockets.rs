@@ -108,8 +108,8 @@ pub enum OuterDscp {
 }
 
 impl OuterDscp {
-    /// The traffic class of a datagram with the frame that begins with `head`. ECN is the inner one (RFC 6040 §4.1,
-    /// normal mode).
+    /// The traffic class of a datagram with the frame that begins with `head`. Its ECN bits are the frame's (RFC 6040
+    /// §4.1, normal mode).
     #[inline]
     pub(crate) fn class_for(self, head: &Head) -> u8 {
         let inner = head.traffic_class();

@@ -194,7 +194,7 @@ fn family_of(address: IpAddr) -> &'static str {
 /// The settings of an interface that weir has made for the host, before they are applied. They end with it.
 pub(crate) struct HostInterface<'h> {
     pub(crate) name: &'h InterfaceName,
-    /// Its MAC address, if it gets another one.
+    /// The MAC address to set; `None` keeps the present one.
     pub(crate) mac: Option<Mac>,
     pub(crate) addresses: &'h [IpNet],
     /// The bridge whose port it becomes.

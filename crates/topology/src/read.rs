@@ -62,8 +62,8 @@ fn core(dir: &Path, cpu: u16) -> Result<u16, TopologyError> {
     Ok(cpu)
 }
 
-/// Returns the lowest processor that shares this one's last-level cache, the cache of the highest
-/// level that holds data; `None` without information about caches.
+/// Returns the lowest processor that shares this processor's last-level cache, the cache of the highest level that
+/// holds data; `None` without information about caches.
 fn cache(dir: &Path, cpu: u16) -> Result<Option<u16>, TopologyError> {
     let mut last: Option<(i64, u16)> = None;
     for index in 0..CACHE_INDEXES_MAX {

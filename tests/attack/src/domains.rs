@@ -145,7 +145,7 @@ fn domains_with_others_interfaces(field: &Field) -> Strike {
         named("../a", "mallory.sock"),
         domain("", &interface(&at("a.sock"))).into_bytes(),
     ];
-    // The last one asks for nothing.
+    // The last domain asks for nothing.
     begin_and_end(field, &all[..7], false)?;
     begin_and_end(field, &all[7..], true)
 }

@@ -245,7 +245,7 @@ fn run(
     if let Some(Err(error)) = scene.map(Scene::end)
         && let Some(Ok(row)) = results.last_mut().map(|tried| tried.row.as_mut())
     {
-        // The attack that did it is unknown. The failure is recorded with the last one that this weir survived.
+        // The attack that harmed weir is unknown. The failure is recorded with the last attack that this weir survived.
         row.failures.push(error);
     }
     let _ = std::fs::remove_dir_all(&dir);

@@ -115,7 +115,7 @@ fn question(id: u16, name: &str, kind: u16) -> Vec<u8> {
     bytes
 }
 
-/// Two guests of the network. The second one keeps the rules.
+/// Two guests of the network: `good` keeps the rules.
 struct Two {
     evil: Ear,
     good: Ear,

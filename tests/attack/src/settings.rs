@@ -120,7 +120,7 @@ impl Own {
         }
     }
 
-    /// The process that answers now. After an upgrade it is another one.
+    /// The process that answers now. After an upgrade, another process does.
     fn pid(&self) -> Strike<Pid> {
         let socket = UnixStream::connect(self.dir.join(CONTROL))?;
         Ok(rustix::net::sockopt::socket_peercred(&socket)?.pid)

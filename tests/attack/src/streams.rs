@@ -69,7 +69,7 @@ fn prefixed(frame: &[u8]) -> Vec<u8> {
     [&(frame.len() as u32).to_be_bytes(), frame].concat()
 }
 
-/// A frame of a station behind the program, which no other one is equal to.
+/// A frame of a station behind the program. No other frame equals it.
 fn from_far(to: Mac, number: u32) -> Vec<u8> {
     numbered(to, FAR, number)
 }
@@ -135,7 +135,7 @@ impl Near {
         self.number
     }
 
-    /// A frame of each guest reaches the other one.
+    /// Checks that a frame of each guest reaches the other guest.
     fn talk(&mut self, why: &str) -> Strike {
         let ([one, other], number) = (macs(), self.next());
         let Self { first, second, .. } = self;
@@ -374,7 +374,7 @@ fn program_that_sends_descriptors(field: &Field) -> Strike {
     loop {
         let link = Link::of(program.meet()?.into());
         let whole = prefixed(&from_far(macs()[0], near.next()));
-        // weir may hang up at the first one.
+        // weir may hang up at the first message.
         let _ = slow.send(&link, &whole);
         near.talk("beside a descriptor that closes slowly")?;
         let _ = slow.send(&link, &whole[..9]);

@@ -61,7 +61,7 @@ fn greedy(field: &Field) -> Strike<Vec<Link>> {
     let links = sessions(field)?;
     for (number, link) in links.iter().enumerate() {
         let body = table(&[region(0, greed(number), 1 << 50, 0)]);
-        // weir may refuse the last ones.
+        // weir may refuse the last tables.
         let _ = link.tell(request::SET_MEM_TABLE, &body, &[file.as_fd()]);
     }
     for link in &links {

@@ -1,4 +1,4 @@
-//! Clients that send bytes that no good one sends.
+//! Clients that send bytes that no good client sends.
 
 use super::*;
 

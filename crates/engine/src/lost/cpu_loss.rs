@@ -79,7 +79,7 @@ struct Losses {
     /// The CPU clock at that time (ns).
     cpu_ns: u64,
     known: [Loss; LOSSES],
-    /// The index of the oldest one, which the next one replaces.
+    /// The index of the oldest loss, which the next loss replaces.
     oldest: usize,
 }
 
@@ -131,7 +131,7 @@ impl Losses {
         }
     }
 
-    /// The loss that was certainly within these times (ns). `now` is not before the later one.
+    /// The loss that was certainly within these times (ns). `now` is not before the later time.
     fn lost_ns(&self, (from_ns, until_ns): (u64, u64), looked_ns: u64, now: (u64, u64)) -> u64 {
         let latest = self.since_read(looked_ns, now.0, now.1);
         let losses = self.known.iter().chain(&latest);

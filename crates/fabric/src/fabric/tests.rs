@@ -461,7 +461,7 @@ fn what_was_known_behind_a_port_is_known_again_as_far_as_its_settings_allow() {
     fabric.recall(guest, &[known(one, 1)]);
     assert!(fabric.fdb().is_empty(), "nobody is behind it");
     fabric.set_active(guest, true).unwrap();
-    // One address is of another VLAN, and one would be the second of a port that has one.
+    // One address is of another VLAN; one would be a second address of a port that may have only one.
     fabric.recall(guest, &[known(two, 7), known(one, 1), known(two, 1)]);
     assert_eq!(fabric.first_mac(guest), Some(one));
     let uplink = fabric.add_port(PortConfig::uplink()).unwrap();

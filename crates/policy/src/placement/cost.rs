@@ -45,7 +45,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// Positions of the peers of a worker's traffic: shares by cache and node, 1 in all, or none.
+/// Positions of the peers of a worker's traffic: shares by cache and node, which add up to 1. Empty without traffic.
 pub(super) struct Near(Vec<(u16, u16, f64)>);
 
 impl Near {

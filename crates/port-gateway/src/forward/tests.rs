@@ -232,7 +232,7 @@ fn a_guest_that_asks_without_end_takes_no_other_ones_place() {
     });
     let ask_all = |guest: u16| (0..200).filter(|n| bench.ask(guest, *n, "example.org.")).count();
     assert_eq!(ask_all(0), DNS_ASKED_PER_VIF_MAX);
-    // Many together leave each other one a place.
+    // Many interfaces together leave one place to each of the others.
     let taken: usize = (1..100).map(ask_all).sum();
     assert!(
         taken + DNS_ASKED_PER_VIF_MAX >= DNS_ASKED_MAX && taken < DNS_ASKED_MAX + 100,

@@ -101,7 +101,7 @@ fn a_descriptor_that_takes_for_ever_to_close_is_its_front_ends_loss() {
     rustix::net::sockopt::set_socket_linger(&socket, Some(PATIENCE)).unwrap();
     let mut front = FrontEnd::new(stream);
     front.set_timeout(PATIENCE);
-    // The descriptor comes with the first half: with the second one, weir is the last to have it.
+    // The descriptor comes with the first half of the message. When the second half comes, nobody else has it.
     let mut message = [0; 20];
     (message[0], message[4], message[8]) = (Request::SetVringCall as u8, 1, 8);
     front.raw_send(&message[..12], &[socket.as_fd()]).unwrap();

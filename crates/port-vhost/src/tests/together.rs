@@ -25,7 +25,7 @@ fn what_was_placed_first_is_seen_first_whoever_copies_faster() {
     for format in formats() {
         let switch = Switch::new();
         let (sender, mut receiver) = (switch.guest(1, format), switch.guest(2, format));
-        // The last one is wholly in its front: nothing of it is copied later.
+        // The last frame is wholly in its front: no byte of it is copied later.
         let frames = [(LEN, 1), (LEN, 2), (60, 3)]
             .map(|(len, number)| frame(&sender, Some(&receiver), len, number));
         let memory = rx::memory(&receiver.port.first_rx()).unwrap();

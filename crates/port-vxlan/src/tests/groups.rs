@@ -169,7 +169,7 @@ fn an_id_that_means_other_groups_at_a_host_counts_as_none_of_its_frames_only() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// What one weir writes is what another one reads, in any order of senders.
+    /// The words that one weir writes are the words that another weir reads, in any order of senders.
     #[test]
     fn ids_of_two_weirs_agree(ids in proptest::collection::vec(0..5_u16, 1..20)) {
         let mut sender = Rig::with_groups_of(&[2]);

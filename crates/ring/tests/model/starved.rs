@@ -1,4 +1,4 @@
-//! A frame needs more receive chains than are available; weir asks for a kick at the next one, checks once more and
+//! A frame needs more receive chains than are available; weir asks for a kick at the next chain, checks once more and
 //! sleeps.
 
 use std::sync::Arc;

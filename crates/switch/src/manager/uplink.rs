@@ -172,7 +172,7 @@ impl Interface<'_> {
         match &found.settings {
             Settings::NapiTimer(found) => {
                 let polls = self.write(DEFER_HARD_IRQS, found.napi_defer_hard_irqs);
-                // This setting is restored even if the other one cannot be.
+                // This setting is restored even if the other setting cannot be.
                 self.write(FLUSH_TIMEOUT, found.gro_flush_timeout)?;
                 polls?;
                 // The two files have set every NAPI instance.

@@ -148,7 +148,8 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    /// Applies the run-time settings to the file's ports. A port on which that fails drops all frames.
+    /// Applies the run-time settings to the file's ports. A port whose settings cannot be applied is held: it drops all
+    /// frames.
     pub(super) fn of(config: &Config, noted: &Noted) -> Self {
         let mut wanted = Self::default();
         for uplink in &config.uplinks {

@@ -78,7 +78,7 @@ fn of_group(host: &Host, group: &Group, it: &GroupPlayed) -> Vec<Miss> {
     misses
 }
 
-/// Returns the index of the best candidate. If every candidate misses a limit, it is the nearest one. `None` if
+/// Returns the index of the best candidate. If every candidate misses a limit, the nearest candidate's. `None` if
 /// nothing was simulated.
 pub fn best(all: &[(Played, Vec<Miss>)]) -> Option<usize> {
     let Some(least) = least_cpus(all) else { return nearest(all) };

@@ -105,8 +105,8 @@ pub fn readers() -> Option<u32> {
     group.split(':').nth(1)?.parse().ok()
 }
 
-/// The attacker's interfaces have storm control, as between tenants, but `stormy` does not. `bridge` and `bridge2`
-/// may send from any address. Frames of `watched` in both directions are copied to `mirror`.
+/// The attacker's interfaces have storm control, as between tenants, except the interface `stormy`. `bridge` and
+/// `bridge2` may send from any address. Frames of `watched` in both directions are copied to `mirror`.
 fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     let open = setting == Setting::Open;
     let mut text = format!("[switch]\nworkers = 1\ncontrol = {:?}\n", dir.join(CONTROL));

@@ -54,7 +54,7 @@ const PCI: &str = "virtio-net-pci";
 #[derive(Clone, Copy, Debug)]
 pub struct Firmware {
     qemu: &'static str,
-    /// The suite of Debian whose QEMU and boot ROM they are, if not the installed ones.
+    /// The suite of Debian that QEMU and the boot ROM come from; `None`: the installed programs.
     suite: Option<&'static str>,
     machine: &'static str,
     /// Arguments of the machine, with the firmware if QEMU has none for it.

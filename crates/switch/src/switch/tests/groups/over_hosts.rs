@@ -123,7 +123,7 @@ fn a_guest_of_another_host_that_leaves_a_group_ends_the_connections_allowed_for_
         put(pair, &data(number));
         assert_eq!(next(c), data(number));
     }
-    // One leaves the group; the other one changes its groups and stays in it.
+    // One interface leaves the group; the other changes its groups and stays in this group.
     let moved = SENDERS.replacen("groups = [\"lb\"]\n", "groups = [\"ops\"]\n", 1);
     let moved = moved.replacen("[\"ops\", \"lb\"]", "[\"lb\"]", 1);
     one.reload(&(overlay(6, 1, true) + &groups("", IDS) + &moved));
