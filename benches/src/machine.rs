@@ -19,7 +19,7 @@ use weir_bed::{
 use super::{CLIENT_CPU, SWITCH_CPU, pin};
 
 /// Smallest one-way latency between CPUs that count as far apart (ns). Measured on the EPYC: 44 to 57 near, 250 to 290
-/// far, and nothing in between. This is the geometric mean of the two ends.
+/// far, and nothing in between. The value is the geometric mean of 57 and 250.
 const FAR_FROM_NS: f64 = 120.0;
 
 /// Duration of a sample, and its limit if other load keeps a thread from its CPU.

@@ -60,7 +60,7 @@ pub(crate) fn all_tests() -> BTreeSet<String> {
     tests
 }
 
-/// True if `tests` has one called `name`, or one that begins so if `name` ends with `*`.
+/// True if `tests` has a test called `name`; with a `*` at the end of `name`, a test that begins so.
 pub(crate) fn exists(tests: &BTreeSet<String>, name: &str) -> bool {
     match name.strip_suffix('*') {
         Some(front) => tests.iter().any(|test| test.starts_with(front)),

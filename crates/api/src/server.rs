@@ -139,7 +139,7 @@ impl ApiServer {
         let bound = hands.bind_control(path, serving.group())?;
         let unix = bound.listener().try_clone().map_err(failed("duplicate"))?;
         let threads = failed("start a thread for");
-        // This comes before the thread below gives up the rights that the workers need.
+        // The workers start before the thread below gives up the rights that the workers need.
         let workers = Workers::start(&handler).map_err(threads)?;
         let (stop, stopped) = watch::channel(false);
         let (places, parties) = (Places::default(), Mutex::default());

@@ -107,7 +107,7 @@ pub fn log_to_stderr() {
     let writer = move || Plain::new(io::stderr(), Obeyed::Record { colours });
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
     let log = log.with_ansi(colours);
-    // This fails only if a log was already installed, which then serves the purpose.
+    // Installing the log fails only if there is a log already, which then serves the purpose.
     let _ = log.with_target(false).try_init();
     if let Some(wrong) = wrong {
         tracing::warn!("{wrong}");

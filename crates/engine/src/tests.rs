@@ -220,7 +220,7 @@ impl Port for FakePort {
             peek: self.peeks,
             parked: waiting.len(),
             parked_more,
-            // This is longer than any wait of a test.
+            // A minute is longer than any wait of a test.
             parked_until: (!waiting.is_empty()).then_some(now_ns + 60 * SECOND_NS),
             hold_until: self.completions_hold.map(|hold| now_ns + hold.as_nanos() as u64),
         }

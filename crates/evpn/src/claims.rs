@@ -234,7 +234,7 @@ mod tests {
             let mut claims = all();
             says(&mut claims, A, 1, 0);
             let mut now_ns = 1;
-            // This holds as long as the owner is there, however often the other station claims the address.
+            // The dispute lasts as long as the owner is there, however often the other station claims the address.
             while now_ns < 2 * EVPN_CLAIM_AGE_NS {
                 says(&mut claims, A, 1, now_ns);
                 let judged = claims.saw((0, ip(1)), B, is_remote, now_ns);

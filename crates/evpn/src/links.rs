@@ -16,7 +16,7 @@ const GROUP_LINKS: u32 = 1;
 /// `IFF_UP` and `IFF_LOWER_UP` of `linux/if.h`: the interface was brought up, and has a carrier.
 const CARRIES: u32 = 1 | 1 << 16;
 
-/// Watches some interfaces. This takes no privilege.
+/// Watches some interfaces. The watch takes no privilege.
 #[derive(Debug)]
 pub struct Links {
     changes: Socket,

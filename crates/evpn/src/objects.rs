@@ -53,7 +53,7 @@ pub fn tap_name(vni: u32) -> String {
     format!("weirt{vni}")
 }
 
-/// Makes devices in the calling thread's network namespace, and removes them. This takes `CAP_NET_ADMIN`.
+/// Makes devices in the calling thread's network namespace, and removes them. The work takes `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Objects {
     socket: Socket,
@@ -238,7 +238,8 @@ impl Objects {
         let no_address = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         let no_address = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![no_address])]);
         link.attributes = vec![no_address];
-        // This is a request of its own, since a device gets its address as it comes up. A host may be without IPv6.
+        // The address mode has a request of its own, since a device gets its address as it comes up. A host may be
+        // without IPv6.
         let _ = self.socket.request(RouteNetlinkMessage::NewLink(link.clone()), 0);
         link.attributes = attributes;
         link.header.flags = LinkFlags::Up;
@@ -246,7 +247,7 @@ impl Objects {
         self.socket.request(RouteNetlinkMessage::NewLink(link), 0)
     }
 
-    /// Disables a device's bridge port. This is the last step: other settings by `RTM_NEWLINK` enable a port again
+    /// Disables a device's bridge port. Disabling is the last step: other settings by `RTM_NEWLINK` enable a port again
     /// (`br_port_carrier_check`).
     fn disable(&mut self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();

@@ -25,7 +25,7 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// A socket that gets changes in these groups (`RTMGRP_*` of `linux/rtnetlink.h`, as bits). This takes no
+    /// A socket that gets changes in these groups (`RTMGRP_*` of `linux/rtnetlink.h`, as bits). The socket takes no
     /// privilege.
     pub(crate) fn open(groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

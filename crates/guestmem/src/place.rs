@@ -1,9 +1,8 @@
 //! The place of a mapping, written by its owner while others read it.
 //!
-//! The `SIGBUS` handler searches the places of all mappings, while other threads take and return
-//! theirs. A base of one mapping with the length of another would name foreign addresses, so the
-//! handler skips a place that changes during the read. This loses nothing, since the mapping in
-//! question is in use and does not change.
+//! The `SIGBUS` handler searches the places of all mappings, while other threads take and return theirs. A base of one
+//! mapping with the length of another would name foreign addresses, so the handler skips a place that changes during
+//! the read. No mapping is missed: the mapping in question is in use and does not change.
 
 use super::atomic::{AtomicUsize, Ordering, fence};
 

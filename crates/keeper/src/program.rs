@@ -35,7 +35,7 @@ pub fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    // This comes before the confinement, after which it gets no socket any more.
+    // The message comes before the confinement, after which this process gets no socket any more.
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         eprintln!("weir-keeper: the service manager was not told that this serves: {error}");
     }

@@ -130,7 +130,7 @@ fn zsh_settings(text: &str) -> String {
     text.lines().map(line).collect()
 }
 
-/// Lines of fish's file for the words that arguments without a name may be; clap_complete leaves them out.
+/// Lines of fish's file for the permitted words of arguments without a name, which clap_complete leaves out.
 fn fish_words(command: &Command) -> String {
     let name = command.get_name();
     let function = name.replace('-', "_");

@@ -80,7 +80,7 @@ impl PacketSocket {
         if !link.is_ethernet().map_err(failed("read its type"))? {
             return Err(LinkError::NotEthernet { name: options.name.clone() }.into());
         }
-        // This comes before the interface is changed: after an error up to here, the interface is unchanged.
+        // The check comes before the interface is changed: an error up to here leaves the interface as it was.
         let is_its =
             |queue: &OwnedFd| sys::bound_to(queue.as_fd()).is_ok_and(|bound| bound == Some(index));
         let queues = match left.len() == options.queues && left.iter().all(is_its) {

@@ -212,7 +212,7 @@ pub trait UplinkPort: Port {
     /// A descriptor cannot be duplicated or added to a worker's epoll set, or there is no port `id`. Then no queue is
     /// served.
     fn start(&self, engine: &Engine, id: PortId) -> io::Result<()> {
-        // This comes first: the port must be active when a descriptor is ready as soon as it is watched.
+        // The port is activated first: a descriptor may be ready as soon as it is watched.
         engine.fabric().set_active(id, true).map_err(io::Error::other)?;
         self.serve(engine, id)
     }

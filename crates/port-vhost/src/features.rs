@@ -27,7 +27,7 @@ const VIRTIO_NET_F_GUEST_USO4: u32 = 54;
 const VIRTIO_NET_F_GUEST_USO6: u32 = 55;
 const VIRTIO_NET_F_HOST_USO: u32 = 56;
 
-/// The dirty log has to have a mark for each page that weir writes in buffers. This is the front end's bit, not the
+/// The dirty log has to have a mark for each page that weir writes in buffers. The bit is the front end's, not the
 /// driver's (vhost-user, "Migration").
 const VHOST_F_LOG_ALL: u32 = 26;
 

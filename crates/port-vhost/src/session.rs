@@ -175,7 +175,7 @@ impl Session {
         tracing::debug!(vif = self.port.name(), %request, "request");
         lock(&self.port.shown).has_spoken = true;
         let handled = self.handle(message);
-        // This is asked only now: the request that agrees on REPLY_ACK may ask for an acknowledgement itself.
+        // The check comes only now: the request that agrees on REPLY_ACK may ask for an acknowledgement itself.
         let reply_ack = self.has_protocol(VHOST_USER_PROTOCOL_F_REPLY_ACK);
         let ack = need_reply && reply_ack && !own_reply;
         Ok(match handled {

@@ -134,7 +134,7 @@ pub struct OverlaySockets {
 }
 
 impl OverlaySockets {
-    /// Opens the sockets in the calling thread's network namespace. This takes no privilege.
+    /// Opens the sockets in the calling thread's network namespace. No privilege is needed.
     ///
     /// # Errors
     /// [`OverlayError`]

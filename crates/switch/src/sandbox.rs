@@ -30,7 +30,7 @@ pub enum SandboxMode {
     /// A forbidden system call ends weir.
     #[default]
     On,
-    /// The kernel logs forbidden system calls, and files are not restricted. This helps to find out why weir ends.
+    /// The kernel logs forbidden system calls, and files are not restricted. The log helps to find out why weir ends.
     Log,
     /// weir keeps every privilege with which it was started.
     Off,

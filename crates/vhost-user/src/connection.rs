@@ -19,8 +19,8 @@ use crate::request::{Header, REPLY_FLAG, Request, RequestCode};
 pub struct Incoming {
     /// The request code that a reply has to name.
     pub request: RequestCode,
-    /// The sender asks for a `REPLY_ACK` status. This counts only if `REPLY_ACK` was negotiated and the request has no
-    /// [reply of its own](crate::Request::has_own_reply).
+    /// The sender asks for a `REPLY_ACK` status. The wish counts only if `REPLY_ACK` was negotiated and the request has
+    /// no [reply of its own](crate::Request::has_own_reply).
     pub need_reply: bool,
     /// The request itself.
     pub message: FrontMessage,

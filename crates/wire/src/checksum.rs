@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071) over pieces, and the two places weir stores one.
+//! The Internet checksum (RFC 1071) over pieces, and the two places where weir stores a checksum.
 
 use std::net::Ipv4Addr;
 

@@ -39,7 +39,7 @@ struct GrantDevice {
 
 impl Unmap for GrantDevice {
     fn unmap(&self, index: u64) {
-        // This fails only for an index that is not in the table. Closing the file unmaps the rest.
+        // Unmapping fails only for an index that is not in the table. Closing the file unmaps the rest.
         let _ = sys::unmap_grant_ref(self.file.as_fd(), index);
     }
 }

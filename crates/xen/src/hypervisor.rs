@@ -70,7 +70,7 @@ pub(crate) trait Unmap: Send + Sync {
 
 /// One granted page, mapped. Unmapped when dropped.
 pub struct GrantMap {
-    /// This comes first, so that the page is unmapped from this process before its grant is given back.
+    /// The field comes first, so that the page is unmapped from this process before its grant is given back.
     pages: MappedPages,
     _held: Held,
 }

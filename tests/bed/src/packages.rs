@@ -122,7 +122,7 @@ const DNSMASQ_TOOL: Tool = Tool { program: DNSMASQ, package: "dnsmasq-base" };
 /// The browser.
 pub const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// Counts instructions. This is the path of Debian's package.
+/// The program that counts instructions, at the path of Debian's package.
 pub const VALGRIND: &str = "/usr/bin/valgrind";
 
 /// Counts system calls.

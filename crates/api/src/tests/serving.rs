@@ -213,7 +213,7 @@ fn events_are_told_to_each_reader() {
 fn a_reader_that_is_too_slow_is_told_how_many_events_it_lost() {
     let served = Served::new();
     let mut slow = Events::of(&served);
-    // These are more events than a socket holds and the queue keeps. Each port makes two events.
+    // Each port makes two events: together more than a socket holds and the queue keeps.
     let ports = 10 * limits::EVENTS_WAITING_MAX;
     *served.handler.glance.lock().unwrap() = up(ports);
     let mut told = 0;

@@ -157,7 +157,7 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
         return Err(not_saved(&path, "it is as it was"));
     }
     replace(&place.path(), &old, &new).map_err(|error| not_saved(&path, error))?;
-    // This tells weir that its file has these settings. Settings that take a restart stay unchanged.
+    // The reload tells weir that its file has these settings. Settings that take a restart stay unchanged.
     client.reload(new, true)?;
     Ok(writeln!(out, "saved: {} says what runs", path.display())?)
 }

@@ -107,7 +107,7 @@ fn end_on_signals(socket: UnixStream) -> io::Result<Arc<AtomicBool>> {
     thread::Builder::new().name("weir-signals".into()).spawn(move || {
         for _ in signals.forever() {
             end.store(true, Ordering::SeqCst);
-            // This fails only if the switch has ended, which also ends the stream.
+            // The shutdown fails only if the switch has ended. In that case the stream ends, too.
             let _ = socket.shutdown(Shutdown::Both);
         }
     })?;

@@ -75,7 +75,7 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
     let _tells = Tells(&underlay);
     let _web0 = one.guest("web0", mac(1));
     let mut any = one.guest("any", mac(7));
-    // This is a station behind the bridge.
+    // `e100` is a station behind the bridge.
     two.run("ip link add s100 type veth peer name e100");
     two.run("ip link set s100 master br100 up");
     two.run(&format!("bridge fdb add {} dev s100 master static", mac(3)));

@@ -187,8 +187,9 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
         let cells = row(&text, label);
         assert_eq!(cells.len(), phases, "{label}\n{text}");
         assert!(!cells.contains(&"-"), "{text}");
-        // A busy guest polls, and most of its frames are not held. That holds for the first two phases. It also holds
-        // for the third, of 10,000 packets/s, if other processes have the CPUs and the guest falls behind.
+        // A busy guest polls, and most of its frames are not held. The guest is busy in the first two phases. In the
+        // third, of 10,000 packets/s, the guest is busy only if other processes have the CPUs and the guest falls
+        // behind.
         let much = if numbers(&text, "packets/s")[2] < 9_990.0 { 3 } else { 2 };
         let held = if label == "hold time p50" { &cells[much..] } else { &cells[..] };
         assert!(!held.contains(&"0"), "{text}");

@@ -178,7 +178,7 @@ fn interfaces_that_stay_lose_no_packet_while_others_come_change_and_go() {
     let (mut a_pair, mut b_pair) = (a.queue_pairs().remove(0), b.queue_pairs().remove(0));
     let (received, stop_sending, stop) =
         (AtomicU64::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    // This lets the switch learn the address.
+    // The broadcast lets the switch learn the address.
     b_pair
         .send(&[&[0xff; 6][..], &mac(2).0, &[0x88, 0xb6], &[0; 46]].concat(), &Offload::NONE)
         .unwrap();

@@ -194,7 +194,7 @@ fn shares_memory(qemu: &Qemu) -> bool {
             .find_map(|it| it.trim_start_matches("qom-type=").strip_prefix("memory-backend-"));
         match value(of, "share").as_deref() {
             Some(share) => kind.is_some() && ["on", "yes", "true"].contains(&share),
-            // These are shared unless configured otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
+            // These back ends share memory unless configured otherwise (QEMU's hostmem-memfd.c, hostmem-shm.c).
             None => matches!(kind, Some("memfd" | "shm")),
         }
     };

@@ -55,8 +55,8 @@ pub struct Taken {
     pub peek: bool,
     /// The number of frames of this queue that wait for a receiver.
     pub parked: usize,
-    /// True if some waiting frames were sent and others were not tried. These must be taken at once: their receiver has
-    /// room, so there may be no kick.
+    /// True if some waiting frames were sent and others were not tried. The frames that were not tried must be taken at
+    /// once: their receiver has room, so there may be no kick.
     pub parked_more: bool,
     /// The time at which the first waiting frame has waited long enough (ns), if any frame waits.
     pub parked_until: Option<u64>,

@@ -3,10 +3,11 @@
 //! ```text
 //! a worker with frames                              whoever takes the receiver's kick
 //! 1. notes how often the receiver was refilled
-//! 2. delivers, finds it full, and that asked
-//!    for a kick                                     1. counts the refill
+//! 2. delivers; the receiver is full, and asks for
+//!    a kick                                         1. counts the refill
 //! 3. says that it waits                             2. takes the list of those who wait, and tells them
-//! 4. was it refilled since 1.? Tries again at once
+//! 4. tries again at once if the receiver was
+//!    refilled since 1.
 //! ```
 //!
 //! Either step 4 sees the refill, or step 2 sees the worker: in each order one of them does. A kick wakes no other

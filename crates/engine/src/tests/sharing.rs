@@ -106,7 +106,7 @@ fn run_until(
     worker_ns: u64,
     is: impl Fn(&[f64]) -> bool,
 ) -> Vec<f64> {
-    // This is one burst of the most expensive port, and a part of another.
+    // The time of one burst of the most expensive port, and of a part of another.
     const APART_NS: u64 = 200_000;
     ports.iter().for_each(|port| kick(engine, port));
     let used = || at_once(ports, APART_NS, |port| port.counters.worker_ns.get());

@@ -34,7 +34,7 @@ impl ReadyQueues {
     /// Sets the count, for a caller that is alone in counting.
     pub(crate) fn set(&self, failed: impl Fn() -> bool, count: impl FnOnce() -> usize) -> usize {
         let ready = if failed() { 0 } else { count() };
-        // This is a swap, as in `none`: the later of the two sees everything that the earlier did before.
+        // The store is a swap, as in `none`: the later of the two sees everything that the earlier thread did before.
         self.ready.swap(ready, Ordering::AcqRel);
         // The port may have failed since: its stop does not wait for a count.
         if failed() {

@@ -165,7 +165,7 @@ impl Poller {
 
     fn listen(&self, fd: &OwnedFd, queue: QueueRef, listen: bool) {
         let flags = if listen { KICK } else { epoll::EventFlags::empty() };
-        // This can fail for the same reason as in `remove`.
+        // The call can fail for the same reason as in `remove`.
         let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(queue.encode()), flags);
     }
 

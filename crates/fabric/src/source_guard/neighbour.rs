@@ -106,7 +106,8 @@ pub(super) fn speaks_as(seen: Seen<'_>, at: usize) -> SpeaksAs {
 }
 
 /// Guests that may send from any address, but not act as a station that others rely on: a router, a DHCP server, or a
-/// station that is known to be somebody else. These are the addresses of others, which such a guest must not claim.
+/// station that is known to be somebody else. The struct has the addresses of such stations, which these guests must
+/// not claim.
 #[derive(Debug)]
 pub(super) struct Roles {
     pub(super) others: Box<[IpAddr]>,

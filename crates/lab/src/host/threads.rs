@@ -59,8 +59,8 @@ impl Host<'_> {
         self.rouse_in(guest, 0);
     }
 
-    /// Sends a burst of due frames and looks again. Without due frames it falls asleep by a timer,
-    /// which is set even if it expires meanwhile.
+    /// Sends a burst of due frames and looks again. Without due frames the thread sets a timer and falls asleep. The
+    /// timer is set even if it expires before the thread sleeps.
     pub(super) fn send_due(&mut self, guest: usize, load: usize) {
         let program = match self.due_datagrams(load, SEND_BURST) {
             0 => {

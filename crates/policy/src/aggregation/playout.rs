@@ -8,8 +8,8 @@
 //!                P   = D_i + 4 V_i, never above T_o
 //! ```
 //!
-//! The paper prints both recurrences without the new sample n_i: a misprint, with which D and V would
-//! forget and never learn. These are Ramjee's.
+//! The paper prints both recurrences without the new sample n_i: a misprint, with which D and V would forget and never
+//! learn. The code has Ramjee's recurrences.
 //!
 //! A spike begins as in Ramjee's algorithm 4, which Thakur 2014 §II names as the better one:
 //!

@@ -100,7 +100,7 @@ fn receive(mut guest: Guest, is_over: &AtomicBool) {
 
 /// Does the guest's and the workers' part for a burst that stands in the guest's ring.
 fn one_burst(rigs: &mut [Rig], sender: &mut Guest) -> Result<(), Box<dyn Error>> {
-    // A worker does this before it sleeps.
+    // A worker arms its queues before it sleeps.
     rigs[0].port(SENDER)?.arm_tx(0);
     thread::sleep(MOMENT);
     part("kick", || {

@@ -191,7 +191,7 @@ impl Session {
         let Some(keep) = port.keep() else { return Err(Refusal::NotKept("its place")) };
         let mut kept = Kept::new(state.connection, state.vrings.len());
         kept.tries = keep.blob().tries();
-        // This comes first: if the restoring fails, everything that was kept is removed with the session.
+        // `kept` is set first: if the restoring fails, everything that was kept is removed with the session.
         kept.obsolete = files.keys().copied().collect();
         session.kept = Some(kept);
         session.restore(&state, &mut |number| files.remove(&number)?.try_clone().ok())?;
@@ -246,7 +246,7 @@ impl Session {
             self.restore_ring(index, vring, file)?;
         }
         if state.vrings.iter().any(|vring| vring.kick.is_some()) {
-            // This comes before the first frame: until then nobody else may take an address of the guest's.
+            // The guest's addresses are known before its first frame: until then nobody else may take one.
             let (fabric, id) = (self.engine.fabric(), self.port.id());
             let _ = fabric.set_active(id, true);
             fabric.recall(id, self.port.keep().map_or(&[], Keep::known));

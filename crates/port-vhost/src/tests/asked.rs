@@ -38,7 +38,7 @@ fn the_configuration_space_is_for_front_ends_that_begin_with_set_owner() {
     qemu.set_owner().unwrap();
     assert_eq!(offers(&mut qemu), (false, false), "it does not change its mind");
     assert!(qemu.get_config(0, 12).is_err(), "what was not offered is refused");
-    // These are Cloud Hypervisor, crosvm, user-mode Linux and virtio-user.
+    // The next front end behaves as Cloud Hypervisor, crosvm, user-mode Linux and virtio-user.
     let (_port, stream) = switch.port();
     let mut other = front(stream);
     other.set_owner().unwrap();

@@ -302,7 +302,7 @@ fn send_rarp_tells_each_vlan_of_a_trunk_where_its_guest_is() {
     };
     let native = Some(Vid::DEFAULT);
     trunk(&b, VlanMode::Trunk { native, allowed: VlanSet::All });
-    // This is one frame more than a burst has.
+    // The announcement takes one frame more than a burst has.
     let vids = 100..100 + ANNOUNCED_VLANS_MAX as u16;
     let allowed = VlanSet::Only(vids.clone().map(|vid| Vid::new(vid).unwrap()).collect());
     trunk(&a, VlanMode::Trunk { native, allowed });

@@ -247,8 +247,7 @@ impl Queue {
         if self.rx.ring().push() {
             self.events.notify()?;
         }
-        // This tells the back end how far packets have been taken, so that a flow may change its
-        // queue.
+        // The check tells the back end how far packets have been taken, so that a flow may change its queue.
         self.rx.ring().final_check()?;
         Ok(Some((frame, packet)))
     }

@@ -204,7 +204,8 @@ impl Haul {
             }
         }
         if away != 0 || self.whole.get() {
-            // This is so even if every frame's payload is here: the burst must learn which receivers get the frames.
+            // The call is needed even if every frame's payload is here: the burst must learn which receivers get the
+            // frames.
             burst.leave_with(self, away);
         }
     }

@@ -510,7 +510,7 @@ impl PackedDevice {
     }
 
     /// Copies the descriptors of a taken list. [`retake_readable`](Self::retake_readable) then finds them even if other
-    /// lists were completed before it. This must be called before the [`publish`](crate::DeviceRing::publish) that
+    /// lists were completed before it. The copy must be made before the [`publish`](crate::DeviceRing::publish) that
     /// follows the take.
     pub(crate) fn keep(&mut self, token: Token) {
         if self.kept.iter().any(|kept| kept.token == token) {

@@ -142,7 +142,7 @@ impl Recording {
             let read = self.read_into(&mut writer, &mut left)?;
             let counted = self.capture.counted();
             if counted.iter().map(unwritten).ne(said.iter().map(unwritten)) {
-                // This tells the reader about lost frames even if the reader stops now.
+                // The statistics tell the reader about lost frames even if the reader stops now.
                 writer.statistics(self.world_ns(), &counted)?;
                 said = counted;
             }

@@ -225,7 +225,7 @@ mod tests {
         let (web0, mut receivers) = add(&switch, &dir, "web0", 2);
         let (db0, mut senders) = add(&switch, &dir, "db0", 1);
         assert!(steering(&switch).is_none_or(|steering| steering.moved_entries == 0));
-        // This lets the switch learn the receiver's port.
+        // The hello lets the switch learn the receiver's port.
         let flows = flows(&db0, &web0);
         let mut hello = flows[0].clone();
         hello[..6].fill(0xff);

@@ -479,7 +479,7 @@ impl Run {
         for task in [Task::Split, Task::Place] {
             self.due_ns[task as usize] = now_ns;
         }
-        // This causes a look even without traffic.
+        // The new time causes a look even without traffic.
         self.changed_ns = now_ns;
         self.look(now_ns);
     }

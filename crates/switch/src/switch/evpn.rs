@@ -341,7 +341,7 @@ impl Member {
             return;
         }
         self.asked_ns = now_ns;
-        // This reads the answer to the last question.
+        // The answer is to the last question.
         let mut answer = [0; ANSWER_LEN];
         let len = rustix::io::read(zebra, &mut answer).unwrap_or(0);
         let is_due = self.resync.heard(&answer[..len]);

@@ -131,7 +131,7 @@ impl Switch {
         if let Some(refusal) = self.has_left() {
             return refusal;
         }
-        // This waits for a process of the administrator's.
+        // The upgrade waits for a process of the administrator's.
         match beat::wait(|| self.try_upgrade()) {
             Ok((process, gap)) => {
                 let gap_ms = gap.as_secs_f64() * 1e3;

@@ -371,7 +371,7 @@ impl Switch {
             undo.push(Undo::RemoveVif(name));
         }
         for (uplink, device) in steps.uplinks_added.iter().zip(devices) {
-            // This removes the remains of an uplink whose interface was removed.
+            // Unplugging removes the remains of an uplink whose interface was removed.
             self.unplug(&uplink.name);
             self.plug_in(uplink, device)?;
             undo.push(Undo::RemoveUplink(uplink.name.clone()));

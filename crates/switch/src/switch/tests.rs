@@ -207,7 +207,7 @@ fn what_a_guest_receives_is_limited_while_it_runs() {
     let bench = Bench::new();
     let (_a, mut a) = bench.guest("a", 1, 1);
     let (_c, mut c) = bench.guest("c", 3, 1);
-    // This lets the switch learn the receiver's port.
+    // The broadcast lets the switch learn the receiver's port.
     send(&mut c[0], [0xff; 6], 3, b"hello");
     eventually("a hears it", || a[0].recv(|_| ()).is_some());
     // The counts of received and dropped frames of a round.

@@ -264,7 +264,7 @@ fn back_end_that_dribbles_times_out_too() {
         let reply = message(Request::GetFeatures, REPLY_FLAG, &[0; 8]);
         asked.read_exact(&mut [0; 12]).unwrap();
         for byte in reply {
-            // This fails once the asker has given up.
+            // Sending fails once the asker has given up.
             let _ = dribbler.raw_send(&[byte], &[]);
             std::thread::sleep(Duration::from_millis(15));
         }

@@ -380,7 +380,7 @@ impl<'r> Receiver<'r> {
                     counters.lost.add(1);
                 }
                 counters.reordered.add(1);
-                // This makes the next acknowledgement immediate, to tell the sender the stream's position.
+                // The next acknowledgement is immediate, to tell the sender the stream's position.
                 self.unacked = self.ack_every;
             }
         }

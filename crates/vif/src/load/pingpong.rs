@@ -116,7 +116,7 @@ fn response(
     loop {
         match pair.recv(|frame| probe(frame, flow, scratch))? {
             Ok((seen, payload_len)) if seen == request => return Some(payload_len),
-            // This is the response to a request that was given up.
+            // The response is to a request that was given up.
             Ok(_) => stats.counters.reordered.add(1),
             Err(rejected) => stats.reject(rejected),
         }

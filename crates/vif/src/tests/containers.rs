@@ -121,7 +121,7 @@ fn a_damaged_container_is_dropped_whole() {
         bench.receive_bytes(&bytes);
         let missing = number == 4;
         if missing {
-            // This is the other buffer that the header names.
+            // `next(0)` is the other buffer that the header names.
             bench.receive(&[next(0)]);
         }
         bench.receive(&[first(1, 12 + 70)]);

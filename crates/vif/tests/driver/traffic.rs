@@ -311,7 +311,7 @@ fn nothing_to_do_is_a_timeout_and_not_a_call() {
 fn a_call_that_was_not_waited_for_does_not_wake_later() {
     let (backend, vif, mut pair) = echo(&Config::default(), &options());
     let mut seen = Vec::new();
-    // This leaves a signal behind: calls are on while the frame is taken without sleeping.
+    // The frame leaves a signal behind: calls are on while the frame is taken without sleeping.
     let sent = frame(1, 60);
     pair.send(&sent, &Offload::NONE).unwrap();
     expect(&mut pair, &sent, &mut seen);

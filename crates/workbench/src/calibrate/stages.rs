@@ -324,8 +324,8 @@ impl Spent {
         self.packets.extend(Packet::measured(before, after));
     }
 
-    /// Returns the cost of a packet for its sender and its receiver by round (ns). These are two unknowns, since both
-    /// guests send and receive.
+    /// Returns the cost of a packet for its sender and its receiver by round (ns). The two costs are unknowns of two
+    /// equations, since both guests send and receive.
     fn of_each_packet(&self, interrupt_ns: f64, kick_ns: f64) -> [Vec<f64>; 2] {
         let [begins, answers] = &self.guests;
         let left = |did: &Did| did.cpu_ns - did.wakeups * interrupt_ns - did.kicks * kick_ns;

@@ -21,7 +21,7 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest time for a migration. An idle machine takes a second.
 const MOVE_PATIENCE: Duration = Duration::from_secs(180);
-/// Bandwidth limit of a migration (bytes a second). This is no limit in practice.
+/// Bandwidth limit of a migration (bytes a second). The value is no limit in practice.
 const BANDWIDTH_MAX: u64 = 1 << 32;
 /// Longest downtime of a guest (ms). Without KVM, the last pass over memory alone is slow.
 const DOWNTIME_MS_MAX: u64 = 2000;

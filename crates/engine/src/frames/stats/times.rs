@@ -61,7 +61,7 @@ impl Times {
             add(count, 1);
         }
         add(&self.sum_ns, ns);
-        // This is rare: a branch costs less than a store.
+        // A new maximum is rare: a branch costs less than a store.
         if ns > self.max_ns.load(Ordering::Relaxed) {
             self.max_ns.store(ns, Ordering::Relaxed);
         }

@@ -252,7 +252,7 @@ fn a_question_in_anothers_name_or_one_that_is_dropped_gets_nobody_an_address() {
          match = \"udp[12:4] = 0x05050505\"\naction = \"drop\"\n[vif.c]\nrouter = true\n",
     );
     let again = |mut frame: Vec<u8>| {
-        // This is another transaction.
+        // The message is of another transaction.
         frame[14 + 20 + 8 + 4..][..4].copy_from_slice(&[5; 4]);
         frame
     };
