@@ -83,7 +83,7 @@ impl Pool {
         self.max.saturating_sub(to_come.saturating_mul(self.floor))
     }
 
-    /// Returns the part of each of `count` accounts that no other one gets.
+    /// Returns the part of each of `count` accounts that no other account gets.
     fn share(&self, count: usize) -> u64 {
         let part = self.for_all(count) / MEMORY_SHARED_PART / count.max(1) as u64;
         part.max(self.floor)
@@ -225,7 +225,7 @@ impl Total {
         Mapped { bytes: accounts.bytes.iter().sum(), regions }
     }
 
-    /// Returns the part of each account that no other one gets.
+    /// Returns the part of each account that no other account gets.
     pub(crate) fn share(&self) -> Mapped {
         let count = self.lock().names.len();
         let regions = self.regions.share(count) as usize;

@@ -174,7 +174,7 @@ pub enum Refusal {
     Inflight {
         /// Rings.
         rings: u16,
-        /// Entries of each.
+        /// Entries of each ring.
         size: u16,
         /// Bytes of the area.
         bytes: u64,

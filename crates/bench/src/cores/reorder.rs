@@ -1,8 +1,8 @@
 //! `weir bench --reorder`: sequence numbers of many flows while queues and flows move.
 //!
-//! Two workers serve two guests with four queue pairs each. Every queue pair moves to the other worker again and
-//! again, and entries of the receiver's indirection table to other queues. The measurement counts packets that arrive
-//! late in their flow or twice.
+//! Two workers serve two guests with four queue pairs each. Every queue pair moves to the other worker again and again.
+//! Entries of the receiver's indirection table move to other queues. The measurement counts packets that arrive late in
+//! their flow or twice.
 
 use std::io::Write;
 use std::path::Path;

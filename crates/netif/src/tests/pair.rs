@@ -132,7 +132,7 @@ proptest! {
         let (mut next, mut written, mut to_back) = (0u64, VecDeque::new(), VecDeque::new());
         let (mut taken, mut unpushed, mut to_front) =
             (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        // Asleep until the other side sends an event.
+        // Each side that sleeps waits for an event of the other side.
         let (mut back_sleeps, mut front_sleeps) = (false, false);
         for act in acts {
             match act {

@@ -563,7 +563,7 @@ impl PackedDevice {
         }
     }
 
-    /// Notes completed lists that share a used descriptor. They may share that of the lists noted last.
+    /// Notes completed lists that share a used descriptor. They may share the used descriptor of the lists noted last.
     #[inline(always)]
     fn note(&mut self, completed: Completed) {
         let joins = self.config.in_order && completed.written() == 0;

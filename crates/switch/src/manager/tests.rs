@@ -456,7 +456,7 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
         other => panic!("{other:?}"),
     }
 
-    // An interface whose frames must not wait.
+    // The interface's frames must not wait.
     set(&switch, "web0", "moderation=immediate");
     wait_for(&switch, "web0", |now| now.split.is_none());
     assert_eq!((veth.setting("gro_flush_timeout"), layer()), (found, UplinkLayer::AsFound));
