@@ -192,7 +192,7 @@ impl Host {
         names
     }
 
-    /// What a command of weir's prints, which has to succeed.
+    /// The output of a command of weir's, which has to succeed.
     fn has_weir(&self, args: &[&str]) -> String {
         let output = self.weir_command(args);
         assert!(output.status.success(), "{args:?}: {}\n{}", text(&output), self.log());

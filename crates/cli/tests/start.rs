@@ -24,7 +24,7 @@ fn number(path: &str, key: &str) -> u64 {
     line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// What a start has taken.
+/// The costs of a start.
 #[derive(Debug)]
 struct Start {
     /// Calls of write(2): a line of the log, or waking another thread.

@@ -22,7 +22,7 @@ pub const PLACEMENT: &str = "placement";
 pub struct TableFault {
     /// The table, such as `vif.web0`.
     pub table: String,
-    /// What is wrong with the table.
+    /// The fault of the table.
     pub fault: Fault,
     /// The fault for a reader who has the text at hand; `None` if `fault` says all.
     pub(super) shown: Option<Shown>,
@@ -58,7 +58,7 @@ pub struct Whole<'a> {
     pub uplinks: Vec<&'a UplinkConfig>,
     /// Its interfaces, in the order in which they came.
     pub vifs: Vec<&'a VifConfig>,
-    /// What holds for Xen guests.
+    /// The rules for Xen guests.
     pub xen: Option<&'a XenConfig>,
 }
 
@@ -358,7 +358,7 @@ fn repeated(
 }
 
 impl TableFault {
-    /// What is wrong, in a sentence for who asked for a change of `table`.
+    /// The fault, in a sentence for the client that asked for a change of `table`.
     pub fn reason(&self, table: &str) -> String {
         match self.table == table || self.table.is_empty() {
             true => self.fault.reason.clone(),

@@ -71,9 +71,9 @@ pub(super) const HEADER: &str = "";
 pub struct Fault {
     /// The keys, of one table: the first is the one to change.
     pub keys: [&'static str; 2],
-    /// Why the keys cannot be so.
+    /// The reason why the keys cannot have these values.
     pub reason: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: String,
 }
 

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::error::Problem;
 use super::section::{Fault, FromToml, Section};
 
-/// Why most keys of `[switch]` are fixed.
+/// The reason why most keys of `[switch]` are fixed.
 pub(crate) const NEEDS_A_RESTART: &str = "needs a restart";
 
 /// The word that resets a setting to its default.
@@ -28,7 +28,7 @@ pub struct Key {
     pub alive: bool,
     /// Why the key cannot change, or when a change takes effect; `NAME` stands for the table's name.
     pub note: Option<&'static str>,
-    /// Why `[xen]` cannot set the key for all Xen guests.
+    /// The reason why `[xen]` cannot set the key for all Xen guests.
     pub xen: Option<&'static str>,
     /// Whether the key can be set for a single Xen guest.
     pub of_one_xen: bool,
@@ -197,7 +197,7 @@ impl<T: FromToml> FromToml for Change<T> {
     }
 }
 
-/// What `weir vif set` changes of a `T`.
+/// The part of a `T` that `weir vif set` changes.
 pub(crate) trait Alters<T>: Sized {
     /// Reads the change from a section; no change if the section says nothing.
     fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self;

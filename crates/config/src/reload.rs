@@ -394,7 +394,7 @@ impl Running<'_> {
         followed
     }
 
-    /// Why there can be no port of this name next to those there are.
+    /// The reason why there can be no port of this name next to the present ports.
     fn name_is_taken(&self, name: &PortName) -> Option<String> {
         if let Some(uplink) = self.uplinks.iter().find(|uplink| uplink.name == *name) {
             return Some(format!("{} has the name; reload twice", uplink.table()));

@@ -72,7 +72,7 @@ pub(super) fn document(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Problem>>
     Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
 }
 
-/// What the parser says of a header or a key that stands twice.
+/// The parser's words about a header or a key that stands twice.
 const DUPLICATE: &str = "duplicate key";
 
 /// The first place of the header or key that stands once more in the line at `second`.

@@ -13,7 +13,7 @@ use super::values::{
 };
 use super::vlan::IN_PLACE_OF_VLAN;
 
-/// Why keys of the device are fixed.
+/// The reason why keys of the device are fixed.
 const DEVICE_IS_OPEN: &str = "the device is open; needs a restart";
 
 keys! {

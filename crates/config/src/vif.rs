@@ -18,16 +18,16 @@ use super::values::{
 };
 use super::vlan::IN_PLACE_OF_VLAN;
 
-/// Why keys of the socket are fixed.
+/// The reason why keys of the socket are fixed.
 const SOCKET_EXISTS: &str =
     "the socket exists; `weir vif del NAME` and a reload disconnect its guest";
 /// The reason why a template lacks a key.
 const EACH_ITS_OWN: &str = "each interface has its own";
-/// When a virtual machine gets the rings that it is asked for.
+/// The time when a virtual machine gets the rings that weir asks for.
 const WITH_ARGUMENTS: &str = "when its VM starts with new arguments";
-/// Why a Xen guest has no ring of another size.
+/// The reason why a Xen guest has no ring of another size.
 const ONE_PAGE: &str = "a ring of a Xen guest is one page";
-/// What a Xen guest has in place of a socket.
+/// The thing that a Xen guest has in place of a socket.
 const IN_XENSTORE: &str = "a Xen guest is met in xenstore";
 
 keys! {
@@ -144,7 +144,7 @@ keys! {
         sharing: Sharing => SharingChanges = Sharing::default(), [];
     }
 
-    /// What `weir vif set` changes while the interface is in use.
+    /// The keys that `weir vif set` changes while the interface is in use.
     #[derive(Debug, Clone)]
     pub struct VifChanges;
 }

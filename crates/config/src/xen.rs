@@ -31,7 +31,7 @@ keys! {
     }
 }
 
-/// What the table of a single vif begins with.
+/// The beginning of the name of a single vif's table.
 const OWN: &str = "xen-vif.";
 
 /// A word of `vlan` that no Xen guest's interface has.

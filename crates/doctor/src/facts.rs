@@ -147,7 +147,7 @@ impl Permissions {
     }
 }
 
-/// What keeps a user from opening a socket.
+/// The obstacle that keeps a user from opening a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// The socket, or a directory above it.
@@ -180,7 +180,7 @@ impl Closed {
 }
 
 impl SocketFile {
-    /// What keeps a user with these groups from opening the socket at `path`.
+    /// The obstacle that keeps a user with these groups from opening the socket at `path`.
     pub fn closed_to(&self, path: &Path, user: u32, groups: &[u32]) -> Option<Closed> {
         let closed = |(_, dir): &&(_, Permissions)| !dir.allow(user, groups, Permissions::PASS);
         match self.above.iter().find(closed) {

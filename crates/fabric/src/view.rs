@@ -280,7 +280,7 @@ impl<'a> View<'a> {
     }
 
     /// The ports that a flooded frame for `dst` goes to, in ascending order: active, in the VLAN, not `ingress`, and
-    /// not isolated from it. A frame for one station does not go to a guest that is held to one, other address.
+    /// not isolated from it. A frame for one station does not go to a guest that is held to a different address.
     pub fn flood_ports(&self, ingress: PortId, vid: Vid, dst: Mac) -> impl Iterator<Item = PortId> {
         let ports = self.ports().heard_by(ingress).iter().copied();
         ports.filter(move |&port| port != ingress).filter(move |&port| {

@@ -109,7 +109,7 @@ struct Thread {
     busy_ns: u64,
     /// An interrupt handler: it runs in any context, without a switch.
     handler: bool,
-    /// What had been displaced from its cache at its last start, in cache sizes.
+    /// The amount that had been displaced from its cache at its last start, in cache sizes.
     displaced: f64,
 }
 
@@ -154,7 +154,7 @@ pub struct Cpus {
     threads: Vec<Thread>,
     ready: BTreeSet<(Key, ThreadId)>,
     made_ready: u64,
-    /// What threads have displaced from each last-level cache so far, in cache sizes.
+    /// The amount that threads have displaced from each last-level cache so far, in cache sizes.
     displaced: Vec<f64>,
     /// Random choice among idle CPUs, if caches are ignored.
     blind: Option<Random>,

@@ -39,7 +39,7 @@ pub struct Gcra {
 pub struct Passed {
     /// Frames that pass: bit i is the i-th frame.
     pub frames: u64,
-    /// Time at which the bucket is full again after them.
+    /// Time at which the bucket is full again after these frames.
     full_at: u64,
 }
 

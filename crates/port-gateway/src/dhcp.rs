@@ -64,7 +64,7 @@ pub struct DhcpSettings {
     pub lease_secs: u32,
     /// Fixed addresses, by interface.
     pub fixed: BTreeMap<String, Ipv4Addr>,
-    /// What firmware boots.
+    /// The server and files of firmware that boots over the network.
     pub boot: BootSettings,
 }
 

@@ -294,7 +294,7 @@ impl Streams {
     }
 }
 
-/// What becomes of a connection with a segment.
+/// The effect of a segment on a connection.
 enum Taken {
     /// The connection goes on, with these questions.
     Goes(Vec<Vec<u8>>),
@@ -332,7 +332,7 @@ impl Connection {
         }
         self.window = segment.window.into();
         let before = self.next.wrapping_sub(segment.seq) as usize;
-        // What comes before its turn comes again.
+        // The guest sends a segment again that came before its turn.
         let Some(new) = segment.payload.get(before..) else { return Taken::Goes(Vec::new()) };
         if self.has_ended {
             return Taken::Goes(Vec::new());

@@ -70,7 +70,7 @@ pub trait FrameDevice: Send + Sync {
     /// one frame is lost.
     fn is_gone(&self, queue: BorrowedFd<'_>, side: Side, error: &io::Error) -> bool;
 
-    /// Why nothing passes at present, for a device that comes back by itself.
+    /// The reason why nothing passes at present, for a device that comes back by itself.
     fn trouble(&self) -> Option<String> {
         None
     }

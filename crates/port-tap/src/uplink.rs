@@ -96,7 +96,7 @@ impl<P> TransmitRing for Uncalled<P> {
 /// A transmit queue whose frames come from a device, a socket or weir itself: no guest's memory is lent, and nobody can
 /// break a rule. [`FromDevice`] makes it a [`Source`].
 pub trait DeviceFrames {
-    /// What stands behind the queue's lock.
+    /// The state behind the queue's lock.
     type Places;
 
     /// See [`Source::PEEK`].
@@ -290,7 +290,7 @@ pub trait UplinkPort: Port {
         self.service().failure()
     }
 
-    /// Why nothing passes at present: the port stopped, or its peer is away for now.
+    /// The reason why nothing passes at present: the port stopped, or its peer is away for now.
     fn trouble(&self) -> Option<String> {
         self.failure().map(str::to_owned)
     }

@@ -1,4 +1,4 @@
-//! Why a port stopped: what `weir stats` shows.
+//! The reasons why a port stops, as `weir stats` shows them.
 
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;

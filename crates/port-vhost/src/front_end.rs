@@ -267,7 +267,7 @@ fn begin(
     Ok(Box::new(Session::new(connection(stream), Arc::clone(port), engine).kept(place)))
 }
 
-/// Why a session's thread ends.
+/// The reason why a session's thread ends.
 enum Over {
     /// weir ends the session.
     Asked,

@@ -20,7 +20,7 @@ fn entry(id: u16, check: u64) -> u64 {
     u64::from(id) << 48 | check & CHECK
 }
 
-/// What another host has said that its IDs mean.
+/// The meaning of another host's IDs, as that host has stated it.
 #[derive(Debug, Default)]
 pub(crate) struct Said(Mutex<Box<[u64]>>);
 

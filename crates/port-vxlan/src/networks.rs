@@ -89,7 +89,7 @@ pub(crate) struct Host {
     networks: u32,
     /// Frames to and from the host have IDs of groups.
     pub(crate) claims_groups: bool,
-    /// What IDs of groups mean there.
+    /// The meaning of IDs of groups there.
     pub(crate) said: Arc<Said>,
     pub(crate) pair: Arc<Pair>,
 }

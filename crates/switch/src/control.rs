@@ -383,7 +383,7 @@ pub enum AddressOrigin {
     Learned,
     /// The configuration of the station's interface names the address.
     Configured,
-    /// FRR reported it.
+    /// FRR reported the address.
     Evpn,
 }
 

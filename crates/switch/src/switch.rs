@@ -156,7 +156,7 @@ impl Ports {
         self.outward().any(|(_, other)| other == name)
     }
 
-    /// What there is instead of an interface or an uplink of this name.
+    /// The port that this name has, if that is neither an interface nor an uplink.
     fn no_such_port(&self, name: &PortName) -> NoSuchPort {
         let own = self.gateways.iter().find(|gateway| gateway.name == *name);
         let overlay = self.overlay.as_ref().filter(|overlay| overlay.name == *name);

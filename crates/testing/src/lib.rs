@@ -1,5 +1,6 @@
-//! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits,
-//! a network namespace with a veth pair, a guest's answers to ping, frames of multicast, the commands in documents, and the form of a document in JSON.
+//! Helpers for tests and examples of several crates: the report of a skipped test (which `make test` counts), waits, a
+//! network namespace with a veth pair, a guest's answers to ping, frames of multicast, the commands in documents, and
+//! the form of a document in JSON.
 
 #![forbid(unsafe_code)]
 

@@ -78,7 +78,7 @@ enum Task {
         /// weir's program.
         #[arg(long)]
         weir: PathBuf,
-        /// Where reports and sockets go.
+        /// The directory for reports and sockets.
         #[arg(long, default_value = "target")]
         target: PathBuf,
         /// Only attacks whose class or name contains this; no report is then written.

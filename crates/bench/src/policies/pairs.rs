@@ -113,7 +113,7 @@ pub(super) struct PairRow {
     /// The policy that should be better, and its median.
     pub(super) policy: String,
     pub(super) value: f64,
-    /// The policy that it is compared with, and its median.
+    /// The policy that `policy` is compared with, and its median.
     pub(super) against: String,
     pub(super) against_value: f64,
 }

@@ -56,7 +56,7 @@ pub(crate) struct HeldTimes {
     pub(crate) hold: Times,
     /// Times from the arrival of the earliest frame, without frames that waited for buffers.
     pub(crate) latency: Times,
-    /// How much these times differ from one call to the next.
+    /// The difference of these times from one call to the next.
     pub(crate) jitter: Jitter,
 }
 

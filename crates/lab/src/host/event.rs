@@ -1,4 +1,4 @@
-//! What happens in a host, and to whom.
+//! The events in a host, each with the part of the host that it concerns.
 
 use crate::cpus;
 

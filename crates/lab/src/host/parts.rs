@@ -1,4 +1,4 @@
-//! What a host has beside its workers and guests.
+//! The parts of a host beside its workers and guests.
 //!
 //! | type | what | at work |
 //! |---|---|---|

@@ -25,7 +25,7 @@ pub(crate) fn a_connection() -> StreamId {
     StreamId { ends: Ends { from: GUEST, guest: way.to, own: way.from }, number: 1 }
 }
 
-/// What a segment of weir says.
+/// The content of a segment of weir's.
 #[derive(Debug, PartialEq, Eq)]
 struct Heard {
     seq: u32,

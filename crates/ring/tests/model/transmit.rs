@@ -12,7 +12,7 @@ use crate::rig::*;
 enum Kicks {
     /// Without kicks, like weir's workers.
     Suppressed,
-    /// Kicks stay enabled as they were when it fell asleep.
+    /// Kicks stay enabled as they were when the device fell asleep.
     Left,
 }
 

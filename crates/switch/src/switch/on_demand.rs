@@ -43,7 +43,7 @@ pub(super) enum Said {
     Unreadable,
 }
 
-/// What the thread shares with the switch.
+/// The state that the thread shares with the switch.
 #[derive(Default)]
 struct Shared {
     ends: AtomicBool,
@@ -142,7 +142,7 @@ struct Watch {
     directory: FileId,
 }
 
-/// What the thread has found out about one interface.
+/// The thread's knowledge of one interface.
 struct Known {
     /// The socket that was there when the interface came.
     stamp: Option<Stamp>,
@@ -156,7 +156,7 @@ struct Watcher {
     vifs: BTreeMap<PortName, Known>,
     /// Sockets whose monitors were away for too long. Only another socket in their place counts.
     forgotten: BTreeMap<(SocketPath, PortName), Stamp>,
-    /// What was said of each pattern.
+    /// The last messages about each pattern.
     said: BTreeMap<String, Vec<String>>,
     /// Another change was under way: it is tried again soon.
     was_busy: bool,

@@ -181,12 +181,12 @@ fn program(named: Option<&Path>) -> io::Result<PathBuf> {
     }
 }
 
-/// Why the next weir does not serve.
+/// The reason why the next weir does not serve.
 #[derive(Debug)]
 pub(crate) struct NotUp {
     /// The reason.
     pub(crate) message: String,
-    /// What can be done about it.
+    /// The remedy.
     pub(crate) help: Option<String>,
     /// The next weir itself has said so.
     has_said: bool,

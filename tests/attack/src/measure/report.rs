@@ -45,7 +45,7 @@ const CONTROL_MS: Bar = Bar::AtMost(200.0);
 const SIGTERM_S: Bar = Bar::AtMost(2.0);
 const RSS_MIB: Bar = Bar::AtMost(16.0);
 const LOG_LINES: Bar = Bar::AtMost(10.0);
-/// What attacks of the class `settings` count.
+/// The counts of attacks of the class `settings`.
 const COUNTED: [&str; 2] = ["failed_open_frames", "settings_lost"];
 const ATTACKS: Bar = Bar::AtLeast(265.0);
 

@@ -44,7 +44,7 @@ const TEMPLATES: &[&str] = &[
     "filter = [{ direction = \"tx\", action = \"drop\", match = \"ip6\" }]\nqueues = 2",
     "socket_mode = \"0660\"",
 ];
-/// Whether an interface has the template, and what it takes back of it.
+/// Lines with which an interface has no template, has the template, or takes keys of the template back.
 const UNDER: &[&str] =
     &["", "", "template = \"t\"", "template = \"t\"\nrate = \"none\"\nmtu = \"none\""];
 

@@ -39,7 +39,7 @@ const KEY: u16 = 1;
 /// The parts of a partner's state that this end repeats to it (§5.4.9 `update_NTT`).
 const REPEATED: u8 = flag::ACTIVE | flag::SHORT_TIMEOUT | flag::IN_SYNC | flag::AGGREGATES;
 
-/// What a link knows of its partner (§5.4.12).
+/// A link's knowledge of its partner (§5.4.12).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Receive {
     /// The link has no carrier.
@@ -205,7 +205,7 @@ impl Lacp {
         self.settle();
     }
 
-    /// What this end says of one of its ports.
+    /// This end's words about one of its ports.
     fn actor(&self, place: u8) -> Port {
         let mut state = flag::ACTIVE | flag::AGGREGATES;
         if self.rate == LacpRate::Fast {

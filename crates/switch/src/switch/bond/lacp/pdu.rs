@@ -76,7 +76,7 @@ impl Port {
     }
 }
 
-/// What a port says of itself, and of the other end as it knows it.
+/// A port's words about itself, and about the other end as the port knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pdu {
     pub(super) actor: Port,

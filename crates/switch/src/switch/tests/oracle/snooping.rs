@@ -35,7 +35,7 @@ const RECORDS: [(u8, u16); 8] = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1),
 /// Time after which the ports have answered a query that gives them a second.
 const ANSWERED: Duration = Duration::from_millis(2100);
 
-/// What a frame is, as far as weir differs from the kernel.
+/// Kinds of frames, as far as weir differs from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A general query, or one of a group.
