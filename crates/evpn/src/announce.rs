@@ -57,14 +57,8 @@ impl Herald {
         // The entry does not age.
         entry.header.state = NeighbourState::Noarp;
         entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.into()));
-        match how {
-            Some(how) => {
-                entry.header.flags.set(NeighbourFlags::Sticky, how == How::Sticky);
-                let flags = NLM_F_CREATE | NLM_F_REPLACE;
-                self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags)
-            }
-            None => self.withdraw(entry),
-        }
+        entry.header.flags.set(NeighbourFlags::Sticky, how == Some(How::Sticky));
+        self.send(entry, how.is_some())
     }
 
     /// Announces that the station with this address has an IP address, or withdraws it: as a neighbour behind the
@@ -83,17 +77,18 @@ impl Herald {
         };
         entry.header.family = family;
         entry.attributes.push(NeighbourAttribute::Destination(ip));
-        match mac {
-            Some(mac) => {
-                entry.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.into()));
-                let flags = NLM_F_CREATE | NLM_F_REPLACE;
-                self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags)
-            }
-            None => self.withdraw(entry),
-        }
+        let mac = mac.map(|mac| NeighbourAttribute::LinkLayerAddress(mac.0.into()));
+        let there = mac.is_some();
+        entry.attributes.extend(mac);
+        self.send(entry, there)
     }
 
-    fn withdraw(&mut self, entry: NeighbourMessage) -> io::Result<()> {
+    /// Adds or changes the entry if it is there, and removes it if not.
+    fn send(&mut self, entry: NeighbourMessage, there: bool) -> io::Result<()> {
+        if there {
+            let flags = NLM_F_CREATE | NLM_F_REPLACE;
+            return self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags);
+        }
         match self.0.request(RouteNetlinkMessage::DelNeighbour(entry), 0) {
             // Another host has the address.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
