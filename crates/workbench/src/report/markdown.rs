@@ -125,23 +125,28 @@ fn judged(report: &Report<'_>, named: impl Fn(&Entry<'_>) -> String) -> String {
     let rows = report.entries.iter().flat_map(|entry| {
         let name = named(entry);
         entry.outcome.claims.iter().map(move |claim| {
-            vec![
-                name.clone(),
-                Cell(&claim.figure).to_string(),
-                Cell(&claim.says).to_string(),
-                claim.used.as_str().to_owned(),
-                Cell(&claim.paper).to_string(),
-                Cell(&claim.ours).to_string(),
-                format!("{} {}", claim.verdict.sign(), claim.words()),
-                reason(claim),
-            ]
+            let [figure, says, rest @ ..] = cells(claim);
+            [name.clone(), figure, says].into_iter().chain(rest).collect()
         })
     });
     text + &table(&head.map(str::to_owned), rows) + "\n"
 }
 
-fn reason(claim: &Judged) -> String {
-    claim.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default()
+/// The cells of a claim in both tables: its figure, what the paper says, and then use, values, verdict and reason.
+fn cells(claim: &Judged) -> [String; 7] {
+    [
+        Cell(&claim.figure).to_string(),
+        Cell(&claim.says).to_string(),
+        claim.used.as_str().to_owned(),
+        Cell(&claim.paper).to_string(),
+        Cell(&claim.ours).to_string(),
+        format!("{} {}", claim.verdict.sign(), claim.words()),
+        reason(claim.reason.as_deref()),
+    ]
+}
+
+fn reason(of: Option<&str>) -> String {
+    of.map(|it| Cell(it).to_string()).unwrap_or_default()
 }
 
 fn figures(all: &Standings) -> String {
@@ -160,7 +165,7 @@ fn figures(all: &Standings) -> String {
             Cell(&it.figure).to_string(),
             format!("{} {}", it.verdict.sign(), it.words()),
             it.share(),
-            it.reason.as_ref().map(|it| Cell(it).to_string()).unwrap_or_default(),
+            reason(it.reason.as_deref()),
         ]
     });
     text += &table(&head.map(str::to_owned), rows);
@@ -182,16 +187,8 @@ fn experiment(entry: &Entry<'_>) -> String {
     if !outcome.claims.is_empty() {
         let head = ["figure", "says", "where", "used to", "paper", "here", "verdict", "why not"];
         let rows = outcome.claims.iter().map(|claim| {
-            vec![
-                Cell(&claim.figure).to_string(),
-                Cell(&claim.says).to_string(),
-                Cell(&claim.source).to_string(),
-                claim.used.as_str().to_owned(),
-                Cell(&claim.paper).to_string(),
-                Cell(&claim.ours).to_string(),
-                format!("{} {}", claim.verdict.sign(), claim.words()),
-                reason(claim),
-            ]
+            let [figure, says, rest @ ..] = cells(claim);
+            [figure, says, Cell(&claim.source).to_string()].into_iter().chain(rest).collect()
         });
         text += &table(&head.map(str::to_owned), rows);
         text += "\n";
