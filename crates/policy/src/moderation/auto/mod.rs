@@ -2,8 +2,6 @@
 
 mod ladder;
 #[cfg(test)]
-mod played;
-#[cfg(test)]
 mod tests;
 
 use self::ladder::{Ladder, Stretch, Why};

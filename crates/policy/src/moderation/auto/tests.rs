@@ -1,7 +1,9 @@
 //! Compares `auto` with every static setting, over played loads.
 
+mod played;
+
+use self::played::{Outcome, Source, play};
 use super::super::{Backend, Immediate};
-use super::played::{Outcome, Source, play};
 use super::*;
 use crate::law::LAW;
 

@@ -10,7 +10,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use super::super::{Batch, Delivery, Moderation, Verdict};
+use super::super::super::{Batch, Delivery, Moderation, Verdict};
 
 /// CPU time of an interrupt: exits, entry, scheduling of the poll (ns).
 const CALL_NS: u64 = 4_000;
