@@ -49,11 +49,6 @@ impl Pair {
     }
 
     /// Makes `worker` the pair's worker.
-    #[cfg(test)]
-    pub(crate) fn serve_by(&self, worker: usize) {
-        self.set_worker(worker);
-    }
-
     pub(crate) fn set_worker(&self, worker: usize) {
         // The number is below WORKERS_MAX.
         self.worker.store(worker as u16, Ordering::Relaxed);

@@ -115,7 +115,7 @@ fn a_worker_that_polls_serves_what_it_has_seen_before_it_asks_the_kernel() {
     let mut worker = Worker::new(shared, 0, Arc::new(WorkerHandle::new().unwrap()));
     let port = Arc::new(crate::tests::FakePort::new(PortId::new(0).unwrap()));
     let slot = Slot::new(Arc::clone(&port) as _, Arc::default());
-    slot.pairs[0].serve_by(0);
+    slot.pairs[0].set_worker(0);
     worker.shared.ports.store(Arc::new(vec![Some(slot)]));
     // An event is in the epoll set.
     worker.handle.poller.nudge(queue(0));
@@ -140,7 +140,7 @@ fn worker_of(ports: u16, its: bool) -> Worker {
     let slots = (0..ports).map(|number| {
         let port = Arc::new(crate::tests::FakePort::new(PortId::new(number).unwrap()));
         let slot = Slot::new(port, Arc::default());
-        slot.pairs[0].serve_by(usize::from(!its));
+        slot.pairs[0].set_worker(usize::from(!its));
         Some(slot)
     });
     worker.shared.ports.store(Arc::new(slots.collect()));
