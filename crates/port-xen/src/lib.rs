@@ -59,7 +59,7 @@
 //!
 //! # Tests
 //!
-//! `cargo test -p weir-port-xen`, on a Xen that is played (`weir_xen`, feature `double`): copies that fail, hostile
+//! `cargo test -p weir-port-xen`, on a Xen that is played (`weir_xen`, feature `testing`): copies that fail, hostile
 //! guests, several workers, the control ring. `make test-xen` does it on a real one.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A guest's driver on the simulated Xen (`weir_xen::double`). It behaves like Linux's netfront, as far as a back end
+//! A guest's driver on the simulated Xen (`weir_xen::testing`). It behaves like Linux's netfront, as far as a back end
 //! can see. It is for tests of this crate and its users.
 
 pub mod bench;
@@ -14,8 +14,8 @@ use weir_netif::{
     CTRL_SLOT_BYTES, CtrlRequest, CtrlResponse, FrontRing, RxFront, RxPacket, Segment, TxFront,
     TxResponse,
 };
-use weir_xen::double::{Connection, Guest, Host};
 use weir_xen::store::Client;
+use weir_xen::testing::{Connection, Guest, Host};
 use weir_xen::vif::{VifId, XenbusState};
 use weir_xen::{DomainId, EventChannel, GrantRef};
 

@@ -8,19 +8,19 @@
 //! | `device.rs` | [`Xen`]: a real Xen, by `/dev/xen/`; [`Sharer`]: a front end's side, by `gntalloc` |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
 //! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
-//! | `double.rs`, `double/` | a simulated Xen: xenstore, grant tables and event channels in this process |
+//! | `testing.rs`, `testing/` | a simulated Xen: xenstore, grant tables and event channels in this process |
 //!
 //! This crate does not know rings or frames. Names are Xen's: a *front end* is the guest's driver,
 //! `xen/include/public` is the specification.
 #![deny(unsafe_code)]
 
 mod device;
-#[cfg(any(test, feature = "double"))]
-pub mod double;
 mod hypervisor;
 pub mod store;
 #[allow(unsafe_code)]
 mod sys;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod vif;
 
 pub use device::{Sharer, Xen};

@@ -7,7 +7,7 @@ mod wire;
 pub use client::{Client, StoreError, Transaction};
 pub use wire::{ErrorName, Header, Kind, Permission, WatchEvent, WireError};
 
-#[cfg(any(test, feature = "double"))]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use wire::strings;
 
 #[cfg(test)]

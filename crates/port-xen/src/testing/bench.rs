@@ -9,7 +9,7 @@ use weir_engine::guest::{CallPolicy, GuestPort, State};
 use weir_engine::{DropReason, Engine, QueueRef, Side, lock};
 use weir_fabric::PortConfig;
 use weir_policy::moderation::Kind;
-use weir_xen::double::Host;
+use weir_xen::testing::Host;
 use weir_xen::vif::{VifId, VifKeys, XenbusState};
 use weir_xen::{DomainId, Hypervisor};
 

@@ -16,7 +16,7 @@ use weir_netif::Segment;
 use weir_netif::message::{Extra, GSO_TCPV4, tx_flags};
 use weir_policy::steering::Receiver;
 use weir_wire::OffloadCaps;
-use weir_xen::double::Copied;
+use weir_xen::testing::Copied;
 
 use super::traffic::{fold, tcp};
 use super::*;

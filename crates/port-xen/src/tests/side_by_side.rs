@@ -10,7 +10,7 @@ use weir_engine::{Outgoing, Port, Take, clock, lock};
 use weir_fabric::EgressTag;
 use weir_limits::PARKED_NS_MAX;
 use weir_netif::Status;
-use weir_xen::double::Host;
+use weir_xen::testing::Host;
 use weir_xen::{CopyPlace, CopySegment, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor};
 
 use super::copies::{fill, say_where};

@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::double::{Connection, Guest, Host};
 use crate::hypervisor::{DomainId, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor};
 use crate::store::Client;
+use crate::testing::{Connection, Guest, Host};
 
 mod hostile;
 mod machine;

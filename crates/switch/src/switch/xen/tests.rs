@@ -10,7 +10,7 @@ use weir_port_xen::testing::{Connect, Netfront};
 use weir_vif::{Options, QueuePair};
 use weir_wire::Offload;
 use weir_xen::DomainId;
-use weir_xen::double::Host;
+use weir_xen::testing::Host;
 use weir_xen::vif::XenbusState;
 
 use super::*;
