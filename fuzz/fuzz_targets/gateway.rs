@@ -448,7 +448,7 @@ weir_fuzz::target!(|input: &[u8]| {
     let mut rest = input;
     let mut bench = Bench::new();
     let mut now_secs = clock::secs(clock::now_ns());
-    // What weir sends by itself goes first: nothing of it is due again while an input runs.
+    // The frames that weir sends by itself go first: none of them is due again while an input runs.
     bench.gateway.turn(now_secs);
     KEPT.with_borrow_mut(|(forwarder, ..)| {
         // The forwarder remembers routes of the previous switch.

@@ -147,7 +147,7 @@ impl FromToml for Admins {
     }
 }
 
-/// Reports keys about the API that mean nothing without another.
+/// Reports keys about the API that mean nothing without another key.
 pub(super) fn check(section: &mut Section<'_>, problems: &mut Vec<Problem>) {
     let needs = [
         (

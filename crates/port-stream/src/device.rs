@@ -285,7 +285,7 @@ impl FrameDevice for StreamDevice {
         &self.steering
     }
 
-    /// The stream has no place for them.
+    /// The stream has no place for offloads.
     fn offloads(&self) -> OffloadCaps {
         OffloadCaps::NONE
     }

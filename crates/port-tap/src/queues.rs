@@ -27,7 +27,7 @@ const TYPE_MASK: u16 = 0x3fff;
 const ANSWER_LEN: usize = 32 << 10;
 
 /// The queues that all processes together have attached to the interface with this number; `None` if it is no TAP with
-/// several queues. The interface is one of the calling thread's network namespace.
+/// several queues. The interface is in the calling thread's network namespace.
 pub(crate) fn attached(index: u32) -> io::Result<Option<u32>> {
     let kind = SocketType::RAW;
     // rtnetlink is the first of netlink's protocols, and the default.

@@ -234,7 +234,7 @@ struct ShownRoute {
 /// before the first start: it must not keep a weir that has guests from starting again.
 ///
 /// # Errors
-/// With what can be done about it, where that is known.
+/// The fault, with the remedy where it is known.
 pub(crate) fn check_others(
     interface: &InterfaceName,
     addresses: &[IpNet],
@@ -372,7 +372,7 @@ impl HostInterface<'_> {
 /// Looks whether the host has this bridge.
 ///
 /// # Errors
-/// With what can be done about it.
+/// The fault, with its remedy.
 pub(crate) fn check_bridge(bridge: &InterfaceName) -> Result<(), (Option<String>, io::Error)> {
     let failed = |error| (Some("`bridge` takes the program `ip` (iproute2)".to_owned()), error);
     let all: Vec<ShownLink> = shown(&["-j", "link", "show", "type", "bridge"]).map_err(failed)?;

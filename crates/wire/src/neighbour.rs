@@ -161,8 +161,8 @@ pub struct Owner {
 pub struct Answer(Own<ADVERTISEMENT_LEN>);
 
 impl Answer {
-    /// The answer to the request in the frame that begins with `head`: `owner` has the address. `None` if it is not a
-    /// request.
+    /// The answer to the request in the frame that begins with `head`: `owner` has the address. `None` if the frame is
+    /// no request.
     pub fn to(head: &[u8], owner: Owner) -> Option<Self> {
         let mac = owner.mac;
         let asked = Neighbour::read(head)?;

@@ -205,7 +205,7 @@ impl<'b> EgressList<'b> {
     }
 
     /// The time (ns) from which the first `count` frames of [`plain`](Self::plain) count. Frames that did not wait were
-    /// taken together, and the first one of their burst first.
+    /// taken together; the first frame of their burst was taken first.
     #[inline(always)]
     pub fn plain_since_ns(&self, count: usize) -> u64 {
         match self.slots.first() {

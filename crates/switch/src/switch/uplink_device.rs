@@ -121,7 +121,7 @@ fn set_up(config: &UplinkConfig, tap: &Tap) -> Result<(), (Option<String>, io::E
 /// Looks whether the host has the bridge of a TAP, and no other way to its subnets.
 ///
 /// # Errors
-/// With what can be done about it, where that is known.
+/// The fault, with the remedy where it is known.
 pub(crate) fn check_host_side(
     config: &UplinkConfig,
     wider_counts: bool,

@@ -164,7 +164,7 @@ pub fn xen_guest_is_saved_and_restored(bed: &mut Bed) -> Result<()> {
     check(before != after, || format!("the guest has {before} as before"))?;
     let kept = bed.run_in(FIRST, "cat /tmp/kept", PATIENCE)?;
     check(kept.trim() == "kept", || format!("the guest has lost its memory: {kept}"))?;
-    // Its driver connects again by itself.
+    // The guest's driver connects again by itself.
     let reaches = format!(
         "i=0; until ping -c 1 -W 1 {} >/dev/null; do [ $((i+=1)) -lt 40 ] || exit 1; done",
         SECOND.ip()
