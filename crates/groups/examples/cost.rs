@@ -3,13 +3,23 @@
 //! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. With 0 flows, connections of TCP
 //! are opened and closed, each with six frames. The difference of two runs is the cost of the further frames.
 
-use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table};
+use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table, Vlans};
 use weir_limits::HEAD_LEN;
 
 /// Frames of a burst.
 const BURST: usize = 32;
+/// Time between bursts: three million frames a second.
+const BURST_NS: u64 = 10_000;
 /// Shortest frame of Ethernet, without its checksum.
 const LEN: usize = 60;
+
+/// A frame as a burst has it.
+#[derive(Clone, Copy)]
+struct Taken {
+    head: [u8; HEAD_LEN],
+    len: usize,
+    vlans: Vlans,
+}
 
 /// The beginning of a UDP datagram from another port for each flow.
 fn head(flow: u16) -> [u8; HEAD_LEN] {
@@ -50,22 +60,23 @@ fn main() {
     // The other end's.
     let mut at_receiver = Table::new(2, 0);
     let open = Policy { allow_in: true, ..policy.clone() };
+    let frame = |head: &[u8; HEAD_LEN]| Taken { head: *head, len: LEN, vlans: Vlans::default() };
     // As many bursts as it takes until all flows have had their turn in whole bursts.
-    let turns: Vec<_> = heads.iter().cycle().take(heads.len() * BURST).collect();
-    for burst in turns.chunks_exact(BURST).cycle().take(frames / BURST) {
-        let rows = Rows::of(burst.iter().map(|head| (*head, LEN, ())));
+    let turns: Vec<_> = heads.iter().map(frame).cycle().take(heads.len() * BURST).collect();
+    let mut rows = Rows::default();
+    for (nth, burst) in turns.chunks_exact(BURST).cycle().take(frames / BURST).enumerate() {
+        let now_ns = nth as u64 * BURST_NS;
+        let burst: &[Taken; BURST] = burst.first_chunk().expect("a whole burst");
+        rows.read(BURST, |nth| (&burst[nth].head, burst[nth].len, burst[nth].vlans));
         for (table, policy, direction) in
             [(&mut table, &policy, Direction::Out), (&mut at_receiver, &open, Direction::In)]
         {
-            rows.ask(|nth| {
-                let bytes = &burst[nth][..LEN];
-                if table.goes_on(policy, direction, (bytes, 0), None, 0) {
-                    return true;
-                }
-                let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
-                let judged = table.judge(policy, direction, frame, Peer::default(), 0);
+            table.ask(policy, direction, &rows, None, now_ns, &mut |table, nth, claimed| {
+                let frame =
+                    Frame { bytes: &burst[nth].head[..LEN], len: LEN as u32, vid: 0, again: false };
+                let peer = Peer { claimed, ..Peer::default() };
+                let judged = table.judge(policy, direction, frame, peer, now_ns);
                 assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
-                false
             });
         }
     }
@@ -81,6 +92,7 @@ fn connections(table: &mut Table, policy: &Policy, frames: usize) {
     use Direction::{In, Out};
     let steps =
         [(Out, SYN), (In, SYN | ACK), (Out, ACK), (Out, FIN | ACK), (In, FIN | ACK), (Out, ACK)];
+    let mut rows = Rows::default();
     for number in 0..frames / steps.len() {
         for (direction, flags) in steps {
             let mut head = head(0);
@@ -96,12 +108,13 @@ fn connections(table: &mut Table, policy: &Policy, frames: usize) {
             head[address..address + 4].copy_from_slice(&own[2..6]);
             head[port..port + 2].copy_from_slice(&own[6..]);
             let bytes = &head[..LEN];
-            if table.goes_on(policy, direction, (bytes, 0), None, 0) {
-                continue;
-            }
-            let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
-            let judged = table.judge(policy, direction, frame, Peer::default(), 0);
-            assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
+            rows.read(1, |_| (&head, LEN, Vlans::default()));
+            table.ask(policy, direction, &rows, None, 0, &mut |table, _, claimed| {
+                let frame = Frame { bytes, len: LEN as u32, vid: 0, again: false };
+                let peer = Peer { claimed, ..Peer::default() };
+                let judged = table.judge(policy, direction, frame, peer, 0);
+                assert!(matches!(judged, Some(Decision::Passes(_))), "refused: {judged:?}");
+            });
         }
     }
 }

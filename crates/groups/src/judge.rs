@@ -7,10 +7,10 @@ use weir_wire::layers::protocol;
 
 use crate::fragments::DatagramKey;
 use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unread, read};
-use crate::plain;
+use crate::plain::{self, Rows};
 use crate::refusals::{Ends, Refusal};
 use crate::rules::{Allowed, Decision, Direction, GroupId, Policy, Why};
-use crate::table::{Known, Place, State, Table, ticks};
+use crate::table::{Known, Place, State, Table, Wanted, ticks};
 use crate::tcp::{Step, step};
 
 /// A frame.
@@ -84,21 +84,64 @@ fn passes(allowed: Allowed) -> Thought {
 }
 
 impl Table {
-    /// True if a frame passes since it belongs to a connection, and changes nothing but when that was seen. So do all
-    /// frames of [its row](crate::Rows). Of any other frame nothing is said, and it has to be judged. `claimed` is the
-    /// one of [`Peer`].
+    /// Lets the frames of `rows` pass that belong to a connection and change nothing but when that was seen, and calls
+    /// `judge` with the places of all others, in their order. If one frame of a row passes, those behind it do. A frame
+    /// that comes from another host tells by `claimed` the groups that stand for the other end, as in [`Peer`].
     #[inline(always)]
-    pub fn goes_on(
+    pub fn ask(
         &mut self,
         policy: &Policy,
         direction: Direction,
-        (bytes, vid): (&[u8], u16),
-        claimed: Option<u16>,
+        rows: &Rows,
+        claimed: Option<&dyn Fn(usize) -> u16>,
         now_ns: u64,
-    ) -> bool {
-        let (generation, now) = (policy.generation, ticks(now_ns));
-        plain::key(bytes, direction, vid)
-            .is_some_and(|key| self.go_on((&key, direction), generation, claimed, now))
+        judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
+    ) {
+        let wanted = Wanted::new(direction, policy.generation, ticks(now_ns));
+        let first =
+            if claimed.is_some() { 0 } else { self.go_on_at_home(rows.all(), direction, wanted) };
+        if first < rows.all().len() {
+            self.ask_from((rows, first), direction, wanted, claimed, judge);
+        }
+    }
+
+    /// The same of the rows from `place` on, the first of which has to be looked for.
+    #[inline(never)]
+    fn ask_from(
+        &mut self,
+        (rows, mut place): (&Rows, usize),
+        direction: Direction,
+        wanted: Wanted,
+        claimed: Option<&dyn Fn(usize) -> u16>,
+        judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
+    ) {
+        while let Some(left @ [_, ..]) = rows.all().get(place..) {
+            self.ask_row((rows, place), direction, wanted, claimed, judge);
+            place += 1;
+            if claimed.is_none() {
+                place += self.go_on_at_home(&left[1..], direction, wanted);
+            }
+        }
+    }
+
+    /// The same of one row.
+    #[inline(always)]
+    fn ask_row(
+        &mut self,
+        (rows, place): (&Rows, usize),
+        direction: Direction,
+        wanted: Wanted,
+        claimed: Option<&dyn Fn(usize) -> u16>,
+        judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
+    ) {
+        let key = rows.key_of(place, direction);
+        for nth in rows.frames_of(place) {
+            let claimed = claimed.map(|claimed| claimed(nth));
+            if key.is_some_and(|key| self.go_on(&key, wanted, claimed)) {
+                return;
+            }
+            judge(self, nth, claimed);
+        }
     }
 
     /// Judges a frame that goes `direction`; `None` if its headers go on behind the bytes at hand.

@@ -28,7 +28,7 @@ mod tcp;
 
 pub use judge::{Frame, Peer};
 pub use listing::Connection;
-pub use plain::Rows;
+pub use plain::{Rows, Vlans};
 pub use refusals::{Ends, Refusal, Refusals, Refused};
 pub use rules::{Decision, Direction, GroupId, Other, Policy, Rule, Why};
 pub use table::Table;

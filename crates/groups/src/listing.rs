@@ -54,11 +54,15 @@ impl State {
 
 impl Key {
     fn addresses(&self) -> (IpAddr, IpAddr) {
-        let [k0, k1, k2, k3, _] = self.0;
-        let v6 = |high: u64, low| Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low));
+        let [k0, k1, k2, k3, last] = self.0;
+        let v6 = |high: u64, low: u64| {
+            let (high, low) = (high.swap_bytes(), low.swap_bytes());
+            IpAddr::from(Ipv6Addr::from_bits(u128::from(high) << 64 | u128::from(low)))
+        };
+        let v4 = |end: u64| IpAddr::from(Ipv4Addr::from_bits((end as u32).swap_bytes()));
         match self.is_v6() {
-            true => (v6(k0, k1).into(), v6(k2, k3).into()),
-            false => (Ipv4Addr::from((k0 >> 32) as u32).into(), Ipv4Addr::from(k0 as u32).into()),
+            true => (v6(k0, k1), v6(k2, k3)),
+            false => (v4(k0), v4(last)),
         }
     }
 }
@@ -75,8 +79,7 @@ impl Table {
             if found.len() == max {
                 return (found, Some(at));
             }
-            let (protocol, last) = (key.protocol(), key.0[4]);
-            let ports = ((last >> 48) as u16, (last >> 32) as u16);
+            let (protocol, ports) = (key.protocol(), key.ports());
             let has_ports = matches!(protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
             let identifier = match known.opener {
                 Direction::Out => ports.0,
@@ -85,7 +88,7 @@ impl Table {
             let (own, peer) = key.addresses();
             found.push(Connection {
                 protocol,
-                vid: (last >> 16) as u16 & 0xfff,
+                vid: key.vid(),
                 own,
                 peer,
                 ports: has_ports.then_some(ports),

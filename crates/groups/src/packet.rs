@@ -371,9 +371,30 @@ fn icmp(
     })
 }
 
-/// A flow as the table has it, from the side of the interface.
+/// A flow as the table has it, from the side of the interface. Addresses and ports are in the order of their bytes in a
+/// frame, so that none is turned around.
+///
+/// | word | IPv4 | IPv6 |
+/// |---|---|---|
+/// | first | own address, 32 bits; VLAN; own port from bit 48 | own address |
+/// | next three | 0 | the rest of the own address; the other end's address |
+/// | last | other end's address; kind from bit 32; protocol from bit 40; its port from bit 48 | ports; kind; protocol; VLAN |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key(pub [u64; 5]);
+
+/// The protocol's first bit in a key's last word, and in the last word of a [plain](crate::plain) frame.
+pub(crate) const PROTOCOL_AT: u32 = 40;
+/// The kind's first bit.
+const KIND_AT: u32 = 32;
+/// The kind of a key of IPv6. The two bits above tell who has asked.
+const V6: u64 = 1 << KIND_AT;
+/// A bit that no key has.
+pub(crate) const NO_KEY: u64 = 0x80 << KIND_AT;
+
+/// An address of IPv4 and a port, as in a key's first and last word.
+fn end_v4(address: u128, port: u16) -> u64 {
+    u64::from((address as u32).swap_bytes()) | u64::from(port.swap_bytes()) << 48
+}
 
 impl Key {
     /// The key of a packet that goes `direction`, in VLAN `vid`. `opener` is the direction of a query, if the packet is
@@ -383,43 +404,65 @@ impl Key {
             Direction::Out => ((flow.src, flow.sport), (flow.dst, flow.dport)),
             Direction::In => ((flow.dst, flow.dport), (flow.src, flow.sport)),
         };
-        let ports = u32::from(own.1) << 16 | u32::from(peer.1);
-        let halves = |address: u128| [(address >> 64) as u64, address as u64];
+        let halves =
+            |address: u128| [((address >> 64) as u64).swap_bytes(), (address as u64).swap_bytes()];
+        let ports = u32::from(peer.1.swap_bytes()) << 16 | u32::from(own.1.swap_bytes());
         let mut key = match flow.v6 {
             true => Self::v6(halves(own.0), halves(peer.0), ports, flow.protocol, vid),
-            false => Self::v4((own.0 << 32 | peer.0) as u64, ports, flow.protocol, vid),
+            false => {
+                let of = u64::from(flow.protocol) << PROTOCOL_AT;
+                Self::v4(end_v4(own.0, own.1) | Self::vid_v4(vid), end_v4(peer.0, peer.1) | of)
+            }
         };
         key.0[4] |= match opener {
             None => 0,
-            Some(Direction::In) => 1 << 1,
-            Some(Direction::Out) => 2 << 1,
+            Some(Direction::In) => 1 << (KIND_AT + 1),
+            Some(Direction::Out) => 2 << (KIND_AT + 1),
         };
         key
     }
 
-    /// The key of a packet of IPv4; addresses and ports have the interface's end first.
+    /// The key of a packet of IPv4.
     #[inline(always)]
-    pub fn v4(addresses: u64, ports: u32, protocol: u8, vid: u16) -> Self {
-        Self([addresses, 0, 0, 0, Self::last(ports, protocol, vid)])
+    pub fn v4(first: u64, last: u64) -> Self {
+        Self([first, 0, 0, 0, last])
     }
 
-    /// The key of a packet of IPv6.
+    /// The VLAN in the first word of a key of IPv4.
+    #[inline(always)]
+    pub fn vid_v4(vid: u16) -> u64 {
+        u64::from(vid) << 32
+    }
+
+    /// The key of a packet of IPv6; of `ports` the own one comes first.
     #[inline(always)]
     pub fn v6(own: [u64; 2], peer: [u64; 2], ports: u32, protocol: u8, vid: u16) -> Self {
-        Self([own[0], own[1], peer[0], peer[1], Self::last(ports, protocol, vid) | 1])
-    }
-
-    #[inline(always)]
-    fn last(ports: u32, protocol: u8, vid: u16) -> u64 {
-        u64::from(ports) << 32 | u64::from(vid & 0xfff) << 16 | u64::from(protocol) << 8
+        let of = u64::from(protocol) << PROTOCOL_AT | u64::from(vid) << 48;
+        Self([own[0], own[1], peer[0], peer[1], V6 | of | u64::from(ports)])
     }
 
     pub fn protocol(&self) -> u8 {
-        (self.0[4] >> 8) as u8
+        (self.0[4] >> PROTOCOL_AT) as u8
+    }
+
+    /// The VLAN; 0 without one.
+    pub fn vid(&self) -> u16 {
+        let [first, .., last] = self.0;
+        (if self.is_v6() { last >> 48 } else { first >> 32 }) as u16
+    }
+
+    /// The own port and the other end's, or what stands in their place.
+    pub fn ports(&self) -> (u16, u16) {
+        let [first, .., last] = self.0;
+        let (own, peer) = match self.is_v6() {
+            true => (last, last >> 16),
+            false => (first >> 48, last >> 48),
+        };
+        ((own as u16).swap_bytes(), (peer as u16).swap_bytes())
     }
 
     #[inline(always)]
     pub fn is_v6(&self) -> bool {
-        self.0[4] & 1 != 0
+        self.0[4] & V6 != 0
     }
 }

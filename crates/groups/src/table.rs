@@ -1,15 +1,17 @@
 //! The connections of one interface, in memory that is fixed when the table is made.
 //!
-//! A connection is in one of two buckets that a keyed hash names: guests choose ports, but not buckets. A new connection
-//! goes into the bucket with more room. If both are full, it takes the place of a connection that has ended, or of the
-//! half-open one that was seen longest ago. Connections that both ends have confirmed stay: one of them moves to the
-//! other bucket that its own hash names, if there is room.
+//! A connection is in one of two buckets that a keyed hash names: guests choose ports, but not buckets. A new
+//! connection goes into the first bucket while half of that is free, otherwise into the bucket with more room. If both
+//! are full, it takes the place of a connection that has ended, or of the half-open one that was seen longest ago.
+//! Connections that both ends have confirmed stay: one of them moves to the other bucket that its own hash names, if
+//! there is room.
 
 use weir_limits::{GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
 use weir_wire::layers::protocol;
 
 use crate::fragments::Fragments;
 use crate::packet::{Flags, Key};
+use crate::plain::{RowEnds, is_v4};
 use crate::refusals::Refusals;
 use crate::rules::Direction;
 use crate::tcp::{Step, step};
@@ -181,6 +183,49 @@ fn going_on(direction: Direction) -> u64 {
 /// No connection that goes on is forgotten before: 30 s.
 const FRESH_TICKS: u32 = (30_000_000_000_u64 >> GROUP_TIME_SHIFT) as u32;
 
+/// The packed [`Known`] of a connection that a plain packet leaves as it is but for when it was seen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    /// The direction's bit, the rules' number and the time.
+    known: u64,
+    /// The bits of the three.
+    same: u64,
+}
+
+/// The bits of the time in a packed [`Known`].
+const SEEN: u64 = 0xffff_ffff << 32;
+
+impl Wanted {
+    pub fn new(direction: Direction, generation: u16, now: u32) -> Self {
+        let bit = going_on(direction);
+        let known = u64::from(now) << 32 | u64::from(generation) << 16 | bit;
+        Self { known, same: SEEN | 0xffff << 16 | bit }
+    }
+
+    /// Notes the time if `known` is that of such a connection; `false`, and no change, if it is not.
+    #[inline(always)]
+    fn is_met(self, known: &mut u64) -> bool {
+        self.differs(*known) == 0 || self.is_met_but_for_the_time(known)
+    }
+
+    /// 0 if the connection was last seen at the same time.
+    #[inline(always)]
+    fn differs(self, known: u64) -> u64 {
+        (known ^ self.known) & self.same
+    }
+
+    /// The same of a connection that was last seen at another time.
+    #[inline(never)]
+    fn is_met_but_for_the_time(self, known: &mut u64) -> bool {
+        let since = ((self.known >> 32) as u32).wrapping_sub((*known >> 32) as u32);
+        let is_met = self.differs(*known) & !SEEN == 0 && since <= FRESH_TICKS;
+        if is_met {
+            *known = *known & !SEEN | self.known & SEEN;
+        }
+        is_met
+    }
+}
+
 /// Of each connection of a bucket 15 bits of its hash, never 0 where there is one. Four are compared at once.
 type Tags = [u64; WAYS / 4];
 
@@ -218,11 +263,35 @@ type Entry = [u64; 6];
 const KNOWN: usize = 2;
 const _: () = assert!(size_of::<Entry>() + 2 * size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX);
 
-/// Buckets that a key's hash names, and the tag there.
+/// Buckets that a key's hash names, the tag there, and the way that is taken if it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Spots {
     buckets: [usize; 2],
     tag: u16,
+    way: usize,
+}
+
+/// The place that is read first.
+#[inline(always)]
+fn home(hash: u64) -> usize {
+    hash as usize % GROUP_CONNECTIONS_MAX
+}
+
+impl Spots {
+    fn of(hash: u64) -> Self {
+        let bucket = |bits: u64| bits as usize % BUCKETS;
+        Self {
+            buckets: [home(hash) / WAYS, bucket(hash >> 28)],
+            tag: (hash >> 49) as u16 | 1,
+            way: home(hash) % WAYS,
+        }
+    }
+
+    /// The place that is read first: in the first bucket.
+    #[inline(always)]
+    fn home(self) -> usize {
+        self.buckets[0] * WAYS + self.way
+    }
 }
 
 /// The result of a look-up: the connection's place, or the buckets without it.
@@ -240,7 +309,7 @@ pub struct Table {
     /// The ID of groups that the other end's latest judged frame had, for stations of other hosts; otherwise 0. Frames
     /// of this host do not touch this memory, except to note a new connection.
     claims: Box<[u16; GROUP_CONNECTIONS_MAX]>,
-    seed: [u64; 6],
+    seed: [u64; 5],
     live: u32,
     /// Connections that found no place.
     full: u64,
@@ -266,6 +335,18 @@ pub(crate) fn ticks(now_ns: u64) -> u32 {
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
+}
+
+/// A round of a keyed hash.
+#[inline(always)]
+fn mixed(k0: u64, k1: u64, a: u64, b: u64) -> u64 {
+    fold(k0.wrapping_add(a), k1.wrapping_add(b))
+}
+
+/// The hash of a key of IPv4 by its first and last word.
+#[inline(always)]
+fn hash_v4([first, last]: [u64; 2], [a, b, e]: [u64; 3]) -> u64 {
+    fold(mixed(first, last, a, b), e)
 }
 
 fn entry_of(key: &Key, known: u64) -> Entry {
@@ -338,20 +419,22 @@ impl Table {
     /// attackers can choose by is only that keys which differ have nothing to do with each other.
     #[inline(always)]
     fn spots(&self, key: &Key) -> Spots {
-        let [a, b, c, d, e, f] = self.seed;
+        let [a, b, c, d, e] = self.seed;
         let [k0, k1, k2, k3, last] = key.0;
         let (one, other) = match key.is_v6() {
-            false => (fold(k0 ^ a, last ^ b), 0),
-            true => (fold(k0 ^ a, k1 ^ b), fold(k2 ^ c, k3 ^ d) ^ last),
+            false => return Spots::of(hash_v4([k0, last], [a, b, e])),
+            true => (mixed(k0, k1, a, b), mixed(k2, k3, c, d) ^ last),
         };
-        let hash = fold(one ^ e, other ^ f);
-        let bucket = |bits: u64| bits as usize % BUCKETS;
-        Spots { buckets: [bucket(hash), bucket(hash >> 24)], tag: (hash >> 49) as u16 | 1 }
+        Spots::of(fold(one, other ^ e))
     }
 
     /// The place of a connection that was noted, over or not.
     #[inline(always)]
     fn seek(&self, key: &Key, spots: Spots) -> Option<usize> {
+        let home = &self.entries[spots.home() % GROUP_CONNECTIONS_MAX];
+        if is_of(home, key) && home[KNOWN] != 0 {
+            return Some(spots.home());
+        }
         for bucket in spots.buckets {
             let mut ways = with_tag(&self.tags[bucket], spots.tag);
             while ways != 0 {
@@ -367,38 +450,48 @@ impl Table {
 
     /// Notes the time of a plain packet that leaves its connection as it is otherwise; `false` if there is no such
     /// connection, or if its other end has `claimed` other groups.
-    #[inline(always)]
-    pub(crate) fn go_on(
-        &mut self,
-        (key, way): (&Key, Direction),
-        generation: u16,
-        claimed: Option<u16>,
-        now: u32,
-    ) -> bool {
-        let Some(at) = self.going_on(key, way, generation, now) else { return false };
-        if claimed.is_some_and(|id| self.claims[at % GROUP_CONNECTIONS_MAX] != id) {
-            return false;
-        }
-        let known = &mut self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN];
-        *known = *known & 0xffff_ffff | u64::from(now) << 32;
-        true
+    pub(crate) fn go_on(&mut self, key: &Key, wanted: Wanted, claimed: Option<u16>) -> bool {
+        let Some(at) = self.seek(key, self.spots(key)) else { return false };
+        let is_claimed = claimed.is_none_or(|id| self.claims[at % GROUP_CONNECTIONS_MAX] == id);
+        is_claimed && wanted.is_met(&mut self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN])
     }
 
-    /// The place of a connection that a plain packet leaves as it is but for when it was seen.
+    /// The number of rows, from the first on, that are of IPv4, and of which the same can be said of the connection in
+    /// the place that is read first. Nothing is said of the row behind them.
     #[inline(always)]
-    pub(crate) fn going_on(
-        &self,
-        key: &Key,
+    pub(crate) fn go_on_at_home(
+        &mut self,
+        rows: &[RowEnds],
         direction: Direction,
-        generation: u16,
-        now: u32,
-    ) -> Option<usize> {
-        let at = self.seek(key, self.spots(key))?;
-        let known = self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN];
-        let (bit, generation) = (going_on(direction), u64::from(generation) << 16);
-        let is_same = (known ^ (bit | generation)) & (bit | 0xffff << 16) == 0;
-        let is_fresh = now.wrapping_sub((known >> 32) as u32) <= FRESH_TICKS;
-        (is_same && is_fresh).then_some(at)
+        wanted: Wanted,
+    ) -> usize {
+        match rows.first() {
+            Some(ends) if is_v4(ends) => self.all_go_on_at_home(rows, direction, wanted),
+            _ => 0,
+        }
+    }
+
+    #[inline(never)]
+    fn all_go_on_at_home(
+        &mut self,
+        rows: &[RowEnds],
+        direction: Direction,
+        wanted: Wanted,
+    ) -> usize {
+        let (entries, [a, b, .., e]) = (&mut *self.entries, self.seed);
+        let mut left = rows.iter();
+        while let Some(row) = left.next() {
+            let [first, last] = row[direction as usize];
+            let entry = &mut entries[home(hash_v4([first, last], [a, b, e]))];
+            let differs = entry[0] ^ first | entry[1] ^ last;
+            // One branch for all that most often holds.
+            if differs | wanted.differs(entry[KNOWN]) != 0
+                && (differs != 0 || !wanted.is_met_but_for_the_time(&mut entry[KNOWN]))
+            {
+                return rows.len() - left.len() - 1;
+            }
+        }
+        rows.len()
     }
 
     /// The connection at a place, unless it is over.
@@ -410,9 +503,14 @@ impl Table {
 
     /// Forgets all connections, and the datagrams that come in fragments. Returns the number of connections.
     pub fn flush(&mut self) -> u32 {
-        self.tags.fill(Tags::default());
+        let live = self.live;
+        for at in 0..GROUP_CONNECTIONS_MAX {
+            if tag_at(&self.tags[at / WAYS], at % WAYS) != 0 {
+                self.clear(at);
+            }
+        }
         self.fragments = Fragments::default();
-        std::mem::take(&mut self.live)
+        live
     }
 
     /// Looks for a connection that is not over.
@@ -477,6 +575,8 @@ impl Table {
         let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
         self.live -= u32::from(tag_at(tags, way) != 0);
         set_tag(tags, way, 0);
+        // Who reads the entry without its tag finds nothing.
+        self.entries[at][KNOWN] = 0;
     }
 
     /// The place in one of the two buckets that is free, or whose connection yields first. The second bucket is read
@@ -486,8 +586,13 @@ impl Table {
         let places = |bucket: usize| bucket * WAYS..(bucket + 1) * WAYS;
         let free = |bucket: usize| places(bucket).filter(is_free).count();
         let [first, second] = spots.buckets;
-        let [emptier, other] =
-            if free(second) > free(first) { [second, first] } else { [first, second] };
+        // While there is room enough, connections are where they are looked for first.
+        let is_first = free(first) >= WAYS / 2 || free(first) >= free(second);
+        let [emptier, other] = if is_first { [first, second] } else { [second, first] };
+        let own = emptier * WAYS + spots.way;
+        if is_free(&own) {
+            return Some(own);
+        }
         if let Some(at) = places(emptier).find(is_free) {
             return Some(at);
         }

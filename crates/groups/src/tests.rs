@@ -8,9 +8,8 @@ use std::net::IpAddr;
 use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ip, ping, tcp, udp};
 use weir_limits::{BURST_MAX, GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
 
-use crate::plain::is_like;
 use crate::{
-    Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rows, Rule, Table, Why,
+    Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rows, Rule, Table, Vlans, Why,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -42,15 +41,23 @@ fn closed_in(rules: &[Rule]) -> Policy {
     }
 }
 
+/// The first bytes of a frame, as workers have them, and their number.
+fn front(bytes: &[u8]) -> ([u8; HEAD_LEN], usize) {
+    let (mut head, len) = ([0; HEAD_LEN], bytes.len().min(HEAD_LEN));
+    head[..len].copy_from_slice(&bytes[..len]);
+    (head, len)
+}
+
 struct Bed {
     table: Table,
+    rows: Rows,
     policy: Policy,
     now_ns: u64,
 }
 
 impl Bed {
     fn new(policy: Policy) -> Self {
-        Self { table: Table::new(7, 0), policy, now_ns: LATER }
+        Self { table: Table::new(7, 0), rows: Rows::default(), policy, now_ns: LATER }
     }
 
     fn goes_on(&mut self, direction: Direction, bytes: &[u8]) -> bool {
@@ -58,7 +65,13 @@ impl Bed {
     }
 
     fn goes_on_of(&mut self, direction: Direction, bytes: &[u8], claimed: Option<u16>) -> bool {
-        self.table.goes_on(&self.policy, direction, (bytes, 0), claimed, self.now_ns)
+        let ((head, len), mut goes_on) = (front(bytes), true);
+        self.rows.read(1, |_| (&head, len, Vlans::default()));
+        let id_of = claimed.map(|id| move |_| id);
+        let id_of = id_of.as_ref().map(|id_of| id_of as &dyn Fn(usize) -> u16);
+        let judge = &mut |_: &mut Table, _, _| goes_on = false;
+        self.table.ask(&self.policy, direction, &self.rows, id_of, self.now_ns, judge);
+        goes_on
     }
 
     /// Judges as workers do: only a frame that does not go on.
@@ -576,20 +589,24 @@ fn a_table_that_is_full_of_established_connections_refuses_and_counts() {
 #[test]
 fn what_is_remembered_within_a_burst_holds_for_frames_of_the_same_flow_only() {
     for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
-        let front = |bytes: &[u8]| {
-            let mut head = [0; HEAD_LEN];
-            head[..bytes.len()].copy_from_slice(bytes);
-            (head, bytes.len())
-        };
         let mut bed = Bed::new(closed_in(&[]));
         bed.shake_hands(guest, peer, 5000);
-        let (before, _) = front(&tcp(guest, peer, 5000, 80, ACK));
-        let is_of = |bytes: Vec<u8>| {
+        let (before, before_len) = front(&tcp(guest, peer, 5000, 80, ACK));
+        let mut rows = Rows::default();
+        let mut is_of = |bytes: Vec<u8>| {
             let (head, len) = front(&bytes);
-            is_like(&head, len, &before)
+            let both = [(&before, before_len), (&head, len)];
+            rows.read(2, |nth| (both[nth].0, both[nth].1, Vlans::default()));
+            rows.all().len() == 1
         };
         assert!(bed.goes_on(Direction::Out, &tcp(guest, peer, 5000, 80, ACK)));
         assert!(is_of(tcp(guest, peer, 5000, 80, ACK | 8)), "pushed data");
+        let longer = Packet(tcp(guest, peer, 5000, 80, ACK)).padded(50);
+        assert!(is_of(longer.0), "of another length");
+        let mut shorter = tcp(guest, peer, 5000, 80, ACK);
+        let at = if guest == GUEST { 17 } else { 19 };
+        shorter[at] -= 1;
+        assert!(!is_of(shorter), "it says that it ends within its header");
         for flags in [SYN, SYN | ACK, FIN | ACK, RST, RST | ACK, 0] {
             assert!(!is_of(tcp(guest, peer, 5000, 80, flags)), "{flags:#x}");
             let said = tcp(guest, peer, 5000, 80, flags);
@@ -607,43 +624,57 @@ fn what_is_remembered_within_a_burst_holds_for_frames_of_the_same_flow_only() {
             other[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_of(other), "bit {bit}");
         }
+        // What IPv4 has in these bytes counts for IPv4 only.
+        for number in 0..=u8::MAX {
+            let mut other = original.clone();
+            (other[20], other[21], other[23]) = (0, 0, number);
+            other[53] ^= 1;
+            let is_same_v4 = guest == GUEST && number == original[23];
+            assert_eq!(is_of(other), is_same_v4, "{number}");
+        }
         let whole = Packet(original).padded(64);
         assert!(guest != GUEST || !is_of(whole.fragment(1, 0, 24, true).0));
         assert!(guest != GUEST || !is_of(whole.fragment(1, 24, 64, false).0));
     }
 }
 
-/// The places at which frames are asked for, if those in `go_on` do.
-fn asked(rows: Rows, go_on: &[usize]) -> Vec<usize> {
-    let mut asked = Vec::new();
-    rows.ask(|nth| {
-        asked.push(nth);
-        go_on.contains(&nth)
+/// The places of frames that are judged, in VLANs of their own, if those in `passing` pass then.
+fn judged(heads: &[([u8; HEAD_LEN], usize)], vids: &[u16], passing: &[usize]) -> Vec<usize> {
+    let (mut bed, mut judged) = (Bed::new(closed_in(&[])), Vec::new());
+    bed.rows.read(heads.len(), |nth| (&heads[nth].0, heads[nth].1, Vlans::new(vids[nth], 0)));
+    let Bed { table, rows, policy, now_ns } = &mut bed;
+    table.ask(policy, Direction::Out, rows, None, *now_ns, &mut |table, nth, _| {
+        judged.push(nth);
+        if passing.contains(&nth) {
+            let (head, len) = &heads[nth];
+            let (bytes, len) = (&head[..*len], *len as u32);
+            let frame = Frame { bytes, len, vid: vids[nth], again: false };
+            let decision =
+                table.judge(policy, Direction::Out, frame, Peer::default(), *now_ns).unwrap();
+            assert!(matches!(decision, Decision::Passes(_)));
+        }
     });
-    asked
+    judged
 }
 
 #[test]
-fn of_a_row_only_frames_up_to_the_first_that_goes_on_are_asked_for() {
-    let head = |port| {
-        let mut head = [0; HEAD_LEN];
-        let bytes = tcp(GUEST, PEER, port, 80, ACK);
-        head[..bytes.len()].copy_from_slice(&bytes);
-        head
-    };
-    let heads = [1, 1, 1, 2, 1, 1].map(head);
-    let rows = |common: [u8; 6]| {
-        Rows::of(heads.iter().zip(common).map(|(head, common)| (head, 60, common)))
-    };
-    let all = rows([0; 6]);
-    assert_eq!(asked(all, &[0, 3, 4]), [0, 3, 4]);
-    assert_eq!(asked(all, &[1, 5]), [0, 1, 3, 4, 5]);
-    assert_eq!(asked(all, &[]), [0, 1, 2, 3, 4, 5]);
-    assert_eq!(asked(rows([0, 7, 7, 0, 0, 7]), &[0, 1, 3, 4, 5]), [0, 1, 3, 4, 5], "other tags");
-    for count in 0..=BURST_MAX {
-        let one = Rows::of(std::iter::repeat_n((&heads[0], 60, ()), count));
-        assert_eq!(asked(one, &[0]), [0][..count.min(1)]);
-        assert_eq!(asked(one, &[]).len(), count);
+fn of_a_row_only_frames_up_to_the_first_that_goes_on_are_judged() {
+    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
+        let datagram = |port| front(&Packet(udp(guest, peer, port, 80)).padded(30).0);
+        let heads = [1, 1, 1, 2, 1, 1].map(datagram);
+        let one_vlan = [7; BURST_MAX];
+        assert_eq!(judged(&heads, &one_vlan, &[0, 3]), [0, 3]);
+        assert_eq!(judged(&heads, &one_vlan, &[1, 3]), [0, 1, 3]);
+        assert_eq!(judged(&heads, &one_vlan, &[5]), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(judged(&heads, &one_vlan, &[]), [0, 1, 2, 3, 4, 5]);
+        let vids = [1, 7, 7, 1, 1, 7];
+        assert_eq!(judged(&heads, &vids, &[0, 1, 3]), [0, 1, 3]);
+        assert_eq!(judged(&heads, &vids, &[1, 3]), [0, 1, 3, 4], "another VLAN is another flow");
+        for count in 0..=BURST_MAX {
+            let alike = [heads[0]; BURST_MAX];
+            assert_eq!(judged(&alike[..count], &one_vlan, &[0]), [0][..count.min(1)]);
+            assert_eq!(judged(&alike[..count], &one_vlan, &[]).len(), count);
+        }
     }
 }
 

@@ -12,8 +12,8 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rule, Table, Why};
-use weir_limits::GROUP_TAKE_UP_NS;
+use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table, Vlans, Why};
+use weir_limits::{GROUP_TAKE_UP_NS, HEAD_LEN};
 use weir_port_tap::{Tap, TapOptions};
 use weir_wire::{Mac, VnetHdr};
 
@@ -502,6 +502,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
         for _ in 0..cases {
             case += 1;
             let mut table = Table::new(case as u64, 0);
+            let mut rows = Rows::default();
             let mut random = Random((seed + case) as u64);
             let mut flows = flows(case, &mut random);
             let mut told = Vec::new();
@@ -514,14 +515,16 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                 }
                 let bytes = flow.frame(direction, sent);
                 let kernel_passes = kernel.passes(direction, &bytes);
-                let judged = match table.goes_on(&policy, direction, (&bytes, 0), None, now_ns) {
-                    true => Decision::Passes(Why::Established),
-                    false => {
-                        let len = bytes.len() as u32;
-                        let frame = Frame { bytes: &bytes, len, vid: 0, again: false };
-                        table.judge(&policy, direction, frame, Peer::default(), now_ns).unwrap()
-                    }
-                };
+                let mut judged = Decision::Passes(Why::Established);
+                let mut head = [0; HEAD_LEN];
+                head[..bytes.len()].copy_from_slice(&bytes);
+                rows.read(1, |_| (&head, bytes.len(), Vlans::default()));
+                table.ask(&policy, direction, &rows, None, now_ns, &mut |table, _, _| {
+                    let len = bytes.len() as u32;
+                    let frame = Frame { bytes: &bytes, len, vid: 0, again: false };
+                    let peer = Peer::default();
+                    judged = table.judge(&policy, direction, frame, peer, now_ns).unwrap();
+                });
                 let passes = matches!(judged, Decision::Passes(_));
                 compared += 1;
                 passed += usize::from(passes);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use weir_fabric::EgressTag;
 use weir_groups::{
-    Decision, Direction, Frame, GroupId, Peer, Policy, Refusal, Refusals, Rows, Table,
+    Decision, Direction, Frame, GroupId, Peer, Policy, Refusal, Refusals, Rows, Table, Vlans,
 };
 use weir_limits::{GROUP_REFUSALS, HEAD_LEN, READ_AT_ONCE};
 
@@ -117,32 +117,35 @@ impl PortGroups {
     pub(crate) fn judge(
         &self,
         direction: Direction,
-        (list, rows): (&[Outgoing], Rows),
+        (list, rows): (&[Outgoing], &Rows),
         burst: &Burst<'_>,
         (peer, claims): (Peer<'_>, Option<&dyn Claims>),
         now_ns: u64,
     ) -> u64 {
-        let mut table = lock(&self.table);
         let mut refused = 0;
-        rows.ask(|nth| {
-            let Some(outgoing) = list.get(nth) else { return false };
-            let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { return false };
-            let (vid, bytes) = (vid(direction, outgoing, burst), frame.head.as_slice());
-            let claimed = claims.map(|claims| claims.set_id_of(frame.token));
-            if table.goes_on(&self.policy, direction, (bytes, vid), claimed, now_ns) {
-                return true;
-            }
+        let frame_of = |nth: usize| {
+            let outgoing = list.get(nth)?;
+            Some((outgoing, burst.frames().get(usize::from(outgoing.frame))?))
+        };
+        let id_of = claims.map(|claims| {
+            move |nth| frame_of(nth).map_or(0, |(_, frame)| claims.set_id_of(frame.token))
+        });
+        let id_of = id_of.as_ref().map(|id_of| id_of as &dyn Fn(usize) -> u16);
+        let mut judge = |table: &mut Table, nth: usize, claimed: Option<u16>| {
+            let Some((outgoing, frame)) = frame_of(nth) else { return };
             let behind = claims.map(|claims| claims.groups_of(frame.token));
             let groups = behind.as_deref().unwrap_or(peer.groups);
             let peer = Peer { groups, claimed, ..peer };
-            let frame = Frame { bytes, len: frame.len, vid, again: burst.waited };
+            let vid = vlans(outgoing, frame).of(direction);
+            let (bytes, len) = (frame.head.as_slice(), frame.len);
+            let frame = Frame { bytes, len, vid, again: burst.waited };
             let judged = table.judge(&self.policy, direction, frame, peer, now_ns);
             // Headers behind the copied front its sender could still change.
             if !matches!(judged, Some(Decision::Passes(_))) {
                 refused |= 1 << outgoing.frame;
             }
-            false
-        });
+        };
+        lock(&self.table).ask(&self.policy, direction, rows, id_of, now_ns, &mut judge);
         refused
     }
 
@@ -157,36 +160,39 @@ impl PortGroups {
     ) -> Decision {
         let table = lock(&self.table);
         let Some(frame) = burst.frames().first() else { return HIDDEN };
-        let vid = vid(direction, outgoing, burst);
+        let vid = vlans(outgoing, frame).of(direction);
         let frame = Frame { bytes: frame.head.as_slice(), len: frame.len, vid, again: false };
         table.would_judge(&self.policy, direction, frame, peer, now_ns).unwrap_or(HIDDEN)
     }
 }
 
-/// The rows of the frames of `burst` in `list`: those of a row came with one tag, and leave with one.
+/// Reads the frames of `burst` in `list`.
 #[inline(always)]
-pub(crate) fn rows(list: &[Outgoing], burst: &Burst<'_>) -> Rows {
+pub(crate) fn read(rows: &mut Rows, list: &[Outgoing], burst: &Burst<'_>) {
     let frames = burst.frames();
-    Rows::of(list.iter().map(|outgoing| match frames.get(usize::from(outgoing.frame)) {
-        Some(burst::Frame { head, tag, .. }) => {
-            (head.front(), head.as_slice().len(), (*tag, outgoing.tag))
+    rows.read(list.len(), |nth| {
+        let outgoing = list.get(nth);
+        let frame = |outgoing: &Outgoing| frames.get(usize::from(outgoing.frame));
+        match outgoing.and_then(|outgoing| Some((outgoing, frame(outgoing)?))) {
+            Some((outgoing, frame)) => {
+                (frame.head.front(), frame.head.as_slice().len(), vlans(outgoing, frame))
+            }
+            None => (&[0; HEAD_LEN], 0, Vlans::default()),
         }
-        None => (&[0; HEAD_LEN], 0, (None, outgoing.tag)),
-    }))
+    });
 }
 
 /// The decision about a frame whose headers are too long.
 const HIDDEN: Decision = Decision::Refused(weir_groups::Why::Invalid);
 
-/// The VLAN of a frame as the port that is judged has it.
-fn vid(direction: Direction, outgoing: &Outgoing, burst: &Burst<'_>) -> u16 {
-    let came_with = || burst.frames().get(usize::from(outgoing.frame)).and_then(|frame| frame.tag);
-    let tag = match (direction, outgoing.tag) {
-        (Direction::Out, _) => came_with(),
-        (Direction::In, EgressTag::Tagged(tag)) => Some(tag),
-        (Direction::In, EgressTag::Untagged) => None,
+/// The VLANs of a frame, as its sender has it and as its receiver has it.
+#[inline(always)]
+fn vlans(outgoing: &Outgoing, frame: &burst::Frame) -> Vlans {
+    let leaves_with = match outgoing.tag {
+        EgressTag::Tagged(tag) => tag.vid(),
+        EgressTag::Untagged => 0,
     };
-    tag.map_or(0, |tag| tag.vid())
+    Vlans::new(frame.tag.map_or(0, |tag| tag.vid()), leaves_with)
 }
 
 #[cfg(test)]

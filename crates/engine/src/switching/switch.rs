@@ -288,6 +288,8 @@ pub struct Forwarder {
     sent: Verdicts,
     received: Verdicts,
     window: Window,
+    /// The frames of a list, as security groups read them.
+    rows: Box<Rows>,
     /// The routes of earlier frames.
     routes: Routes,
     /// Receivers whose queues were looked up for this burst.
@@ -312,6 +314,7 @@ impl Default for Forwarder {
             sent: Verdicts::default(),
             received: Verdicts::default(),
             window: Window::default(),
+            rows: Box::default(),
             routes: Routes::default(),
             visits: Vec::new(),
             holds: Vec::new(),
@@ -772,15 +775,17 @@ impl Forwarder {
             }
         }
         let is_judged = groups.is_some() || slot.groups.is_some();
-        let mut rows = if is_judged { groups::rows(&list.frames, burst) } else { Rows::default() };
+        if is_judged {
+            groups::read(&mut self.rows, &list.frames, burst);
+        }
         if let Some(groups) = groups {
             let (out, now_ns) = (Direction::Out, ingress.now_ns);
-            let judged = (&*list.frames, rows);
+            let judged = (&*list.frames, &*self.rows);
             let refused = groups.judge(out, judged, burst, (slot.peer(), None), now_ns);
             if refused != 0 {
                 ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
                 list.leave_out(refused);
-                rows = groups::rows(&list.frames, burst);
+                groups::read(&mut self.rows, &list.frames, burst);
             }
         }
         if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
@@ -788,7 +793,7 @@ impl Forwarder {
             let peer = sender.map(Slot::peer).unwrap_or_default();
             let claims = sender.and_then(|sender| sender.port.claims());
             let (into, now_ns) = (Direction::In, ingress.now_ns);
-            let judged = (&*list.frames, rows);
+            let judged = (&*list.frames, &*self.rows);
             let refused = own.judge(into, judged, burst, (peer, claims), now_ns);
             if refused != 0 {
                 slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
