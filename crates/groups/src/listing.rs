@@ -7,7 +7,7 @@ use weir_wire::layers::protocol;
 
 use crate::packet::Key;
 use crate::rules::Direction;
-use crate::table::{State, Table, ticks};
+use crate::table::{State, Table, ticks, ticks_since};
 
 /// A connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Table {
                     .then_some(identifier),
                 opener: known.opener,
                 state: known.state.word(),
-                idle_ns: u64::from(now.wrapping_sub(known.seen)) << GROUP_TIME_SHIFT,
+                idle_ns: u64::from(ticks_since(now, known.seen)) << GROUP_TIME_SHIFT,
             });
         }
         (found, (end < GROUP_CONNECTIONS_MAX).then_some(end))

@@ -167,8 +167,14 @@ impl Known {
 
     fn is_over(&self, protocol: u8, now: u32) -> bool {
         let secs = u64::from(self.state.timeout_secs(protocol));
-        u64::from(now.wrapping_sub(self.seen)) > (secs * 1_000_000_000) >> GROUP_TIME_SHIFT
+        u64::from(ticks_since(now, self.seen)) > (secs * 1_000_000_000) >> GROUP_TIME_SHIFT
     }
+}
+
+/// The time since a connection was seen, in its unit. It is 0 where one worker has read its clock before another one has
+/// seen the connection.
+pub(crate) fn ticks_since(now: u32, seen: u32) -> u32 {
+    u32::try_from(now.wrapping_sub(seen).cast_signed()).unwrap_or(0)
 }
 
 /// The bit of a packed [`Known`] that a plain packet looks at.
@@ -217,9 +223,9 @@ impl Wanted {
     /// The same of a connection that was last seen at another time.
     #[inline(never)]
     fn is_met_but_for_the_time(self, known: &mut u64) -> bool {
-        let since = ((self.known >> 32) as u32).wrapping_sub((*known >> 32) as u32);
+        let since = ticks_since((self.known >> 32) as u32, (*known >> 32) as u32);
         let is_met = self.differs(*known) & !SEEN == 0 && since <= FRESH_TICKS;
-        if is_met {
+        if is_met && since > 0 {
             *known = *known & !SEEN | self.known & SEEN;
         }
         is_met
@@ -600,7 +606,7 @@ impl Table {
         for bucket in [emptier, other] {
             for at in places(bucket) {
                 let Some(known) = known_of(&self.entries[at], now) else { return Some(at) };
-                let rank = (known.state.yields(), now.wrapping_sub(known.seen));
+                let rank = (known.state.yields(), ticks_since(now, known.seen));
                 if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
                     best = Some((rank, at));
                 }

@@ -134,6 +134,26 @@ fn an_outward_connection_is_answered_and_an_inward_one_is_refused() {
 }
 
 #[test]
+fn a_worker_whose_clock_is_behind_finds_what_another_one_has_seen() {
+    let tick = 1 << weir_limits::GROUP_TIME_SHIFT;
+    let mut bed = Bed::new(closed_in(&[]));
+    bed.now_ns += 1000 * SECOND;
+    bed.shake_hands_outward(5000);
+    assert!(bed.goes(&udp(GUEST, PEER, 5000, 53)));
+    bed.now_ns += 2 * tick;
+    let (data, answer) = (tcp(PEER, GUEST, 80, 5000, ACK), udp(PEER, GUEST, 53, 5000));
+    assert!(bed.comes(&data) && bed.comes(&answer));
+    bed.now_ns -= 2 * tick;
+    assert_eq!(bed.judge(Direction::In, &data), Decision::Passes(Why::Established));
+    assert!(bed.comes(&answer) && bed.goes(&tcp(GUEST, PEER, 5000, 80, ACK)));
+    // What makes room for new connections takes none of these.
+    for port in 1..1000 {
+        assert!(bed.goes(&udp(GUEST, PEER, 6000, port)));
+    }
+    assert!(bed.comes(&data) && bed.comes(&answer));
+}
+
+#[test]
 fn refusals_are_counted_and_the_latest_are_told_by_their_ends() {
     let mut bed = Bed::new(closed_in(&[]));
     for port in [22, 22, 23] {
