@@ -671,7 +671,8 @@ fn diagnostic_missing_file() {
     insta::assert_snapshot!(shown(&error), @r#"
     × cannot read /nonexistent/weir.toml
     ╰─▶ No such file or directory (os error 2)
-    help: name a file that is there: `weir check FILE`, `weir run FILE`, `weir qemu-args --config FILE`
+    help: name a file that is there: `weir check FILE`, `weir run FILE`, `weir qemu-args --config
+          FILE`
     "#);
 }
 

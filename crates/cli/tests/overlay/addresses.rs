@@ -397,7 +397,7 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     // What others on the host do meanwhile.
     for (seed, says, mend) in [
         (
-            "nft 'add table ip others { chain FORWARD { type filter hook forward priority 0; policy drop; } }'",
+            "nft 'add table ip others { chain FORWARD { type filter hook forward priority 0; policy drop; }; }'",
             "`ip others` of nftables drops",
             "nft delete table ip others",
         ),

@@ -96,6 +96,13 @@ impl Result {
         faults
     }
 
+    /// True if the only fault is that weir's end took longer than an end in order may take.
+    pub fn only_ended_late(&self) -> bool {
+        let is_late = |fault: &String| fault.contains("ended out of order");
+        let of = |row: &Row| !row.failures.is_empty() && row.failures.iter().all(is_late);
+        self.row.as_ref().is_ok_and(of)
+    }
+
     /// True if an attack that was survived has to be tried again, in more rounds.
     pub fn is_in_doubt(&self) -> bool {
         self.survived() && (!self.faults().is_empty() || self.is_worse_than_limit(P99_DOUBT))
