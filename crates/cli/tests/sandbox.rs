@@ -77,7 +77,9 @@ impl Weir {
         kill_process(Pid::from_child(&self.process), Signal::TERM).unwrap();
         let status = self.process.wait().unwrap();
         let log = self.log();
-        assert!(status.success(), "{:?}: {log}", status.signal());
+        // The kernel may be busy with the end of other network namespaces for longer than weir waits for its TAP.
+        let is_late = status.code() == Some(6) && log.contains("ended out of order");
+        assert!(status.success() || is_late, "{:?}: {log}", status.signal());
         log
     }
 

@@ -27,9 +27,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Duration of a transfer that must flow at any rate.
 const FLOWS_SECONDS: u64 = 2;
 
-/// A fraction of the slowest front end's rate on a busy machine.
-const TCP_BITS_PER_SECOND_MIN: f64 = 1e6;
-
 /// Below the largest payload that the tools' echo requests can have, 65,507 bytes.
 pub const FRAGMENTED_BYTES: u32 = 65_000;
 
@@ -174,7 +171,7 @@ fn tcp(guest: &mut Guest, partner: &mut Guest, streams: Streams) -> Result<Strin
     for direction in [Direction::ToServer, Direction::ToClient] {
         let tcp = Tcp { direction, ..Tcp::to(address::ip(PARTNER), FLOWS_SECONDS) };
         let transfer = tcp.run(guest)?;
-        check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+        check(transfer.bits_per_second > crate::TCP_BITS_PER_SECOND_MIN, || {
             format!(
                 "{direction:?}: only {:.4} Gbit/s, bytes by second {:?}",
                 transfer.gbit_per_second(),

@@ -20,10 +20,6 @@ use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
 
 const PING_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A fraction of the rate of a switch on a slow machine. The test checks that segments of all sizes flow, not the
-/// rate.
-const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
-
 /// Sends three echo requests from `guest`. Each must be answered.
 pub(super) fn ping(guest: &mut Guest, to: &str) -> Result<()> {
     guest.run(&format!("ping -c 3 -W 5 {to}"), PING_PATIENCE)?;
@@ -58,7 +54,7 @@ pub(super) fn guest_sends_tcp_to_guest(lab: &Lab) -> Result<()> {
     for streams in [1, 4] {
         let transfer =
             Tcp { streams, ..Tcp::to(address::ip(1), FLOWS_SECONDS) }.run(&mut client)?;
-        check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+        check(transfer.bits_per_second > crate::TCP_BITS_PER_SECOND_MIN, || {
             format!("{streams} stream(s): only {:.3} Gbit/s", transfer.gbit_per_second())
         })?;
     }
@@ -143,7 +139,7 @@ fn share_half(spec: &mut GuestSpec) {
 fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
     iperf::serve(server, iperf::PORT)?;
     let transfer = Tcp::to(address::ip(to), FLOWS_SECONDS).run(client)?;
-    check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+    check(transfer.bits_per_second > crate::TCP_BITS_PER_SECOND_MIN, || {
         format!("to guest {to}: only {:.3} Gbit/s", transfer.gbit_per_second())
     })?;
     no_checksum_errors(server)

@@ -28,9 +28,6 @@ use super::{
 /// The namespace's own address in the guests' subnet.
 const HOST: u8 = 100;
 
-/// A low bound: the test checks that traffic flows, not its rate.
-const TCP_BITS_PER_SECOND_MIN: f64 = 50e6;
-
 pub(super) fn tap_uplink_joins_guest_and_namespace(lab: &Lab) -> Result<()> {
     joins_guest_and_namespace(lab, Uplink::Tap)
 }
@@ -77,7 +74,7 @@ fn iperf_patience() -> std::time::Duration {
 }
 
 fn flows(tcp: &Tcp, who: &str, transfer: Transfer) -> Result<()> {
-    check(transfer.bits_per_second > TCP_BITS_PER_SECOND_MIN, || {
+    check(transfer.bits_per_second > crate::TCP_BITS_PER_SECOND_MIN, || {
         format!("{who}, {:?}: only {:.3} Gbit/s", tcp.direction, transfer.gbit_per_second())
     })
 }
