@@ -98,10 +98,32 @@ impl Table {
         judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
     ) {
         let wanted = Wanted::new(direction, policy.generation, ticks(now_ns));
+        if claimed.is_none() && self.is_well_filled() {
+            return self.ask_together(rows, direction, wanted, judge);
+        }
         let first =
             if claimed.is_some() { 0 } else { self.go_on_at_home(rows.all(), direction, wanted) };
         if first < rows.all().len() {
             self.ask_from((rows, first), direction, wanted, claimed, judge);
+        }
+    }
+
+    /// The same in a table where many connections are elsewhere than in the place that is read first.
+    #[inline(never)]
+    fn ask_together(
+        &mut self,
+        rows: &Rows,
+        direction: Direction,
+        wanted: Wanted,
+        judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
+    ) {
+        let mut go_on = self.go_on_together(rows.all(), direction, wanted);
+        for place in 0..rows.all().len() {
+            if go_on & 1 == 0 && self.ask_row((rows, place), direction, wanted, None, judge) {
+                // A judged frame may have changed any other connection.
+                go_on = 0;
+            }
+            go_on >>= 1;
         }
     }
 
@@ -124,7 +146,7 @@ impl Table {
         }
     }
 
-    /// The same of one row.
+    /// The same of one row. True if a frame was judged.
     #[inline(always)]
     fn ask_row(
         &mut self,
@@ -133,15 +155,18 @@ impl Table {
         wanted: Wanted,
         claimed: Option<&dyn Fn(usize) -> u16>,
         judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
-    ) {
+    ) -> bool {
         let key = rows.key_of(place, direction);
+        let mut is_judged = false;
         for nth in rows.frames_of(place) {
             let claimed = claimed.map(|claimed| claimed(nth));
             if key.is_some_and(|key| self.go_on(&key, wanted, claimed)) {
-                return;
+                break;
             }
             judge(self, nth, claimed);
+            is_judged = true;
         }
+        is_judged
     }
 
     /// Judges a frame that goes `direction`; `None` if its headers go on behind the bytes at hand.

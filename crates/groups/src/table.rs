@@ -2,11 +2,12 @@
 //!
 //! A connection is in one of two buckets that a keyed hash names: guests choose ports, but not buckets. A new
 //! connection goes into the first bucket while half of that is free, otherwise into the bucket with more room. If both
-//! are full, it takes the place of a connection that has ended, or of the half-open one that was seen longest ago.
+//! are full, it takes the place of a connection that has ended, or of one that can move to the other bucket that its own
+//! hash names, or of the half-open one that was seen longest ago.
 //! Connections that both ends have confirmed stay: one of them moves to the other bucket that its own hash names, if
 //! there is room.
 
-use weir_limits::{GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
+use weir_limits::{BURST_MAX, GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
 use weir_wire::layers::protocol;
 
 use crate::fragments::Fragments;
@@ -53,6 +54,9 @@ pub(crate) enum State {
     Answered,
 }
 
+/// The rank of connections that have ended, among those that [yield](State::yields).
+const ENDED: u32 = 3;
+
 impl State {
     const ALL: [Self; 13] = {
         use State::*;
@@ -95,7 +99,7 @@ impl State {
     fn yields(self) -> u32 {
         use State::*;
         match self {
-            Reset | TimeWait => 3,
+            Reset | TimeWait => ENDED,
             SynSent | Crossed | SynReceived | TakenUp | Forbidden | Unanswered => 2,
             Closing => 1,
             Established | FinOfOpener | FinOfPeer | Answered => 0,
@@ -261,13 +265,16 @@ fn way_of(bit: usize) -> usize {
     (bit / 16) | (bit % 2 * 4)
 }
 
-/// A connection. The words that a packet of IPv4 reads come first, so most often they are in one cache line: the key's
-/// first and last word, a packed [`Known`], and the rest of the addresses of IPv6. An array, since only memory of
-/// numbers comes zeroed without being touched.
-type Entry = [u64; 6];
+/// A connection: the key's first and last word, which are the whole key of one of IPv4, and a packed [`Known`]. An
+/// array, since only memory of numbers comes zeroed without being touched.
+type Entry = [u64; 3];
 /// The place of the packed [`Known`].
 const KNOWN: usize = 2;
-const _: () = assert!(size_of::<Entry>() + 2 * size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX);
+/// The rest of a key of IPv6. It is apart, so that connections of IPv4 take less of the caches.
+type Rest = [u64; 3];
+const _: () = assert!(
+    size_of::<Entry>() + size_of::<Rest>() + 2 * size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX
+);
 
 /// Buckets that a key's hash names, the tag there, and the way that is taken if it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,11 +314,21 @@ pub(crate) struct Place {
     at: Option<usize>,
 }
 
+/// A place for a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    /// No connection that lives is there.
+    Free(usize),
+    /// A connection is there that is being opened or closed.
+    Yields(usize),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Table {
     tags: Box<[Tags; BUCKETS]>,
     entries: Box<[Entry; GROUP_CONNECTIONS_MAX]>,
+    rests: Box<[Rest; GROUP_CONNECTIONS_MAX]>,
     /// The ID of groups that the other end's latest judged frame had, for stations of other hosts; otherwise 0. Frames
     /// of this host do not touch this memory, except to note a new connection.
     claims: Box<[u16; GROUP_CONNECTIONS_MAX]>,
@@ -355,25 +372,10 @@ fn hash_v4([first, last]: [u64; 2], [a, b, e]: [u64; 3]) -> u64 {
     fold(mixed(first, last, a, b), e)
 }
 
-fn entry_of(key: &Key, known: u64) -> Entry {
-    let [first, a, b, c, last] = key.0;
-    [first, last, known, a, b, c]
-}
-
-fn key_of(entry: &Entry) -> Key {
-    let [first, last, _, a, b, c] = *entry;
-    Key([first, a, b, c, last])
-}
-
-#[inline(always)]
-fn is_of(entry: &Entry, key: &Key) -> bool {
-    let [first, a, b, c, last] = key.0;
-    entry[0] == first && entry[1] == last && (!key.is_v6() || entry[3..] == [a, b, c])
-}
-
 /// What is known of a connection, unless it is over.
 fn known_of(entry: &Entry, now: u32) -> Option<Known> {
-    Known::unpack(entry[KNOWN]).filter(|it| !it.is_over(key_of(entry).protocol(), now))
+    Known::unpack(entry[KNOWN])
+        .filter(|it| !it.is_over(Key::v4(entry[0], entry[1]).protocol(), now))
 }
 
 impl Table {
@@ -389,7 +391,8 @@ impl Table {
         });
         Self {
             tags: zeros(vec![[0; WAYS / 4]; BUCKETS]),
-            entries: zeros(vec![[0; 6]; GROUP_CONNECTIONS_MAX]),
+            entries: zeros(vec![[0; 3]; GROUP_CONNECTIONS_MAX]),
+            rests: zeros(vec![[0; 3]; GROUP_CONNECTIONS_MAX]),
             claims: zeros(vec![0; GROUP_CONNECTIONS_MAX]),
             seed,
             live: 0,
@@ -434,18 +437,44 @@ impl Table {
         Spots::of(fold(one, other ^ e))
     }
 
+    /// True if the connection at a place has this key.
+    #[inline(always)]
+    fn is_at(&self, at: usize, key: &Key) -> bool {
+        let (entry, [first, a, b, c, last]) = (&self.entries[at % GROUP_CONNECTIONS_MAX], key.0);
+        entry[0] == first
+            && entry[1] == last
+            && (!key.is_v6() || self.rests[at % GROUP_CONNECTIONS_MAX] == [a, b, c])
+    }
+
+    /// The key of the connection at a place.
+    fn key_at(&self, at: usize) -> Key {
+        let ([first, last, _], [a, b, c]) = (self.entries[at], self.rests[at]);
+        match Key([first, 0, 0, 0, last]) {
+            key if key.is_v6() => Key([first, a, b, c, last]),
+            key => key,
+        }
+    }
+
+    fn put(&mut self, at: usize, key: &Key, known: u64) {
+        let [first, a, b, c, last] = key.0;
+        self.entries[at] = [first, last, known];
+        if key.is_v6() {
+            self.rests[at] = [a, b, c];
+        }
+    }
+
     /// The place of a connection that was noted, over or not.
     #[inline(always)]
     fn seek(&self, key: &Key, spots: Spots) -> Option<usize> {
         let home = &self.entries[spots.home() % GROUP_CONNECTIONS_MAX];
-        if is_of(home, key) && home[KNOWN] != 0 {
+        if home[KNOWN] != 0 && self.is_at(spots.home(), key) {
             return Some(spots.home());
         }
         for bucket in spots.buckets {
             let mut ways = with_tag(&self.tags[bucket], spots.tag);
             while ways != 0 {
                 let at = bucket * WAYS + way_of(ways.trailing_zeros() as usize);
-                if is_of(&self.entries[at % GROUP_CONNECTIONS_MAX], key) {
+                if self.is_at(at, key) {
                     return Some(at);
                 }
                 ways &= ways - 1;
@@ -500,11 +529,57 @@ impl Table {
         rows.len()
     }
 
+    /// True if so many places are taken that [looking for all at once](Self::go_on_together) takes less time than to
+    /// look into the place that is read first, and then for those that are elsewhere one by one.
+    #[inline(always)]
+    pub(crate) fn is_well_filled(&self) -> bool {
+        self.live as usize > GROUP_CONNECTIONS_MAX / 8 * 3
+    }
+
+    /// Looks for the connections of several rows at once, so that no row waits for another one's memory. Bit i of the
+    /// result: row i is of IPv4, a plain packet leaves its connection as it is, and the time is noted. A row without
+    /// its bit may have a connection all the same.
+    #[inline(never)]
+    pub(crate) fn go_on_together(
+        &mut self,
+        rows: &[RowEnds],
+        direction: Direction,
+        wanted: Wanted,
+    ) -> u64 {
+        let (entries, [a, b, .., e]) = (&mut *self.entries, self.seed);
+        let mut places = [0; BURST_MAX];
+        let (mut at_once, mut later) = (0_u64, 0_u64);
+        for (nth, (row, place)) in rows.iter().zip(&mut places).enumerate() {
+            let [first, last] = row[direction as usize];
+            let spots = Spots::of(hash_v4([first, last], [a, b, e]));
+            let [here, there] = spots.buckets.map(|bucket| with_tag(&self.tags[bucket], spots.tag));
+            let (bucket, ways) = match here {
+                0 => (spots.buckets[1], there),
+                here => (spots.buckets[0], here),
+            };
+            // One with the tag, of several as seldom as once in thousands of times.
+            *place =
+                (bucket * WAYS + way_of(ways.trailing_zeros() as usize)) % GROUP_CONNECTIONS_MAX;
+            let entry = &entries[*place];
+            let differs = entry[0] ^ first | entry[1] ^ last;
+            at_once |= u64::from(differs | wanted.differs(entry[KNOWN]) == 0) << nth;
+            later |= u64::from(differs == 0) << nth;
+        }
+        later &= !at_once;
+        while later != 0 {
+            let nth = later.trailing_zeros() as usize;
+            let known = &mut entries[places[nth % BURST_MAX]][KNOWN];
+            at_once |= u64::from(wanted.is_met_but_for_the_time(known)) << nth;
+            later &= later - 1;
+        }
+        at_once
+    }
+
     /// The connection at a place, unless it is over.
     pub(crate) fn at(&self, at: usize, now: u32) -> Option<(Key, Known)> {
         let tags = self.tags.get(at / WAYS)?;
         let entry = self.entries.get(at).filter(|_| tag_at(tags, at % WAYS) != 0)?;
-        Some((key_of(entry), known_of(entry, now)?))
+        Some((self.key_at(at), known_of(entry, now)?))
     }
 
     /// Forgets all connections, and the datagrams that come in fragments. Returns the number of connections.
@@ -545,10 +620,12 @@ impl Table {
         if place.at.is_none() {
             self.sweep_one(known.seen);
         }
-        let at = place
-            .at
-            .or_else(|| self.make_room(place.spots, known.seen))
-            .or_else(|| self.move_one(place.spots));
+        let at = place.at.or_else(|| match self.make_room(place.spots, known.seen) {
+            Some(Room::Free(at)) => Some(at),
+            // Somebody may be about to answer the half-open one. Under a flood of them few are looked at.
+            Some(Room::Yields(at)) => self.move_one(place.spots, WAYS / 4).or(Some(at)),
+            None => self.move_one(place.spots, WAYS),
+        });
         let Some(at) = at else {
             self.full += 1;
             return false;
@@ -556,7 +633,7 @@ impl Table {
         let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
         self.live += u32::from(tag_at(tags, way) == 0);
         set_tag(tags, way, place.spots.tag);
-        self.entries[at] = entry_of(key, known.pack());
+        self.put(at, key, known.pack());
         if claimed.is_some() || place.at.is_none() {
             self.claims[at] = claimed.unwrap_or(0);
         }
@@ -587,7 +664,7 @@ impl Table {
 
     /// The place in one of the two buckets that is free, or whose connection yields first. The second bucket is read
     /// only if no connection in the first one has ended: buckets are several cache lines, and seldom in the cache.
-    fn make_room(&self, spots: Spots, now: u32) -> Option<usize> {
+    fn make_room(&self, spots: Spots, now: u32) -> Option<Room> {
         let is_free = |at: &usize| tag_at(&self.tags[*at / WAYS], *at % WAYS) == 0;
         let places = |bucket: usize| bucket * WAYS..(bucket + 1) * WAYS;
         let free = |bucket: usize| places(bucket).filter(is_free).count();
@@ -597,39 +674,42 @@ impl Table {
         let [emptier, other] = if is_first { [first, second] } else { [second, first] };
         let own = emptier * WAYS + spots.way;
         if is_free(&own) {
-            return Some(own);
+            return Some(Room::Free(own));
         }
         if let Some(at) = places(emptier).find(is_free) {
-            return Some(at);
+            return Some(Room::Free(at));
         }
         let mut best: Option<((u32, u32), usize)> = None;
         for bucket in [emptier, other] {
             for at in places(bucket) {
-                let Some(known) = known_of(&self.entries[at], now) else { return Some(at) };
+                let Some(known) = known_of(&self.entries[at], now) else {
+                    return Some(Room::Free(at));
+                };
                 let rank = (known.state.yields(), ticks_since(now, known.seen));
                 if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
                     best = Some((rank, at));
                 }
             }
-            if best.is_some_and(|((yields, _), _)| yields == State::Reset.yields()) {
-                break;
+            if let Some((_, at)) = best.filter(|((yields, _), _)| *yields == ENDED) {
+                return Some(Room::Free(at));
             }
         }
-        best.map(|(_, at)| at)
+        best.map(|(_, at)| Room::Yields(at))
     }
 
-    /// Moves a connection from one of two full buckets to its other bucket. Returns the place that is free then.
-    fn move_one(&mut self, spots: Spots) -> Option<usize> {
+    /// Moves one of the first `ways` connections of two full buckets to its other bucket. Returns the place that is
+    /// free then.
+    fn move_one(&mut self, spots: Spots, ways: usize) -> Option<usize> {
         for from in spots.buckets {
-            for at in from * WAYS..(from + 1) * WAYS {
-                let entry = self.entries[at];
-                let own = self.spots(&key_of(&entry));
+            for at in from * WAYS..from * WAYS + ways {
+                let (key, known) = (self.key_at(at), self.entries[at][KNOWN]);
+                let own = self.spots(&key);
                 let free = own.buckets.into_iter().find_map(|bucket| {
                     let way = (0..WAYS).find(|way| tag_at(&self.tags[bucket], *way) == 0)?;
                     Some((bucket, way))
                 });
                 let Some((bucket, way)) = free else { continue };
-                self.entries[bucket * WAYS + way] = entry;
+                self.put(bucket * WAYS + way, &key, known);
                 self.claims[bucket * WAYS + way] = self.claims[at];
                 set_tag(&mut self.tags[bucket], way, own.tag);
                 set_tag(&mut self.tags[from], at % WAYS, 0);

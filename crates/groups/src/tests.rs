@@ -744,3 +744,99 @@ fn connections_are_shown_page_by_page_and_can_be_forgotten() {
     assert!(bed.goes(&tcp(GUEST, PEER, 5, 80, ACK)), "what the rules allow goes on");
     assert_eq!(bed.table.connections(), 1);
 }
+
+/// A UDP datagram between the guest and a peer, of flow `number`.
+fn datagram(number: usize, direction: Direction) -> Vec<u8> {
+    let (guest, peer) = (format!("10.1.0.{}", 1 + number / 60_000), PEER);
+    let port = 1000 + (number % 60_000) as u16;
+    match direction {
+        Direction::Out => udp(&guest, peer, port, 53),
+        Direction::In => udp(peer, &guest, 53, port),
+    }
+}
+
+#[test]
+fn a_list_ends_as_its_frames_one_by_one_in_a_well_filled_table() {
+    const KNOWN: usize = GROUP_CONNECTIONS_MAX / 2;
+    let mut beds = [(); 2].map(|()| Bed::new(closed_in(&[])));
+    for bed in &mut beds {
+        for number in 0..KNOWN {
+            assert!(bed.goes(&datagram(number, Direction::Out)));
+            assert!(bed.comes(&datagram(number, Direction::In)));
+        }
+        assert!(bed.table.is_well_filled());
+    }
+    let mut random = 1_u64;
+    let mut below = |limit: usize| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (random >> 33) as usize % limit
+    };
+    let (mut rows, mut passed, mut refused) = (Rows::default(), 0, 0);
+    for list in 0..2000 {
+        let direction = [Direction::Out, Direction::In][list % 2];
+        let (peer, guest) = ("2001:db8::2", "2001:db8::1");
+        let frames: Vec<_> = (0..2 + below(BURST_MAX - 1))
+            .map(|_| match (below(24), below(4), direction) {
+                (0, port, Direction::Out) => tcp(GUEST, PEER, 5000 + port as u16, 80, SYN),
+                (0, port, Direction::In) => tcp(PEER, GUEST, 80, 5000 + port as u16, SYN | ACK),
+                (1, port, Direction::Out) => {
+                    let flags = [ACK, ACK, ACK, FIN | ACK, RST][below(5)];
+                    tcp(GUEST, PEER, 5000 + port as u16, 80, flags)
+                }
+                (1, port, Direction::In) => {
+                    let flags = [ACK, ACK, ACK, FIN | ACK, RST][below(5)];
+                    tcp(PEER, GUEST, 80, 5000 + port as u16, flags)
+                }
+                (2, port, Direction::Out) => udp(guest, peer, 6000 + port as u16, 53),
+                (2, port, Direction::In) => udp(peer, guest, 53, 6000 + port as u16),
+                (3, port, _) => datagram(KNOWN + port + list / 100, direction),
+                (_, _, _) => datagram(below(KNOWN), direction),
+            })
+            .collect();
+        let fronts: Vec<_> = frames.iter().map(|bytes| front(bytes)).collect();
+        let now_ns = LATER + list as u64 * SECOND / 100;
+        let [together, one_by_one] = [frames.len(), 1].map(|together| {
+            let bed = &mut beds[usize::from(together == 1)];
+            let (policy, mut refused) = (&bed.policy, vec![]);
+            for first in (0..frames.len()).step_by(together) {
+                rows.read(together, |nth| {
+                    let (head, len) = &fronts[first + nth];
+                    (head, *len, Vlans::default())
+                });
+                let judge = &mut |table: &mut Table, nth: usize, _| {
+                    let bytes = &frames[first + nth];
+                    let frame = Frame { bytes, len: bytes.len() as u32, vid: 0, again: false };
+                    let judged = table.judge(policy, direction, frame, Peer::default(), now_ns);
+                    if !matches!(judged, Some(Decision::Passes(_))) {
+                        refused.push(first + nth);
+                    }
+                };
+                bed.table.ask(policy, direction, &rows, None, now_ns, judge);
+            }
+            refused
+        });
+        assert_eq!(together, one_by_one, "list {list}");
+        passed += frames.len() - together.len();
+        refused += together.len();
+    }
+    assert!(passed > 50_000 && refused > 500, "{passed} passed, {refused} refused");
+    let now_ns = LATER + 21 * SECOND;
+    let [one, other] = beds.map(|bed| bed.table.page(0, GROUP_CONNECTIONS_MAX, now_ns).0);
+    assert!(one.len() > KNOWN);
+    assert_eq!(one, other);
+}
+
+#[test]
+fn a_connection_that_waits_for_its_answer_keeps_its_place_while_another_one_can_move() {
+    let mut bed = Bed::new(closed_in(&[]));
+    // Five of six places.
+    let flows: Vec<_> = (0..GROUP_CONNECTIONS_MAX / 6 * 5).collect();
+    for waiting in flows.chunks(BURST_MAX) {
+        for number in waiting {
+            assert!(bed.goes(&datagram(*number, Direction::Out)));
+        }
+        for number in waiting {
+            assert!(bed.comes(&datagram(*number, Direction::In)), "flow {number}");
+        }
+    }
+}
