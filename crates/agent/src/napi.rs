@@ -68,7 +68,8 @@ impl Napi {
         all.unwrap_or_default().into_iter().filter(differs).take(AGENT_NAPIS_MAX).collect()
     }
 
-    /// Sets instances as they were read. An instance that was removed has taken its settings with it.
+    /// Restores the settings of instances that were read before. An instance that was removed has taken its settings
+    /// with it.
     ///
     /// # Errors
     /// The kernel's error for one of them; the others are set.

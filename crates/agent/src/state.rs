@@ -24,7 +24,7 @@ pub(crate) struct Found {
     pub(crate) napi_defer_hard_irqs: u64,
     /// `gro_flush_timeout` (ns).
     pub(crate) gro_flush_timeout: u64,
-    /// NAPI instances whose settings are others than the interface's.
+    /// NAPI instances whose settings differ from the interface's.
     #[serde(default)]
     pub(crate) napis: Vec<Napi>,
 }

@@ -216,7 +216,7 @@ impl Client {
     /// Adds an interface.
     ///
     /// # Errors
-    /// [`ClientError`], as for all that follow.
+    /// [`ClientError`], like all methods below.
     pub fn add_vif(&mut self, config: &VifConfig) -> Result<(), ClientError> {
         self.ask(Method::POST, "/v1/vifs", json(config)).map(|_: Done| ())
     }

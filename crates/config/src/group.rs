@@ -505,7 +505,7 @@ impl Groups {
         groups.0.iter().filter_map(|name| self.get(name)).filter(closes)
     }
 
-    /// The rule at a place of that policy: its group, its number in the group, and its text.
+    /// The rule at index `place` of the policy of `groups`: its group, its number in the group, and its text.
     pub fn rule_at(
         &self,
         groups: &VifGroups,

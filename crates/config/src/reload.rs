@@ -134,11 +134,11 @@ pub struct Steps {
     pub schedule: Option<Schedule>,
     /// The new placement.
     pub placement: Option<PlacementConfig>,
-    /// All groups of the file, if one differs.
+    /// All groups of the new file, if one differs.
     pub groups: Option<Groups>,
-    /// All templates as they are to be, if one differs.
+    /// All templates of the new file, if one differs.
     pub templates: Option<Templates>,
-    /// Uplinks as they are to be.
+    /// Changed uplinks, with their new settings.
     pub uplinks_changed: Vec<UplinkConfig>,
     /// New uplinks.
     pub uplinks_added: Vec<UplinkConfig>,

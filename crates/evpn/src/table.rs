@@ -19,7 +19,7 @@ use crate::neighbours::Neighbours;
 /// An entry of zebra's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Noted {
-    /// A host is to get flooded frames of a network, or no longer.
+    /// A host gets flooded frames of a network from now on, or no longer.
     Member {
         /// The network's number in the switch.
         network: u16,
@@ -28,7 +28,7 @@ pub enum Noted {
         /// False if the entry was removed.
         is_there: bool,
     },
-    /// The address would be at this other host if it were not at ours.
+    /// The address is at our host. Without our host it would be at this other one.
     Host {
         /// The network's number in the switch.
         network: u16,

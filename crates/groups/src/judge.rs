@@ -450,7 +450,7 @@ impl Judge<'_> {
         }
     }
 
-    /// The change of a connection that goes on in `state`: none if all of it is noted.
+    /// The change that brings a connection into `state`; `None` if the connection is noted so already.
     fn changed(&self, place: Place, key: Key, known: Known, state: State) -> Change {
         let generation = match self.guesses(known.opener) {
             true => known.generation,

@@ -135,7 +135,7 @@ fn ends_v6(head: &[u8; V6_LEN], passes: impl Fn(u8, u16) -> bool) -> Option<Ends
     })
 }
 
-/// The connection and the flags of a segment of TCP in a frame that is plain but for its flags.
+/// The connection and the flags of a TCP segment in a frame of which only the flags are not plain.
 #[inline]
 pub(crate) fn segment(bytes: &[u8], direction: Direction, vid: u16) -> Option<(Key, Flags)> {
     let head: &[u8; V4_LEN] = bytes.first_chunk()?;
@@ -295,7 +295,8 @@ impl Default for Rows {
 }
 
 impl Rows {
-    /// Reads `frames` frames, at most [`BURST_MAX`]: by its place the first bytes of each, their number, its VLANs.
+    /// Reads `frames` frames, at most [`BURST_MAX`]. For an index, `frame` returns a frame's first bytes, their number,
+    /// and its VLANs.
     #[inline(never)]
     pub fn read<'f>(
         &mut self,

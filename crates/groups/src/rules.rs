@@ -107,8 +107,8 @@ pub(crate) fn bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The rules of all groups of one interface. Rules only allow: of several groups each adds what it allows, and a
-/// direction is open without a rule only if no group closes it.
+/// The rules of all groups of one interface. Rules only allow, and those of several groups add up. A direction is open
+/// without a rule only if no group closes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Connections to the guest need no rule.
@@ -119,11 +119,11 @@ pub struct Policy {
     pub rules: Arc<[Rule]>,
     /// The groups.
     pub groups: Box<[GroupId]>,
-    /// Refusals are taken, to be logged.
+    /// Refusals are kept until they are logged.
     pub log: bool,
     /// The ID of the groups as a set, for other hosts; 0 if the set has none.
     pub set_id: u16,
-    /// Changes with every change of the rules: connections are held to the new ones when they are next seen.
+    /// A number that changes with the rules. Connections are judged by the new rules when their next frame comes.
     pub generation: u16,
 }
 

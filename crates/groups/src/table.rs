@@ -190,10 +190,10 @@ fn going_on(direction: Direction) -> u64 {
     }
 }
 
-/// No connection that goes on is forgotten before: 30 s.
+/// The least time before a connection in use is forgotten: 30 s.
 const FRESH_TICKS: u32 = (30_000_000_000_u64 >> GROUP_TIME_SHIFT) as u32;
 
-/// The packed [`Known`] of a connection that a plain packet leaves as it is but for when it was seen.
+/// The packed [`Known`] of a connection of which a plain packet changes only the time when it was seen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     /// The direction's bit, the rules' number and the time.
@@ -239,7 +239,7 @@ impl Wanted {
 /// Of each connection of a bucket 15 bits of its hash, never 0 where there is one. Four are compared at once.
 type Tags = [u64; WAYS / 4];
 
-/// The bit of each of a word's four tags that none has.
+/// The bit that none of a word's four tags has set.
 const NO_TAGS: u64 = 0x8000_8000_8000_8000;
 
 fn tag_at(tags: &Tags, way: usize) -> u16 {
@@ -424,8 +424,8 @@ impl Table {
         &mut self.refusals
     }
 
-    /// Two rounds of multiplication with secrets, as in wyhash. Nobody sees a hash or whose bucket is full, so what
-    /// attackers can choose by is only that keys which differ have nothing to do with each other.
+    /// Two rounds of multiplication with secrets, as in wyhash. Nobody outside sees a hash or a full bucket. Different
+    /// keys have unrelated hashes, so attackers cannot choose keys for a bucket.
     #[inline(always)]
     fn spots(&self, key: &Key) -> Spots {
         let [a, b, c, d, e] = self.seed;
@@ -483,7 +483,7 @@ impl Table {
         None
     }
 
-    /// Notes the time of a plain packet that leaves its connection as it is otherwise; `false` if there is no such
+    /// Notes the time of a plain packet that changes nothing else of its connection; `false` if there is no such
     /// connection, or if its other end has `claimed` other groups.
     pub(crate) fn go_on(&mut self, key: &Key, wanted: Wanted, claimed: Option<u16>) -> bool {
         let Some(at) = self.seek(key, self.spots(key)) else { return false };

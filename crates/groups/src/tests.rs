@@ -28,7 +28,7 @@ pub(crate) fn rule(
     Rule { direction, protocol, values: ports.into(), other }
 }
 
-/// Closed inward but for these rules, open outward.
+/// Only these rules open the way in; the way out is open.
 fn closed_in(rules: &[Rule]) -> Policy {
     Policy {
         allow_in: false,
@@ -146,7 +146,7 @@ fn a_worker_whose_clock_is_behind_finds_what_another_one_has_seen() {
     bed.now_ns -= 2 * tick;
     assert_eq!(bed.judge(Direction::In, &data), Decision::Passes(Why::Established));
     assert!(bed.comes(&answer) && bed.goes(&tcp(GUEST, PEER, 5000, 80, ACK)));
-    // What makes room for new connections takes none of these.
+    // New connections displace none of these connections.
     for port in 1..1000 {
         assert!(bed.goes(&udp(GUEST, PEER, 6000, port)));
     }

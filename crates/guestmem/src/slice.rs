@@ -326,8 +326,8 @@ impl<T> std::ops::Deref for Loan<'_, T> {
 
     #[inline(always)]
     fn deref(&self) -> &Vec<T> {
-        // SAFETY: the vector is borrowed for as long as the value exists. It is one of items of this type, but for
-        // their lifetime: all of them came by this loan, and nobody looks at them after it.
+        // SAFETY: the vector is borrowed for as long as the value exists. Its items have this type with another
+        // lifetime: all of them were added during this loan, and nobody looks at them after it.
         unsafe { self.vec.as_ref() }
     }
 }

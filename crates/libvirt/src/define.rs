@@ -306,7 +306,7 @@ fn refuse_vectors(
     version: Option<(u32, u32)>,
 ) -> Result<(), DomainError> {
     let Some((major, minor)) = version.filter(|it| *it < VECTORS_MIN) else { return Ok(()) };
-    // QEMU's own `-set` and `-global` say the same of a device.
+    // QEMU's own `-set` and `-global` can change the same settings of a device.
     if domain.attribute("type") != Some(EMULATED) || xml.contains(".vectors=0") {
         return Ok(());
     }

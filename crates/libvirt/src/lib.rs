@@ -280,7 +280,7 @@ pub struct DefineArgs {
     pub virsh: Virsh,
     /// The interface
     pub name: PortName,
-    /// Its settings, as of `weir vif add`; those of before are gone
+    /// Its settings, as in `weir vif add`; they replace all earlier ones
     #[arg(value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
 }

@@ -371,7 +371,7 @@ pub const EVPN_WITHDRAWN_NS: u64 = 100_000_000;
 /// Time (ns) for which known routes stay in use while FRR is disconnected: the restart time of BGP's graceful restart
 /// (RFC 4724, FRR's default).
 pub const EVPN_HOLD_NS: u64 = 120_000_000_000;
-/// Time (ns) that FRR has, once it is connected again, to repeat the routes from before.
+/// Time (ns) that FRR has, once it is connected again, to repeat its routes.
 pub const EVPN_BACK_NS: u64 = 30_000_000_000;
 /// Time (ns) that bgpd has, after VNIs were removed and added again, to send zebra the other hosts' routes.
 pub const EVPN_RESYNC_NS: u64 = 5_000_000_000;
@@ -431,7 +431,7 @@ pub const FILTER_COMPILER_MIB: u64 = 256;
 /// Longest answer of the process in which libpcap runs (bytes): a program, or libpcap's error message.
 pub const FILTER_ANSWER_LEN_MAX: usize = 1 + 8 * FILTER_INSTRUCTIONS_MAX;
 /// Most instructions of one filter program (Linux and libpcap: `BPF_MAXINSNS`), and of all programs of one port and
-/// direction together: one packet costs no more than this.
+/// direction together. The bound limits what one packet costs.
 pub const FILTER_INSTRUCTIONS_MAX: usize = 4096;
 /// Words of scratch memory that a filter program has (Linux and libpcap: `BPF_MEMWORDS`).
 pub const FILTER_MEMORY_WORDS: usize = 16;
@@ -454,7 +454,7 @@ pub const ON_DEMAND_VIFS_DEFAULT: usize = 16;
 pub const ON_DEMAND_FORGET_SECS_DEFAULT: u32 = 60;
 /// The greatest such number.
 pub const ON_DEMAND_FORGET_SECS_MAX: u32 = 86_400;
-/// Entries of a directory that are looked at for one pattern: whoever fills it takes no more time than that.
+/// Entries of a directory that are looked at for one pattern. The bound limits the time that a full directory costs.
 pub const ON_DEMAND_ENTRIES_MAX: usize = 4096;
 /// Sockets of one pattern that are known at a time. An answer of the helper has room for them.
 pub const ON_DEMAND_SOCKETS_MAX: usize = 512;
@@ -489,16 +489,16 @@ pub const GROUP_CONNECTION_BYTES_MAX: usize = 96;
 pub const GROUP_PAGE: usize = 1000;
 /// The table's unit of time is 2 to this power (ns): 17 ms.
 pub const GROUP_TIME_SHIFT: u32 = 24;
-/// For how long after an interface's table was made answers alone may take a connection up (ns): whoever waits for data
-/// sends nothing by itself.
+/// Time after the start of an interface's table in which answers alone can add a connection (ns). An end that waits for
+/// data sends nothing by itself, so after a restart only answers may come.
 pub const GROUP_TAKE_UP_NS: u64 = 600_000_000_000;
 /// Refusals of one interface that are shown by their ends: the latest ones.
 pub const GROUP_REFUSALS: usize = 16;
-/// Datagrams in fragments of one interface of which the first fragment has come.
+/// Fragmented datagrams of one interface whose first fragment has come.
 pub const GROUP_DATAGRAMS: usize = 128;
-/// For how long the other fragments may come (ns).
+/// Time after the first fragment in which the others may come (ns).
 pub const GROUP_FRAGMENTS_NS: u64 = 15_000_000_000;
-/// Ranges of bytes that such a datagram may have come in so far.
+/// Separate ranges of bytes that have come of such a datagram.
 pub const GROUP_RANGES_MAX: usize = 8;
 
 /// Captures at a time.

@@ -39,7 +39,7 @@ impl Way {
         self.packet(protocol::UDP, &datagram, UDP_CHECKSUM_AT)
     }
 
-    /// The frame of a segment of TCP, which is whole but for its checksum.
+    /// The frame of a TCP segment, complete except for its checksum.
     pub(crate) fn segment(&self, segment: &[u8]) -> Option<Vec<u8>> {
         self.packet(protocol::TCP, segment, TCP_CHECKSUM_AT)
     }

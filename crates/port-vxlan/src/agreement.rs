@@ -8,14 +8,14 @@ use weir_engine::lock;
 use weir_guestmem::{HostBuffer, Slice};
 use weir_limits::GROUP_IDS_MAX;
 
-/// The mark in place of a VXLAN header, which names no network, as that of other words between weirs. The last two
-/// bytes are the kind of the word and its version.
+/// The mark stands in place of a VXLAN header, and names no network. Other words between weirs have marks of the same
+/// form. The last two bytes are the kind of the word and its version.
 const MARK: u64 = u64::from_be_bytes([0, b'w', b'e', b'i', b'r', 0, 1, 1]);
 const MARK_LEN: usize = size_of::<u64>();
-/// Each ID with the check of its set, in one number: the ID in the upper 16 bits, the check in the others.
+/// The bits of the check in an entry: an ID in the upper 16 bits, and the check of its set in the others.
 const CHECK: u64 = (1 << 48) - 1;
 
-/// An ID and what it means, as the other host is told.
+/// The entry by which the other host learns the meaning of an ID.
 fn entry(id: u16, check: u64) -> u64 {
     u64::from(id) << 48 | check & CHECK
 }

@@ -272,11 +272,11 @@ pub(crate) fn check_others(
     Err((Some(help.to_owned()), io::Error::other(what)))
 }
 
-/// Looks whether somebody has changed the host's side of this interface since weir has made it. Nothing is said of an
-/// interface that is not there, or that is down.
+/// Checks whether somebody has changed the host's side of this interface since weir made it. An interface that does not
+/// exist, or that is down, counts as unchanged.
 ///
 /// # Errors
-/// With what can be done about it.
+/// The error has advice on what to do.
 pub(crate) fn check_own(
     interface: &InterfaceName,
     addresses: &[IpNet],
@@ -314,10 +314,10 @@ pub(crate) fn check_own(
     }
 }
 
-/// Looks whether the host has this address still.
+/// Checks that the host still has this address.
 ///
 /// # Errors
-/// With what can be done about it.
+/// The error has advice on what to do.
 pub(crate) fn check_local(address: IpAddr) -> Result<(), (Option<String>, io::Error)> {
     let Ok(links) = shown::<ShownLink>(&["-j", "addr", "show"]) else { return Ok(()) };
     let mut all = links.iter().flat_map(|link| &link.addr_info);
@@ -328,8 +328,8 @@ pub(crate) fn check_local(address: IpAddr) -> Result<(), (Option<String>, io::Er
     Err((Some(help), io::Error::other(format!("this host does not have the address {address}"))))
 }
 
-/// The table of somebody else that drops packets for and from guests of `interface`: it drops what is forwarded unless a
-/// rule says otherwise, and no rule of it names the interface. A user who may not see tables learns of none.
+/// The table of somebody else that drops packets for and from guests of `interface`: its default is to drop forwarded
+/// packets, and none of its rules names the interface. `None` for a user who may not see tables.
 pub(crate) fn dropped_by(interface: &InterfaceName) -> Option<String> {
     let mut list = Command::new(nft().ok()?);
     let list = list.args(["list", "ruleset"]).env_clear().stdin(Stdio::null()).output().ok()?;

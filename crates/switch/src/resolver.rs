@@ -48,7 +48,7 @@ pub(crate) fn task(networks: &Networks) -> Option<Vec<IpAddr>> {
     asks.then(|| own.map(|own| own.get().addr()).collect())
 }
 
-/// Resolvers that a file names, but for weir itself; the host if it names none.
+/// Resolvers that a file names, without weir itself; the host if it names no other.
 fn named_in(text: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     let named = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

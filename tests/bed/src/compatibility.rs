@@ -37,7 +37,7 @@ pub struct Row {
     pub version: String,
     /// The options, or the steps.
     pub tried: String,
-    /// One word.
+    /// The verdict in one word, such as `works`.
     pub verdict: String,
     /// Year, month and day.
     pub date: String,

@@ -92,8 +92,8 @@ fn look_at_file(facts: &mut Facts, path: &Path, defaults: &Defaults) {
     }
 }
 
-/// The tables of the file that differ from what runs, but for interfaces that the file never had. A user who may not ask
-/// learns of none.
+/// The tables of the file that differ from the running configuration. Interfaces that were never in the file do not
+/// count. The list is empty if this user may not ask weir.
 fn unlike(mut client: Client, file: &Path) -> Vec<String> {
     let Ok(text) = fs::read_to_string(file) else { return Vec::new() };
     let tables = client.diff(text).map(|difference| difference.tables).unwrap_or_default();

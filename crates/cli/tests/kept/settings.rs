@@ -490,7 +490,7 @@ struct Came {
     /// Frames that every rule accepts.
     allowed: AtomicU64,
     failed_open: AtomicU64,
-    /// The last of these.
+    /// The last frame that a rule should have dropped.
     wrong: Mutex<Vec<u8>>,
     limited: AtomicU64,
 }

@@ -27,7 +27,7 @@ fn start() -> Host {
 }
 
 impl Host {
-    /// True if `weir` did so, and what it said.
+    /// True if `weir` succeeded, and its output.
     fn tells(&self, arguments: &[&str]) -> (bool, String) {
         let output = self.weir(arguments);
         (output.status.success(), text(&output))
@@ -39,7 +39,7 @@ impl Host {
     }
 }
 
-/// A monitor that listens as one in the pod does, where the path is short.
+/// Listens as a monitor in the pod does. There the path is short.
 fn listen(volume: &Path) -> UnixListener {
     let dir = fs::File::open(volume).unwrap();
     UnixListener::bind(format!("/proc/self/fd/{}/pod.sock", dir.as_raw_fd())).unwrap()

@@ -301,7 +301,7 @@ impl TokenBucket {
         u64::try_from(self.level / parts(1)).unwrap_or(0)
     }
 
-    /// Returns whether the bucket was full at the last question.
+    /// Returns whether the bucket was full when its level was last computed.
     pub fn is_full(&self) -> bool {
         self.level >= self.full()
     }

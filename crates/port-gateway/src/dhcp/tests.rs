@@ -136,7 +136,7 @@ fn spec_4_3_1_a_client_gets_the_address_that_it_has_or_had_or_asks_for() {
     let mut server = server();
     let had = lease(&mut server, "web0", MAC, 0).unwrap();
     assert_eq!(lease(&mut server, "web0", MAC, 10), Some(had));
-    // After its time is over, too.
+    // The lease has run out, and the client still gets this address.
     assert_eq!(lease(&mut server, "web0", MAC, 100_000), Some(had));
     let wanted = ip("192.168.77.150");
     let discover = message(MessageType::Discover, OTHER, [asked(wanted)]);

@@ -79,10 +79,10 @@ trait Nic: fmt::Debug + Send {
     /// Sets `rx-usecs`, which a driver may round.
     fn set_rx_usecs(&self, interface: &InterfaceName, usecs: u32) -> io::Result<()>;
 
-    /// The NAPI instances whose settings are others than these of the interface.
+    /// The NAPI instances whose settings differ from these of the interface.
     fn napis_set_alone(&self, ifindex: u32, polls: u64, timeout_ns: u64) -> Vec<Napi>;
 
-    /// Sets NAPI instances as they were.
+    /// Restores the settings of NAPI instances.
     fn restore_napis(&self, all: &[Napi]) -> io::Result<()>;
 }
 
@@ -305,7 +305,7 @@ pub(crate) struct UplinkInterface {
     name: InterfaceName,
     control: SocketPath,
     way: Way,
-    /// The original settings, from before the first change.
+    /// The original settings, read before the first change.
     found: Option<(Found, Kept)>,
     /// The last requested time (ns).
     asked_ns: u64,
@@ -316,7 +316,7 @@ pub(crate) struct UplinkInterface {
 /// The interrupts of an interface.
 #[derive(Debug, Default)]
 struct Interrupts {
-    /// The original settings, from before the first change.
+    /// The original settings, read before the first change.
     found: Option<(Found, Kept)>,
     /// The last request: the processor of each queue's interrupt.
     asked: BTreeMap<u16, u16>,

@@ -98,7 +98,7 @@ impl Noted {
 }
 
 impl Noted {
-    /// An added interface as its template is by now, if this weir can read the template of before.
+    /// An added interface with the present settings of its template, if this weir can read the former template.
     pub(super) fn followed(&self, config: &Config, vif: &VifConfig) -> VifConfig {
         let before = self.templates.iter().filter_map(|(name, vif)| {
             let vif = serde_json::from_value(vif.clone()).ok()?;

@@ -390,7 +390,7 @@ impl Watcher {
         stats
     }
 
-    /// Says what was not said after the last look.
+    /// Logs what the last look left unsaid.
     fn say(&mut self, switch: &Switch, stats: &OnDemandStats) {
         let OnDemandStats { pattern, refused, error, .. } = stats;
         let said = self.said.insert(pattern.clone(), [&refused[..], error.as_slice()].concat());

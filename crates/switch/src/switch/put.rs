@@ -46,7 +46,7 @@ impl Switch {
         changes.apply(&mut config);
         match self.becomes(&mut ports, keeper.as_ref(), index, config) {
             Err(refusal) => *refusal,
-            // Of a number that waits for the front end is told again.
+            // A note repeats that the number of queues still waits for the front end.
             Ok(Changed { note, .. }) => {
                 let waits = || ports.vifs[index].queue_pairs().note().filter(|_| sizes);
                 note.or_else(waits).map_or(Response::Ok, |note| Response::Noted { note })
@@ -159,7 +159,7 @@ impl Switch {
         Ok(Changed { keys: differs.into_iter().map(|it| it.key).collect(), note })
     }
 
-    /// Adds an interface, or makes the one of its name what it is to be.
+    /// Adds an interface, or gives the interface of its name these settings.
     pub(super) fn vif_put(&self, config: VifConfig) -> Response {
         let keeper = self.keeper_socket();
         let mut ports = self.ports();

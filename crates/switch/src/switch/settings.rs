@@ -159,7 +159,8 @@ impl Wanted {
         let mut unreadable = BTreeMap::new();
         for value in &noted.added {
             match serde_json::from_value::<VifConfig>(value.clone()) {
-                // Interfaces on demand come again, but for those that the file has or whose pattern it no longer has.
+                // Interfaces on demand are made again, except those that the file has, and those whose pattern it no
+                // longer has.
                 Ok(vif) if config.templates.gave_up(&vif) || config.replaces(&vif) => {}
                 Ok(vif) => wanted.added.push(noted.followed(config, &vif)),
                 Err(error) => {

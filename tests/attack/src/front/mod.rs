@@ -46,7 +46,7 @@ impl From<std::io::Error> for Miss {
     }
 }
 
-/// A result of harm.
+/// The result of an attack that has done harm.
 pub fn harm<T>(what: impl Into<String>) -> Strike<T> {
     Err(Miss::Harm(what.into()))
 }

@@ -75,7 +75,7 @@ impl Times {
     }
 }
 
-/// Times as they were when they were read.
+/// The samples of a distribution at one moment.
 #[derive(Debug)]
 pub struct TimesRead {
     steps: [u64; STEPS],

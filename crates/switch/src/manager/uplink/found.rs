@@ -57,7 +57,7 @@ pub(super) struct NapiTimer {
     /// The timer's interval, in nanoseconds.
     pub(super) gro_flush_timeout: u64,
     pub(super) napi_defer_hard_irqs: u64,
-    /// NAPI instances whose settings are others than the interface's.
+    /// NAPI instances whose settings differ from the interface's.
     #[serde(default)]
     pub(super) napis: Vec<Napi>,
 }

@@ -288,7 +288,7 @@ fn a_link_is_heard_and_answered_and_a_guest_that_speaks_lacp_is_not() {
     assert!(!rig.bond.speak());
     let said = lock(&rig.uplinks[0].end.got)[0].clone();
     assert_eq!(rig.take(), (0, vec![1, 1, 0]));
-    // Another system, which says the same of itself.
+    // The frame of another system, with the same content otherwise.
     let mut frame = said;
     frame[25] ^= 1;
     let rings = || rustix::io::read(&*rig.bond.bell, &mut [0; 8]).is_ok();

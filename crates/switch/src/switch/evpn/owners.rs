@@ -120,7 +120,7 @@ impl Owners {
         port.set_owners(answered.map(|of| (*of, table.owner(*of))));
     }
 
-    /// The announcements to make for this host's stations, and true if nothing is left.
+    /// The announcements to make for this host's stations, and true if no others remain.
     pub(super) fn changes<H>(
         &mut self,
         here: &BTreeMap<Place, H>,

@@ -139,7 +139,7 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
     for ports in [[80, 5000], [80, 5000], [80, 5001], [80, 5000]] {
         put(b, &tcp(2, 1, ports, ACK));
     }
-    // The table is new: what may be an answer of a connection from before is taken up.
+    // The table is new. A frame that may answer on an earlier connection is accepted, and the connection noted.
     let data = [[80, 5000], [80, 5000], [80, 5001], [80, 5000]].map(|it| tcp(2, 1, it, ACK));
     assert_eq!([(); 4].map(|()| next(a)), data);
 
@@ -264,7 +264,7 @@ fn refusals_are_explained_and_logged_if_the_group_says_so() {
     assert!(lines.len() < LOG_LINES_MAX as usize, "{lines:?}");
     assert_eq!(lines.len() as u64 + unsaid() - before, GROUP_REFUSALS as u64);
     if let Some(line) = lines.first() {
-        // Both refusals of before were told before they gave way.
+        // The two earlier refusals were logged before later ones displaced them.
         assert!(line.contains(&format!("displaced={}", 20 - GROUP_REFUSALS)), "{line}");
     }
 
