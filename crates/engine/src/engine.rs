@@ -453,7 +453,7 @@ pub enum Priority {
     RealTime,
 }
 
-/// Holds all ports' connections to the rules when they are next seen.
+/// Has each connection of all ports judged by the rules when its next frame comes.
 fn regroup(ports: &mut Ports) {
     for slot in ports.iter_mut().flatten() {
         if let Some(groups) = &mut slot.groups {

@@ -61,7 +61,7 @@ fn main() {
     let mut at_receiver = Table::new(2, 0);
     let open = Policy { allow_in: true, ..policy.clone() };
     let frame = |head: &[u8; HEAD_LEN]| Taken { head: *head, len: LEN, vlans: Vlans::default() };
-    // As many bursts as it takes until all flows have had their turn in whole bursts.
+    // Whole bursts, in which each flow has equally many frames.
     let turns: Vec<_> = heads.iter().map(frame).cycle().take(heads.len() * BURST).collect();
     let mut rows = Rows::default();
     for (nth, burst) in turns.chunks_exact(BURST).cycle().take(frames / BURST).enumerate() {

@@ -111,7 +111,7 @@ impl Fragments {
             .is_none_or(|known| again && known.ports == ports && known.has(part.start, part.end))
     }
 
-    /// Notes the first fragment, in place of the datagram of its set that began longest ago.
+    /// Notes the first fragment, in place of the oldest datagram of its set.
     pub fn begin(&mut self, key: &DatagramKey, part: Part, ports: u32, now_ns: u64) {
         if self.find(key, now_ns).is_some() {
             return;

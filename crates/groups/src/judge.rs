@@ -35,8 +35,8 @@ pub struct Peer<'g> {
     pub serves: bool,
     /// Groups are behind the port, and only the frames that come from there tell which.
     pub hides: bool,
-    /// The ID in the header of a frame from another host, which stands for `groups`; 0 without one. `None` of a frame of
-    /// this host.
+    /// The ID in the header of a frame from another host, which stands for `groups`; 0 without one. `None` for a frame
+    /// of this host.
     pub claimed: Option<u16>,
 }
 
@@ -84,8 +84,8 @@ fn passes(allowed: Allowed) -> Thought {
 }
 
 impl Table {
-    /// Lets the frames of `rows` pass that belong to a connection and change nothing but when that was seen, and calls
-    /// `judge` with the places of all others, in their order. If one frame of a row passes, those behind it do. A frame
+    /// Passes those frames of `rows` that change nothing of their connection except the time when it was seen. Calls
+    /// `judge` with the indexes of all other frames, in order. If a frame passes, so does the rest of its row. A frame
     /// that comes from another host tells by `claimed` the groups that stand for the other end, as in [`Peer`].
     #[inline(always)]
     pub fn ask(
@@ -108,7 +108,7 @@ impl Table {
         }
     }
 
-    /// The same in a table where many connections are elsewhere than in the place that is read first.
+    /// Like [`ask`](Self::ask), in a table where many connections are elsewhere than in the place that is read first.
     #[inline(never)]
     fn ask_together(
         &mut self,
@@ -127,7 +127,8 @@ impl Table {
         }
     }
 
-    /// The same of the rows from `place` on, the first of which has to be looked for.
+    /// Like [`ask`](Self::ask), for the rows from index `place` on. The connection of the first one has to be looked
+    /// for.
     #[inline(never)]
     fn ask_from(
         &mut self,
@@ -146,7 +147,7 @@ impl Table {
         }
     }
 
-    /// The same of one row. True if a frame was judged.
+    /// Like [`ask_from`](Self::ask_from), for one row. True if a frame was judged.
     #[inline(always)]
     fn ask_row(
         &mut self,
@@ -210,9 +211,8 @@ impl Table {
         Some(decision)
     }
 
-    /// Notes the step of a segment that goes on with a known connection, as nearly all segments do that are not plain;
-    /// `false`, and nothing has changed, of any other frame. The rules are not read, and the frame's headers not taken
-    /// apart.
+    /// Notes the step of a segment that continues a known connection, as nearly all segments that are not plain do.
+    /// Returns `false`, and changes nothing, for any other frame. Reads no rule, and parses no further headers.
     fn steps_on(
         &mut self,
         policy: &Policy,
@@ -275,7 +275,7 @@ struct Judge<'j> {
 }
 
 impl Judge<'_> {
-    /// The thought about a frame that carries this; `None` if its headers go on behind the bytes at hand.
+    /// The thought about a frame with this content; `None` if its headers go on behind the bytes at hand.
     fn think(&self, carried: &Result<Carried, Unread>) -> Option<Thought> {
         Some(match carried {
             Err(Unread::Beyond) => return None,
@@ -336,7 +336,7 @@ impl Judge<'_> {
             Kind::Link(134 | 137) => !out && self.peer.serves && *hop_limit == 255,
             Kind::Link(130) => !out,
             Kind::Link(131 | 132 | 143) => out,
-            // Without queries and reports no multicast group stays a guest's.
+            // Without queries and reports, a guest would lose its multicast groups.
             Kind::Other if flow.protocol == protocol::IGMP => {
                 !flow.v6 && flow.dst >> 28 == 0xe && *hop_limit == 1
             }
@@ -484,7 +484,7 @@ impl Judge<'_> {
                 (true, State::Forbidden) => known = self.known(State::TakenUp, known.opener),
                 (true, _) => {}
                 (false, _) if opens => return self.open(place, key, flow),
-                // Otherwise the end that may open connections would take this one up.
+                // Otherwise a later segment of the end that may open connections would have this one accepted.
                 (false, _) => {
                     let known = self.known(State::Forbidden, known.opener);
                     return Thought::refused(Why::NoRule).with(Change::Note(place, key, known));

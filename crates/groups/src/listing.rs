@@ -68,8 +68,8 @@ impl Key {
 }
 
 impl Table {
-    /// At most `max` connections from place `from` of the table on, and the place to go on at if there may be more. Eight
-    /// times as many places are read at most, since frames wait for the table meanwhile.
+    /// At most `max` connections from place `from` of the table on, and the place for the next call if there may be
+    /// more. Reads at most eight times as many places, since frames wait for the table meanwhile.
     pub fn page(&self, from: usize, max: usize, now_ns: u64) -> (Vec<Connection>, Option<usize>) {
         let now = ticks(now_ns);
         let mut found = Vec::new();

@@ -45,7 +45,7 @@ fn short<const LEN: usize>(head: &[u8; LEN], at: usize) -> u16 {
     u16::from_be_bytes([head[at], head[at + 1]])
 }
 
-/// True if a packet says that it has `least` bytes, or says 0 as a big one of a guest may.
+/// True if the length in a packet is at least `least` bytes, or 0: a guest may write 0 into a big packet.
 #[inline(always)]
 fn is_long_enough(said: u16, least: usize) -> bool {
     said.wrapping_sub(1) >= least as u16 - 1
@@ -160,7 +160,7 @@ struct First<'f> {
     is: u32,
 }
 
-/// Neither is what any frame has in the bits of [`V4_PART`], so no frame of another kind is taken for one of IPv4.
+/// Not a value of the bits of [`V4_PART`] in any frame, so no frame of another kind is taken for one of IPv4.
 const IS_V6: u32 = !V4_PART & 1 << 16;
 const IS_NOT_PLAIN: u32 = !V4_PART & 2 << 16;
 const _: () = assert!(IS_V6 != 0 && IS_NOT_PLAIN != 0);
@@ -242,7 +242,7 @@ fn controls_alike(head: &[u8; HEAD_LEN], before: &[u8; HEAD_LEN], at: usize) -> 
     (half(head, at) ^ half(before, at)) & CONTROL == 0
 }
 
-/// The same as [`First::is_like`] of a frame behind a plain one of IPv6.
+/// Like [`First::is_like`], for a frame behind a plain frame of IPv6.
 #[inline(never)]
 fn is_like_v6(head: &[u8; HEAD_LEN], len: usize, before: &[u8; HEAD_LEN]) -> bool {
     let ends = [22, 30, 38, 46, 50].map(|at| differs(head, before, at));
@@ -370,7 +370,7 @@ impl Rows {
         start(place)..start(place + 1)
     }
 
-    /// The connection that a row belongs to; `None` of a frame that is not plain.
+    /// The connection that a row belongs to; `None` for a frame that is not plain.
     pub(crate) fn key_of(&self, place: usize, direction: Direction) -> Option<Key> {
         match self.ends.get(place)?[direction as usize] {
             NOT_PLAIN => None,

@@ -96,8 +96,8 @@ impl Refusals {
         self.latest.iter().flatten().copied()
     }
 
-    /// Calls `each` with every refusal of which frames came since the last call, and with the number of these frames.
-    /// Returns the number of frames whose refusal was displaced meanwhile.
+    /// Calls `each` with every refusal that has new frames since the last call, and their number. Returns the number of
+    /// frames whose refusal was displaced meanwhile.
     pub fn take(&mut self, mut each: impl FnMut(Refusal, u64)) -> u64 {
         for it in self.latest.iter_mut().flatten() {
             let since = it.times - std::mem::replace(&mut it.taken, it.times);

@@ -44,7 +44,7 @@ pub(crate) enum State {
     TimeWait,
     /// One end has sent RST.
     Reset,
-    /// A connection that was there before the table: one end was heard. That end counts as the opener in TCP's steps.
+    /// A connection that is older than the table. One end was heard, and counts as the opener in TCP's steps.
     TakenUp,
     /// The rules have changed, and no longer allow it.
     Forbidden,
@@ -158,7 +158,8 @@ impl Known {
         if self.state == State::TakenUp { self.heard } else { self.opener }
     }
 
-    /// True if a [plain](crate::plain) packet that goes `direction` changes nothing but when the connection was seen.
+    /// True if a [plain](crate::plain) packet that goes `direction` changes nothing of the connection except the time
+    /// when it was seen.
     fn goes_on(&self, direction: Direction) -> bool {
         match self.state {
             // It is forgotten sooner than others.
@@ -175,8 +176,8 @@ impl Known {
     }
 }
 
-/// The time since a connection was seen, in its unit. It is 0 where one worker has read its clock before another one has
-/// seen the connection.
+/// The time since a connection was seen, in its unit. It is 0 if another worker has seen the connection after this one
+/// read its clock.
 pub(crate) fn ticks_since(now: u32, seen: u32) -> u32 {
     u32::try_from(now.wrapping_sub(seen).cast_signed()).unwrap_or(0)
 }
@@ -212,7 +213,7 @@ impl Wanted {
         Self { known, same: SEEN | 0xffff << 16 | bit }
     }
 
-    /// Notes the time if `known` is that of such a connection; `false`, and no change, if it is not.
+    /// Notes the time if `known` is that of such a connection. Otherwise returns `false`, and changes nothing.
     #[inline(always)]
     fn is_met(self, known: &mut u64) -> bool {
         self.differs(*known) == 0 || self.is_met_but_for_the_time(known)
@@ -224,7 +225,7 @@ impl Wanted {
         (known ^ self.known) & self.same
     }
 
-    /// The same of a connection that was last seen at another time.
+    /// Like [`is_met`](Self::is_met), for a connection that was last seen at another time.
     #[inline(never)]
     fn is_met_but_for_the_time(self, known: &mut u64) -> bool {
         let since = ticks_since((self.known >> 32) as u32, (*known >> 32) as u32);
@@ -343,7 +344,7 @@ pub struct Table {
     pub(crate) refusals: Refusals,
 }
 
-/// Memory of zeros: pages are taken up when a connection first needs them.
+/// Memory of zeros. A page is allocated when a connection first needs it.
 fn zeros<T, const N: usize>(made: Vec<T>) -> Box<[T; N]> {
     made.try_into().unwrap_or_else(|_| unreachable!("as long as it was made"))
 }
@@ -404,7 +405,7 @@ impl Table {
         }
     }
 
-    /// The number of connections, with those that have ended but were not found since.
+    /// The number of connections, including ended ones that no look-up has found since.
     pub fn connections(&self) -> u32 {
         self.live
     }
@@ -491,8 +492,8 @@ impl Table {
         is_claimed && wanted.is_met(&mut self.entries[at % GROUP_CONNECTIONS_MAX][KNOWN])
     }
 
-    /// The number of rows, from the first on, that are of IPv4, and of which the same can be said of the connection in
-    /// the place that is read first. Nothing is said of the row behind them.
+    /// The number of rows, from the first on, for which [`go_on`](Self::go_on) would return true after one look: the
+    /// frames are of IPv4, and their connection is in the place that is read first. The next row may pass, too.
     #[inline(always)]
     pub(crate) fn go_on_at_home(
         &mut self,
@@ -658,7 +659,7 @@ impl Table {
         let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
         self.live -= u32::from(tag_at(tags, way) != 0);
         set_tag(tags, way, 0);
-        // Who reads the entry without its tag finds nothing.
+        // A reader of the entry without its tag finds nothing.
         self.entries[at][KNOWN] = 0;
     }
 

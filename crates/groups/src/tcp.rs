@@ -8,7 +8,7 @@ use crate::table::State;
 pub(crate) enum Step {
     /// The connection goes on, in this state.
     To(State),
-    /// The connection ends, and is forgotten: only one end was heard of it.
+    /// The connection ends, and is forgotten, since only one of its ends was heard.
     Ends,
     /// The segment opens a connection, in place of one that has ended.
     Opens,

@@ -176,7 +176,7 @@ fn refusals_are_counted_and_the_latest_are_told_by_their_ends() {
     assert!(!bed.comes(&tcp(PEER, GUEST, 5000, 23, SYN)));
     assert_eq!(told(&mut bed), (vec![(Why::NoRule, 23, 1)], 0), "only what came since");
 
-    // A scan of all ports takes no more memory: the oldest give way, and their frames are not lost from the counts.
+    // A scan of all ports takes no more memory. The oldest refusals are displaced, and the counts keep their frames.
     for port in 1..=u16::MAX {
         bed.now_ns += 1;
         assert!(!bed.comes(&tcp(PEER, GUEST, 5000, port, SYN)));
@@ -449,7 +449,7 @@ fn an_answer_to_another_host_waits_for_that_hosts_next_frame_to_be_held_to_new_r
     bed.policy = Policy { allow_out: false, generation: 4, ..closed_in(&[]) };
     assert_eq!(goes(&mut bed, &data), refused);
 
-    // A table that is new takes up the guest's segments, and the other end's groups still count.
+    // A new table accepts the guest's segments in the middle of a connection, and the other end's groups still count.
     let mut bed = Bed::new(closed(lb, 1));
     assert_eq!(goes(&mut bed, &data), Decision::Passes(Why::Rule(0)));
     assert_eq!(comes(&mut bed, &ack, &[web]), refused);
@@ -484,7 +484,7 @@ fn a_connection_ends_when_the_other_end_claims_groups_that_no_rule_allows() {
     assert_eq!(goes(&mut bed, &answer), established);
     assert_eq!([(); 3].map(|()| comes(&mut bed, &segment(ACK), 17)), [established; 3]);
     assert!(bed.goes_on_of(Direction::In, &segment(ACK), Some(17)));
-    // Another set with the group goes on, and is remembered at once, in the same moment as before.
+    // A connection passes under another set with the group, and the table remembers the new set at once.
     assert!(!bed.goes_on_of(Direction::In, &segment(ACK), Some(18)));
     assert_eq!(comes(&mut bed, &segment(ACK), 18), established);
     assert!(bed.goes_on_of(Direction::In, &segment(ACK), Some(18)));
@@ -508,7 +508,7 @@ fn a_connection_ends_when_the_other_end_claims_groups_that_no_rule_allows() {
     assert_eq!(goes(&mut bed, &told), established);
     assert_eq!(comes(&mut bed, &asks, 0), refused);
     assert_eq!(goes(&mut bed, &told), refused);
-    // A connection that needs no group goes on, whatever the other end is in.
+    // A connection that needs no group passes, whatever groups the other end has.
     let (asks, told) = (udp(GUEST, PEER, 5000, 53), udp(PEER, GUEST, 53, 5000));
     assert_eq!(goes(&mut bed, &asks), Decision::Passes(Why::Rule(1)));
     for id in [0, 17, 18, 0] {

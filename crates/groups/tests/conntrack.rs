@@ -300,7 +300,7 @@ fn is_by_rules(judged: Decision) -> bool {
     matches!(judged, Decision::Passes(Why::Rule(_) | Why::Default))
 }
 
-/// A difference that stands in the design page: its name there, and which it is.
+/// A difference that the design page explains: its name there, and the function that recognizes it.
 type Explained = (&'static str, fn(&History, Direction, u8, Decision) -> bool);
 
 const EXPLAINED: [Explained; 6] = [

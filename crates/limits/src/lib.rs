@@ -478,10 +478,10 @@ pub const GROUP_RULES_MAX: usize = 64;
 pub const GROUP_VALUES_MAX: usize = 32;
 /// Sets of groups with an ID for other hosts. One datagram names them all.
 pub const GROUP_IDS_MAX: usize = 128;
-/// Groups of one interface: a new connection is held against all their rules.
+/// Groups of one interface. A new connection is compared with all their rules.
 pub const VIF_GROUPS_MAX: usize = 8;
-/// Connections of one interface. A table is memory that is taken up as connections come; all interfaces together have
-/// one each at most.
+/// Connections of one interface. A table's memory is allocated as connections come. There is at most one table for each
+/// interface.
 pub const GROUP_CONNECTIONS_MAX: usize = 131_072;
 /// Bytes that a connection takes at most.
 pub const GROUP_CONNECTION_BYTES_MAX: usize = 96;

@@ -255,7 +255,7 @@ impl Desk {
         if !self.guests.read().unwrap_or_else(PoisonError::into_inner).contains_key(&port) {
             return;
         }
-        // Who reads the requests keeps no worker waiting. The guest asks again.
+        // A worker does not wait for the lock. The guest repeats its request.
         let Ok(mut all) = self.asked.try_lock() else { return };
         let before = all.get(&port).filter(|it| {
             (it.from, it.target) == (from, target)

@@ -44,7 +44,7 @@ const LISTENED_TO: [(u8, RangeInclusive<usize>); 8] = [
 const NAMES: Range<usize> = 44..236;
 /// iPXE's user class.
 const IPXE: &[u8] = b"iPXE";
-/// A client accepts a message of so many bytes, and a shorter one may be taken for BOOTP's (RFC 1542 §2.1).
+/// Every client accepts a message of this length. A shorter one may be taken for BOOTP's (RFC 1542 §2.1).
 const MESSAGE_LEN_MIN: usize = 300;
 
 /// The settings that the guests of a network get.

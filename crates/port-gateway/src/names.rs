@@ -72,7 +72,8 @@ impl Names {
         Some(Self { domain, subnets, asks })
     }
 
-    /// Takes a guest's message from a datagram, or with `room` from a connection that takes so long an answer.
+    /// Takes a guest's message from a datagram. With `room`, it comes from a connection that takes an answer of this
+    /// length.
     pub(crate) fn take(
         &self,
         bytes: &[u8],

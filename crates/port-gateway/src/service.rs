@@ -371,7 +371,7 @@ impl Clerk {
                 Some(bytes)
             }
             (Said::Ask(asked), Some(forwarder)) => {
-                // A client that asks by datagrams asks again. A connection waits.
+                // A client repeats a datagram by itself. A connection would wait, so it gets a failure.
                 let failed = matches!(back, Back::Stream(_)).then(|| asked.failed());
                 if forwarder.take(Question { from, asked, back }) {
                     return None;
@@ -381,7 +381,7 @@ impl Clerk {
             }
             (said, _) => {
                 counters.ignored.add(1);
-                // An empty answer is none, and the connection waits for one less.
+                // An empty answer tells the connection that this question gets no answer.
                 match (said, back) {
                     (Said::Nothing, Back::Stream(_)) => Some(Vec::new()),
                     _ => None,

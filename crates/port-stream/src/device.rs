@@ -27,7 +27,7 @@ use crate::Guard;
 /// The pause between two attempts to connect.
 const REDIAL: Duration = Duration::from_nanos(STREAM_REDIAL_NS);
 
-/// The pause between two looks whether a worker still has a lost socket.
+/// The pause between two checks that a worker still has a lost socket.
 const LAST_CALL: Duration = Duration::from_millis(1);
 
 /// Connects to the peer, without waiting for it. The party pays for closing the connection.

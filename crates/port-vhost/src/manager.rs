@@ -703,8 +703,8 @@ fn turn_away(entry: &Entry) {
     }
 }
 
-/// True if the other end has closed the connection and said nothing. So does a program that looks whether somebody
-/// serves the socket.
+/// True if the other end has closed the connection and said nothing. A program that tests whether somebody serves the
+/// socket does the same.
 fn has_hung_up(stream: &UnixStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     rustix::net::recv(stream, &mut [0; 1], flags).is_ok_and(|(_, bytes)| bytes == 0)

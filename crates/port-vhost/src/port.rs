@@ -48,7 +48,7 @@ pub struct VhostOptions {
 #[derive(Debug, Default)]
 pub(crate) struct Shown {
     pub(crate) connected: bool,
-    /// The front end has sent a request, to this weir or to the one before.
+    /// The front end has sent a request, to this weir or to the previous one.
     pub(crate) has_spoken: bool,
     /// The front end has stopped rings that ran, and has not reset the device since.
     pub(crate) halted: bool,

@@ -229,7 +229,7 @@ struct ShownRoute {
     dev: Option<String>,
 }
 
-/// Looks whether the host reaches a subnet by another interface than this one: packets for guests, or for stations
+/// Checks that the host reaches no subnet by another interface than this one: packets for guests, or for stations
 /// behind that interface, would go astray. A wider route, which contains the subnet, counts only with `wider_counts`,
 /// before the first start: it must not keep a weir that has guests from starting again.
 ///
@@ -369,7 +369,7 @@ impl HostInterface<'_> {
     }
 }
 
-/// Looks whether the host has this bridge.
+/// Checks that the host has this bridge.
 ///
 /// # Errors
 /// The fault, with its remedy.

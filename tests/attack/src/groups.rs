@@ -98,7 +98,8 @@ impl Two {
         outside.must_hear(inside, &syn, "a guest cannot open a connection")?;
         inside.must_hear(outside, &both, "a guest that opens a connection gets no answer")?;
         inside.say(&segment(*own, *other, ACK, b""))?;
-        // An answer of UDP passes only while its question is known. A segment of TCP is taken up in the middle.
+        // An answer of UDP passes only while its question is known. A TCP segment is accepted in the middle of a
+        // connection.
         let asks = datagram(*own, *other, b"a question");
         outside.must_hear(inside, &asks, "a guest cannot ask")?;
         self.goes_on("at its beginning")

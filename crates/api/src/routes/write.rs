@@ -382,7 +382,7 @@ pub(super) struct Flushed {
     of: Option<String>,
 }
 
-/// Forgets connections of interfaces in groups. Those that the rules allow to be taken up in the middle go on.
+/// Forgets connections of interfaces in groups. A connection continues if the rules would let one of its ends open it.
 #[utoipa::path(
     delete, path = "/v1/connections", params(Flushed),
     responses(

@@ -95,7 +95,7 @@ fn root_no_other_host_hears_of_a_weir_that_takes_anothers_place() {
     goes_on(one, two, &mut any, 9);
     let process = upgrade(one);
     goes_on(one, two, &mut any, 10);
-    // Silent stations were learned by the weir before.
+    // Silent stations were learned by the previous weir.
     thread::sleep(Duration::from_nanos(2 * EVPN_ADOPT_NS));
     assert_eq!(withdrawn(two), [""; 0]);
 

@@ -164,7 +164,7 @@ fn segment(
     frame
 }
 
-/// What a peer chose as the first number, if `frame` accepts the connection.
+/// The peer's first sequence number, if `frame` accepts the connection.
 fn accepted(frame: &[u8], from: [u8; 4]) -> Option<u32> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let Some(TransportSlice::Tcp(tcp)) = packet.transport else { return None };

@@ -28,7 +28,7 @@ pub struct PortGroups {
 }
 
 impl PortGroups {
-    /// The connections of `before` are held to the new rules when they are next seen.
+    /// Each connection of `before` is judged by the new rules when its next frame comes.
     pub(crate) fn new(policy: Policy, before: Option<&Self>, now_ns: u64) -> Self {
         // A new table hashes by a seed of its own.
         let seed = || RandomState::new().hash_one(now_ns);
@@ -88,8 +88,8 @@ impl PortGroups {
         &self.logs
     }
 
-    /// At most `max` connections from place `from` of the table on, and the place to go on at if there may be more.
-    /// Frames wait for one [page](Table::page) of [`READ_AT_ONCE`] connections at most.
+    /// At most `max` connections from place `from` of the table on, and the place for the next call if there may be
+    /// more. Frames wait for one [page](Table::page) of [`READ_AT_ONCE`] connections at most.
     pub fn page(
         &self,
         from: usize,

@@ -47,7 +47,7 @@ pub struct Completions {
     /// Batches that the hold which has just ended gathered.
     gathered: Option<u32>,
     hold_off: HoldOff,
-    /// Time to look whether a call for received frames has freed these frames too (ns).
+    /// Time of the check that a call for received frames has freed these frames too (ns).
     look_ns: Option<u64>,
     /// Back-off before the next common call.
     not_freed: HoldOff,

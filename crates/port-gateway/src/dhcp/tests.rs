@@ -638,7 +638,7 @@ proptest! {
     fn any_bytes_are_a_message_or_none(bytes in prop::collection::vec(any::<u8>(), 0..600), at in 236..400_usize) {
         let mut server = boot_server();
         let _ = server.take(&asker("web0", MAC), &bytes, 0);
-        // The same as options of a sound message.
+        // The same bytes as options of a sound message.
         let mut message = message(MessageType::Discover, MAC, []).to_vec().unwrap();
         message.resize(at.max(240), 0);
         message.extend(&bytes);

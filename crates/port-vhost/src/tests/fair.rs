@@ -128,7 +128,7 @@ fn a_second_front_end_is_turned_away_after_a_while_and_a_successor_is_not() {
     second.set_timeout(PATIENCE);
     assert!(second.get_features().is_err(), "there is one already");
     assert_eq!(port.info().turned_away, 1);
-    // A program that looks whether somebody serves the socket wants no session.
+    // A program that tests whether somebody serves the socket wants no session.
     drop(UnixStream::connect(&path).unwrap());
     let mut after = FrontEnd::new(UnixStream::connect(&path).unwrap());
     after.set_timeout(PATIENCE);

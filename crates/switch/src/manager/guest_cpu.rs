@@ -12,7 +12,7 @@ pub(super) const VCPU_NAMES: [&str; 3] = ["CPU ", "vcpu", "crosvm_vcpu"];
 const READINGS: u32 = 50;
 /// After a failed reading, the search follows after this many readings.
 const READINGS_AFTER_FAILURE: u32 = 10;
-/// The greatest number of threads that are read of a process.
+/// The most threads of one process that are read.
 pub(super) const THREADS_MAX: usize = 1024;
 
 /// The threads of a virtual machine's processors.

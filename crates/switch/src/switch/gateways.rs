@@ -195,7 +195,7 @@ impl Served {
         Some(Arc::new(SourceGuard::of_roles(serving.relied_on.clone())))
     }
 
-    /// What a guest's last request for a neighbour says against its addresses, if it says something.
+    /// The fault of a guest's addresses that its last request for a neighbour shows, if it shows one.
     pub(super) fn astray(&self, id: PortId) -> Option<String> {
         let all = lock(&self.0);
         let (it, (asked, other)) = all.iter().find_map(|it| Some((it, it.port.asked(id)?)))?;
@@ -208,10 +208,11 @@ impl Served {
     }
 }
 
-/// The number of seconds in which a guest asks for a neighbour from which on nobody seems to answer.
+/// After this number of seconds in which a guest has asked for a neighbour, nobody seems to answer.
 const UNANSWERED_SECS: u32 = 3;
 
-/// What a request for a neighbour says against the addresses of the guest that sent it; `other` uses its address, too.
+/// The fault of a guest's addresses that its request for a neighbour shows. `other` is a guest that uses the same
+/// address.
 fn astray(subnets: &[IpNet], asked: Asked, other: Option<&str>) -> Option<String> {
     let Asked { from, target, seconds, .. } = asked;
     let own: Vec<_> = subnets.iter().filter(|it| it.addr().is_ipv4()).map(IpNet::trunc).collect();
@@ -240,13 +241,13 @@ fn astray(subnets: &[IpNet], asked: Asked, other: Option<&str>) -> Option<String
     })
 }
 
-/// Addresses of the subnets that a guest's frames are held to.
+/// Addresses in the subnets among those that a guest may send from.
 fn ips_in<'c>(subnets: &'c [IpNet], config: &'c VifConfig) -> impl Iterator<Item = IpAddr> + 'c {
     let own = config.guarding.own_addresses();
     own.filter(|address| subnets.iter().any(|subnet| subnet.contains(address)))
 }
 
-/// The address of IPv4 that a guest's frames are held to, if it is one of the subnets and the only one.
+/// The IPv4 address in the subnets from which a guest may send, if there is exactly one.
 fn configured_in(subnets: &[IpNet], config: &VifConfig) -> Option<Ipv4Addr> {
     let mut own = ips_in(subnets, config)
         .filter_map(|address| match address {

@@ -21,7 +21,7 @@ impl Switch {
         Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets the switch's groups, and returns the former ones. Interfaces are held to them by [`hold_to_groups`].
+    /// Sets the switch's groups, and returns the former ones. [`hold_to_groups`] then applies them to interfaces.
     ///
     /// [`hold_to_groups`]: Self::hold_to_groups
     pub(super) fn replace_groups(&self, groups: Arc<Groups>) -> Arc<Groups> {
@@ -29,7 +29,7 @@ impl Switch {
         std::mem::replace(&mut now, groups)
     }
 
-    /// Holds all interfaces that are in groups to what these say now.
+    /// Applies the present rules of groups to all interfaces in groups.
     pub(super) fn hold_to_groups(&self) {
         let groups = self.groups();
         for vif in &self.ports().vifs {

@@ -21,7 +21,7 @@ use super::settings::Wanted;
 use crate::helper::Hands;
 use crate::unix_socket::{BoundListener, FileId};
 
-/// The greatest time for which sessions that are being taken up may delay the workers.
+/// The longest time for which sessions that are being resumed may delay the workers.
 const TAKE_UP_MAX: Duration = Duration::from_nanos(KEPT_TAKE_UP_NS);
 
 /// Prefix of a listening socket's key, after its interface's name. Device and inode of the socket's file follow.
@@ -59,7 +59,7 @@ pub struct Keeping {
     /// Descriptors of another weir that no port has taken yet.
     taken: Mutex<Taken>,
     noted: OnceLock<Noted>,
-    /// Sessions that are being taken up.
+    /// Sessions that are being resumed.
     settling: Mutex<Vec<Arc<Settled>>>,
 }
 
@@ -230,7 +230,8 @@ impl Keeping {
         Some(Kept { keeper, keys })
     }
 
-    /// Has the keeper hold the socket of an uplink that is its only queue, whichever the returned function is told last.
+    /// Has the keeper hold the socket of an uplink that is its only queue: the one with which the returned function was
+    /// last called.
     pub(super) fn keep_line(&self, name: &PortName) -> (Option<Kept>, KeepLine) {
         let (key, keeper) = (format!("{name}/{QUEUE}0"), self.keeper.clone());
         let keys = vec![key.clone()];

@@ -36,7 +36,8 @@ pub(super) struct Noted {
     pub(super) settings: BTreeMap<String, Settings>,
     /// Ports that the file names but that were removed.
     pub(super) deleted: BTreeSet<String>,
-    /// By port: VLAN, address, and the second when it was last seen, on the machine's monotonic clock.
+    /// The addresses of each port: VLAN, address, and the second when it was last seen, on the machine's monotonic
+    /// clock.
     pub(super) addresses: BTreeMap<String, Vec<(u16, u64, u32)>>,
     /// By interface: addresses leased by DHCP.
     pub(super) leases: BTreeMap<String, Vec<NotedLease>>,

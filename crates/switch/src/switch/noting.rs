@@ -1,4 +1,4 @@
-//! What the switch notes for the next weir, and takes up from the last one.
+//! The state that the switch notes for the next weir, and reads from the last one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -219,7 +219,7 @@ impl Watcher {
         goes_on
     }
 
-    /// Compares directories with interfaces, and makes these follow.
+    /// Compares directories with interfaces, and adds and removes interfaces accordingly.
     fn turn(&mut self, switch: &Switch) -> Vec<OnDemandStats> {
         let templates = switch.templates();
         let patterns = &templates.on_demand;
@@ -323,7 +323,7 @@ impl Watcher {
             }
         };
         let mut sockets: Vec<_> = look.listed.iter().flat_map(|it| &it.sockets).collect();
-        // The newest sockets come first: monitors that never answer keep no new one waiting for its turn.
+        // The newest sockets come first, so that monitors that never answer do not delay new ones.
         sockets.sort_by_key(|(_, (_, changed))| Reverse(*changed));
         for (name, stamp) in sockets {
             let place = (keys.directory.clone(), name.clone());

@@ -122,7 +122,7 @@ impl Switch {
         self.source().as_ref()?.file.clone()
     }
 
-    /// The keeper's socket, if there is one. Who looks at ports asks before.
+    /// The keeper's socket, if there is one. Call it before the ports are locked.
     pub(super) fn keeper_socket(&self) -> Option<SocketPath> {
         self.source().as_ref()?.switch.keeper.clone()
     }
@@ -340,7 +340,7 @@ impl Switch {
         }
         let old = steps.templates.map(|templates| self.replace_templates(Arc::new(templates)));
         undo.extend(old.map(Undo::Templates));
-        // No interface is held to new groups before all of them are there.
+        // New groups apply to interfaces once all groups exist.
         let regrouped = steps.groups.map(|groups| self.replace_groups(Arc::new(groups)));
         let is_regrouped = regrouped.is_some();
         undo.extend(regrouped.map(Undo::Groups));

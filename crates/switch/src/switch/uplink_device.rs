@@ -118,7 +118,7 @@ fn set_up(config: &UplinkConfig, tap: &Tap) -> Result<(), (Option<String>, io::E
     host.set_up().map_err(|error| (None, error))
 }
 
-/// Looks whether the host has the bridge of a TAP, and no other way to its subnets.
+/// Checks that the host has the bridge of a TAP, and no other way to its subnets.
 ///
 /// # Errors
 /// The fault, with the remedy where it is known.

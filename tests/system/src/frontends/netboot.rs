@@ -84,10 +84,10 @@ pub const IPXE: Firmware = Firmware {
     typed: None,
 };
 
-/// The same of Debian 13.
+/// Like the one above, of Debian 13.
 pub const IPXE_OF_13: Firmware = Firmware { suite: Some("trixie"), ..IPXE };
 
-/// The same of Debian sid.
+/// Like the one above, of Debian sid.
 pub const IPXE_OF_SID: Firmware = Firmware { suite: Some("sid"), ..IPXE };
 
 /// OVMF loads iPXE, which asks again.

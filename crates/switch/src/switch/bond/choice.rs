@@ -6,8 +6,8 @@ use weir_limits::INDIRECTION_LEN;
 /// Uplinks of a bond, by their places in it: bit i is the uplink i.
 pub(super) type Places = u8;
 
-/// The uplinks that carry frames, of those that are `up`, without LACP. One that carries frames alone goes on until it is
-/// down: each change costs frames.
+/// The uplinks that carry frames, of those that are `up`, without LACP. A single carrier keeps carrying until it is
+/// down, because each change loses frames.
 pub(super) fn carriers(mode: BondMode, up: Places, before: Places) -> Places {
     match mode {
         // Until LACP has decided, no uplink carries frames.

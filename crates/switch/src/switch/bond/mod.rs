@@ -52,7 +52,7 @@ struct State {
     up: Places,
     /// What LACP says, in mode `lacp`.
     lacp: Option<Lacp>,
-    /// The uplinks that carried frames for the weir before, until some carry frames here.
+    /// The uplinks that carried frames for the previous weir, until some carry frames here.
     noted: Places,
 }
 
@@ -199,7 +199,8 @@ impl Shared {
             let carriers = up(links);
             let now_ns = clock::now_ns();
             let mut changed = self.take_up(|state| state.set_up(carriers, now_ns));
-            // A stranger who sends one LACPDU after the other gets one look each pause. A carrier is seen at once.
+            // A stranger may send one LACPDU after the other. weir reads them once in each pause, and notices carriers
+            // at once.
             let may_speak_ns = spoken_ns + BOND_LACP_PAUSE_NS;
             let waits = now_ns < may_speak_ns;
             if !waits {
@@ -213,8 +214,8 @@ impl Shared {
                 true => Some(may_speak_ns),
                 false => lock(&self.state).lacp.as_ref().map(Lacp::due_ns),
             };
-            // The kernel tells of one lost carrier a second, of all interfaces of the host. Where another uplink could
-            // take over, the bond asks.
+            // The kernel reports only one lost carrier a second for all interfaces of the host. The bond asks for
+            // itself if another uplink could take over.
             let asks_ns = (carriers.count_ones() > 1).then_some(now_ns + BOND_ASK_NS);
             let due_ns = speaks_ns.into_iter().chain(asks_ns).min();
             let left = due_ns.map(|due_ns| due_ns.saturating_sub(clock::now_ns()));

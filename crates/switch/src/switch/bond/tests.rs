@@ -179,8 +179,8 @@ enum Step {
     /// These uplinks have a carrier from now on.
     Up(Places),
     Mode(BondMode),
-    /// A station of the LAN sends, to the guest or to all. A switch with these links together sends by one of them, any
-    /// other switch by all.
+    /// A station of the LAN sends to the guest or to all. A switch sends its frame by one of the links that it has
+    /// aggregated, and otherwise by all.
     LanSends {
         to_all: bool,
         by: u8,

@@ -193,7 +193,7 @@ fn root_a_lost_carrier_is_seen_while_the_kernel_tells_of_others() {
     let (Some(net), Some(other)) = (Net::new("told"), Net::new("tells")) else { return };
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // The kernel tells of one lost carrier a second, whichever namespace has it.
+        // The kernel reports one lost carrier a second, over all namespaces.
         scope.spawn(|| {
             other.within(|| {
                 let _tap = tap("x0");

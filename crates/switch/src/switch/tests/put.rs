@@ -275,7 +275,7 @@ fn a_monitor_that_is_away_or_says_nothing_is_forgotten_and_has_no_place_for_ever
     on.refuses("its monitor was away for 1 s");
     std::thread::sleep(Duration::from_millis(2500));
     assert!(on.names().contains(&"vm-c".to_owned()), "who has spoken stays");
-    // Another interface gets the place a while after the guest's monitor has ended without removing its socket.
+    // The guest's monitor ends without removing its socket. After a while another interface gets its place.
     drop((guest, monitor));
     on.refuses("vm-c: no program has its socket open");
     // Another socket of that name is another monitor.

@@ -35,7 +35,7 @@ const VLANS: &[&str] =
 /// The address that another interface, which is in no file, can have as well.
 const MAC: &str = "mac = \"52:54:00:00:00:07\"";
 
-/// A template of each file. Its keys may be the same as those of an interface, or go badly with them.
+/// The template of a file. Its keys may be the same as those of an interface, or conflict with them.
 const TEMPLATES: &[&str] = &[
     "",
     "vlan = 7\nmtu = 1400",
@@ -118,7 +118,8 @@ impl Bench {
         vifs
     }
 
-    /// Removes and puts interfaces one by one, as long as that leads on; each that is refused, with why.
+    /// Removes and puts interfaces one by one, until a round changes nothing. Returns the refused ones with the
+    /// reasons.
     fn by_commands(&self, wanted: &Config) -> Vec<(PortName, String)> {
         for vif in ["a", "b", "c"].map(name) {
             if !wanted.vifs.iter().any(|it| it.name == vif) {

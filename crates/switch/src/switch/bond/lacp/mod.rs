@@ -308,7 +308,7 @@ impl Lacp {
     fn settle(&mut self) {
         let count = |group: Group| self.links.iter().filter(|it| it.group() == Some(group)).count();
         let is_there = |group: &Group| count(*group) > 0;
-        // The present aggregation goes on while it has a link: each change costs frames.
+        // The present aggregation stays while it has a link, because each change loses frames.
         let best = || {
             let groups = (0..).zip(self.links.iter().filter_map(Link::group));
             groups.max_by_key(|(place, group)| (count(*group), -place)).map(|(_, group)| group)

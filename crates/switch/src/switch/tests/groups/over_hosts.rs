@@ -78,7 +78,7 @@ fn a_rule_from_a_group_holds_for_guests_of_other_hosts() {
     }
     two.in_vain(c, &tcp(3, 1, [5000, 80], SYN), "c", "group_out");
 
-    // New rules hold at the next frame of the other end. Until then answers go on.
+    // New rules apply from the next frame of the other end on. Until then answers pass.
     let reload = |rules: &str, ids: &str| {
         two.reload(&(overlay(1, 2, true) + &groups(rules, ids) + RECEIVER));
     };
