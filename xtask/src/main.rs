@@ -139,7 +139,7 @@ enum Task {
         /// Only parts (`killed`, `reload`, `upgrade`, `dirty_log`, `migration`, `fabric`) whose name contains this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
-        /// Factor of the number of events; with another number than 1 nothing is written.
+        /// Factor of the number of events; nothing is written unless it is 1.
         #[arg(long, default_value_t = 1.0)]
         scale: f64,
         /// Seed of the events; random by default.

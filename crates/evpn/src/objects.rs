@@ -6,8 +6,8 @@
 //! | VXLAN | `weirv100` | shows the VNI and this host's address, and gets the entries of addresses behind other hosts |
 //! | TAP | `weirt100` | gets the entries of stations here; when weir dies it goes, with all its entries |
 //!
-//! The kernel's VXLAN device opens a UDP port of its own. It gets another port than the overlay's, and its bridge port
-//! is disabled: a datagram to that port reaches nobody.
+//! The kernel's VXLAN device opens a UDP port of its own. Its port differs from the overlay's, and its bridge port is
+//! disabled: a datagram to that port reaches nobody.
 
 use std::io;
 use std::net::IpAddr;

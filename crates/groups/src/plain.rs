@@ -224,7 +224,7 @@ impl First<'_> {
     }
 }
 
-/// True if a packet of IPv4 of another length than the one before has TCP's header.
+/// True if an IPv4 packet whose length differs from the previous packet's has room for TCP's header.
 #[cold]
 #[inline(never)]
 fn says_enough(head: &[u8; HEAD_LEN]) -> bool {

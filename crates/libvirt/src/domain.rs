@@ -164,7 +164,7 @@ impl From<Shut> for DomainError {
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) owner: Owner,
-    /// True if the domain's QEMU may have another user than libvirt's others.
+    /// True if the domain's QEMU may run as a user of its own.
     pub(super) has_own_account: bool,
     elements: Vec<Element>,
     interfaces: Vec<Interface>,

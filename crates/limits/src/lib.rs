@@ -733,8 +733,8 @@ pub const AGENT_BYTES_PER_S_MAX: u32 = AGENT_LINES_PER_S_MAX * AGENT_LINE_BYTES_
 pub const AGENT_PERIOD_NS: u64 = 1_000_000_000;
 /// Silence after which the other side counts as disconnected (ns).
 pub const AGENT_SILENCE_NS: u64 = 3 * AGENT_PERIOD_NS;
-/// Shortest and longest interval at which a guest can be made to poll (ns). Below it, the guest's timer costs more than
-/// the calls; above it, a ring of 256 fills up between two polls at 25,000 frames/s.
+/// Shortest and longest interval at which a guest can be made to poll (ns). At shorter ones, the guest's timer costs
+/// more than the calls. At longer ones, a ring of 256 fills up between two polls at 25,000 frames/s.
 pub const AGENT_POLL_NS_MIN: u64 = 10_000;
 /// See [`AGENT_POLL_NS_MIN`].
 pub const AGENT_POLL_NS_MAX: u64 = 10_000_000;

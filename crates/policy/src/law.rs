@@ -173,8 +173,8 @@ impl Law {
         u64::from(self.errors) * expected.isqrt() / 2
     }
 
-    /// Returns the least frames of a window that give a rate, and the most frames of a nap: half of
-    /// a full hold.
+    /// Returns the number of frames from which on a window gives a rate, which is also the most frames of a nap: half
+    /// of a full hold.
     pub(crate) const fn frames(&self) -> u64 {
         self.frames_max as u64 / 2
     }

@@ -43,29 +43,29 @@ const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const DNS: u16 = 53;
 const DHCP_SERVER: u16 = 67;
 
-/// The requests of guests to gvproxy itself that pass. gvproxy answers at two addresses, which its command line cannot
-/// change. At the gateway's it serves its API, by which a guest opens ports of the host. Packets to the other one go to
-/// the host's loopback.
+/// The services of gvproxy that guests may use. gvproxy answers at two addresses, which its command line cannot change.
+/// At the gateway's address it serves its API, by which a guest opens ports of the host. Packets to the other address
+/// go to the host's loopback.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Guard {
-    /// Its API, and the host's loopback.
+    /// The API, and the host's loopback.
     pub(crate) host_access: bool,
-    /// An address.
+    /// Addresses by DHCP.
     pub(crate) asks_dhcp: bool,
 }
 
-/// The fields of an IPv4 packet that say whom it is for.
+/// The fields of an IPv4 packet that name its receiver.
 struct Packet {
     protocol: u8,
     to: Ipv4Addr,
-    /// The port that the packet is for; `None` in a fragment, whose port is elsewhere or can be written over.
+    /// The destination port; `None` in a fragment, whose port is in another fragment or can be overwritten by one.
     port: Option<u16>,
 }
 
 impl Packet {
     /// The packet at the front of a frame; `None` without IPv4.
     fn of(frame: &[u8]) -> Option<Self> {
-        // gvproxy looks into no frame with a tag.
+        // gvproxy reads no frame with a tag.
         if frame.get(12..HEADER_LEN)? != TYPE_IPV4 {
             return None;
         }

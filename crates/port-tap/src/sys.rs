@@ -24,8 +24,8 @@ fn request(name: &InterfaceName) -> ifreq {
 
 /// An ioctl that reads and writes an [`ifreq`].
 fn with_request(fd: BorrowedFd<'_>, code: libc::Ioctl, request: &mut ifreq) -> io::Result<()> {
-    // SAFETY: every `code` of this file that comes here reads and writes one `ifreq`, which is
-    // borrowed for the call, and with SIOCETHTOOL what that points to (see `ethtool`).
+    // SAFETY: every `code` that this file passes reads and writes one `ifreq`, which is borrowed for the call.
+    // SIOCETHTOOL also accesses the memory to which the `ifreq` points (see `ethtool`).
     check(unsafe { libc::ioctl(fd.as_raw_fd(), code, std::ptr::from_mut(request)) })
 }
 

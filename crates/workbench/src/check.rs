@@ -43,7 +43,7 @@ pub fn sweeps(file: &ExperimentFile) -> Result<(), Problem> {
 struct Rule {
     /// Path of the key. For workers it is without the number.
     path: &'static str,
-    /// Returns true if the key has another value than the default.
+    /// Returns true if the key's value is not the default.
     written: fn(&ExperimentFile) -> bool,
     /// Returns true if the key has an effect.
     works: fn(&ExperimentFile) -> bool,

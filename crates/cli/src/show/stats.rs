@@ -151,7 +151,7 @@ pub(super) fn blocked(it: &BlockStats) -> String {
     )
 }
 
-/// The port's VLANs. An uplink has another default than an interface.
+/// The port's VLANs. The defaults of uplinks and interfaces differ.
 pub fn vlan(port: &PortStats) -> VlanMode {
     if port.kind == PortKind::Vif { port.vlan.of_vif() } else { port.vlan.clone() }
 }

@@ -148,7 +148,7 @@ impl Running<'_> {
         Ok(document.to_string())
     }
 
-    /// Groups that are as in the file stay as they are written.
+    /// The text of groups that the file already has stays as it is.
     fn save_groups(&self, document: &mut DocumentMut, file: &Groups) {
         for group in &file.all {
             if self.groups.get(&group.name).is_none() {

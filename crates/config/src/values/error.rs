@@ -12,7 +12,7 @@ use super::{GuardMode, LatencyBudget};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ValueError {
-    /// The value has another type than the key needs.
+    /// The value does not have the key's type.
     #[error("expected {expected}, found {found}")]
     WrongType {
         /// The values that the key takes, with an example.

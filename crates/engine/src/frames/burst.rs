@@ -304,7 +304,7 @@ impl<'m> Burst<'m> {
         &self.pieces[frame.first_piece as usize..frame.end_piece as usize]
     }
 
-    /// Puts removed tags of another kind than the sender's `own` back into their frames. After that, `still_tagged`
+    /// Puts removed tags that are not of the sender's `own` kind back into their frames. After that, `still_tagged`
     /// marks the frames that begin with a tag.
     #[cold]
     #[inline(never)]
@@ -320,7 +320,7 @@ impl<'m> Burst<'m> {
         }
     }
 
-    /// Puts the removed tag back into one frame, if it is of another kind than `own`.
+    /// Puts the removed tag back into one frame, unless the tag is of the kind `own`.
     #[cold]
     #[inline(never)]
     pub(crate) fn settle_tag(&mut self, index: u16, own: TagProtocol) {

@@ -9,7 +9,7 @@ use super::State;
 pub struct PortInfo {
     /// The interface's state.
     pub state: State,
-    /// True if a front end is connected that has said something.
+    /// True if a front end is connected, and has sent something.
     pub is_met: bool,
     /// The reason of the interface's last stop that was not orderly, if there was one.
     pub stop_reason: Option<String>,

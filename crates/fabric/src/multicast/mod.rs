@@ -437,7 +437,7 @@ impl Snooping {
         asked.for_each(|port| family.ask(port, answers_by));
     }
 
-    /// True if a querier behind another port than `own` is heard.
+    /// True if a querier behind a port other than `own` is heard.
     pub fn hears_other(&self, (own, vid): (PortId, Vid), v6: bool, now_secs: u32) -> bool {
         let querier = self.family(vid, v6).and_then(|family| family.state().querier(now_secs));
         querier.is_some_and(|querier| querier.port != own)

@@ -92,7 +92,7 @@ mod tests {
     fn a_delay_has_the_percentiles_that_it_was_given() {
         for (median_ns, p90_ns, p99_ns) in [
             (10_000, 0, 30_000),
-            // Further apart than in an exponential distribution.
+            // The percentiles are further apart than in an exponential distribution.
             (10_000, 0, 300_000),
             (10_000, 12_000, 300_000),
             (10_000, 30_000, 31_000),

@@ -193,7 +193,7 @@ pub enum GuestReason {
     NoWorkerPlaced,
     /// No thread of the guest is certainly a virtual processor.
     NoneNamed,
-    /// The worker is on another node than the guest's memory.
+    /// The worker and the guest's memory are on different nodes.
     OtherNode,
     /// The worker's cache has too few processors on which the guest may run.
     NoRoom {

@@ -10,9 +10,8 @@
 //! A guest may give a table of its own, for a hash of its own: then only that table applies
 //! (`changes`).
 //!
-//! Every `hash` is the 32-bit **symmetric** flow hash: swapping source and destination (address and
-//! port) must not change it, or else rule 1 would look up a reply under another hash than the one
-//! it was recorded with and never apply.
+//! Every `hash` is the 32-bit **symmetric** flow hash: swapping source and destination (address and port) must not
+//! change it, or else rule 1 would look a reply up under a hash that was never recorded, and never apply.
 //!
 //! **A flow is never reordered**: a flow or an entry changes queues only when all its frames have
 //! been taken from the old one. Until then the change is pending (`changes`), and its flow or entry
@@ -272,7 +271,7 @@ impl Steering {
         }
     }
 
-    /// Handles a flow that the guest sends on another queue than before, or one without a slot.
+    /// Handles a flow that the guest now sends on a different queue, or a flow without a slot.
     #[cold]
     fn record_other(&self, hash: u32, queue: u8, now_secs: u32, receiver: &dyn Receiver) {
         let mut changes = self.changes();

@@ -16,7 +16,7 @@ impl Receiver for Stuck {
     }
 }
 
-/// A hash whose indirection entry names another queue than the one recorded for it in the tests below.
+/// A hash whose indirection entry does not name the queue that the tests below record for it.
 const HASH: u32 = 0x1234_5600;
 
 /// Returns the queue of a one-frame burst.

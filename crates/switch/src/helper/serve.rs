@@ -279,7 +279,7 @@ impl Serving {
         (answer, socket)
     }
 
-    /// Makes a socket. If it is in another directory than `last`, that one is left for it. The socket's file comes
+    /// Makes a socket. If its directory differs from `last`, the new directory replaces `last`. The socket's file comes
     /// beside the answer.
     fn make_socket(
         &self,

@@ -62,7 +62,7 @@ impl RingSizes {
         [("rx", self.rx_ring, &self.rx_in_use), ("tx", self.tx_ring, &self.tx_in_use)]
     }
 
-    /// A note if a ring in use has another size than is configured.
+    /// A note if the size of a ring in use differs from the configured one.
     #[must_use]
     pub fn note(&self) -> Option<String> {
         let differs = |(side, asked, in_use): (&str, Option<RingSize>, &[u32])| {

@@ -530,8 +530,8 @@ impl Member {
     }
 }
 
-/// The addresses behind hosts that have another number than before, in these networks. A host that was refused for want
-/// of room had none: the forwarding table has none of its addresses.
+/// The addresses behind hosts whose number has changed, in these networks. A host that was refused for want of room had
+/// no number: the forwarding table has none of its addresses.
 fn renumbered(
     table: &Table,
     changed: &BTreeSet<u16>,

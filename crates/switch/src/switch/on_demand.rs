@@ -234,7 +234,7 @@ impl Watcher {
     fn look_for<'a>(&mut self, switch: &Switch, pattern: &'a OnDemandConfig) -> Look<'a> {
         let directory = &pattern.keys.directory;
         let mut unwatched = None;
-        // A directory may be another one than before.
+        // A directory may have been replaced by another one.
         for _ in 0..2 {
             if !self.watches.contains_key(directory) {
                 match switch.hands.watch(directory) {

@@ -124,7 +124,7 @@ pub enum LoadError {
     /// Sleeping failed.
     #[error("cannot wait for the device: {0}")]
     Wait(#[from] io::Error),
-    /// A send failed for another reason than a full ring.
+    /// A send failed, and not because of a full ring.
     #[error("cannot send: {0}")]
     Send(SendError),
     /// The payload does not fit the transmit buffers.
