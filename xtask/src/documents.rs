@@ -1,5 +1,5 @@
-//! Tests of handwritten documents: their width, and that the way of one packet and the page of the papers' items match
-//! the code. That page names places, tests, verdicts and counts.
+//! Tests of handwritten documents: their width and their links, and that the way of one packet and the page of the
+//! papers' items match the code. That page names places, tests, verdicts and counts.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -65,6 +65,77 @@ fn the_readme_is_short() {
     let readme = documents.iter().find(|(path, _)| path == Path::new("README.md"));
     let lines = readme.expect("a README").1.lines().count();
     assert!(lines <= README_LINES_MAX, "README.md: {lines} lines, at most {README_LINES_MAX}");
+}
+
+/// The lines of a document outside blocks of code.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut in_block = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        !in_block && !is_fence
+    })
+}
+
+/// The targets of links to files and headings of the repository.
+fn links(text: &str) -> Vec<&str> {
+    let of_line = |line| {
+        let inline = str::split(line, "](").skip(1).filter_map(|rest| rest.split_once(')'));
+        let below = line.strip_prefix('[').and_then(|rest| rest.split_once("]: "));
+        inline.map(|(target, _)| target).chain(below.map(|(_, target)| target.trim()))
+    };
+    prose(text).flat_map(of_line).filter(|target| !target.contains("://")).collect()
+}
+
+/// The places in a document that links can lead to: its headings, named as GitHub does, and `<a id="NAME"></a>`.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let heading = |line: &str| {
+        let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
+        let kept = |c: &char| c.is_alphanumeric() || [' ', '-', '_'].contains(c);
+        Some(title.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-"))
+    };
+    let set = |line: &str| Some(line.strip_prefix("<a id=\"")?.split_once('"')?.0.to_owned());
+    prose(text).filter_map(|line| heading(line).or_else(|| set(line))).collect()
+}
+
+/// The links of the document at `path` that lead nowhere.
+fn dead_links(documents: &BTreeMap<PathBuf, String>, path: &Path, text: &str) -> Vec<String> {
+    let is_dead = |link: &&str| {
+        let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+        let mut to = path.parent().unwrap_or(Path::new("")).to_owned();
+        for part in file.split('/') {
+            match part {
+                ".." => drop(to.pop()),
+                _ => to.push(part),
+            }
+        }
+        let to = if file.is_empty() { path.to_owned() } else { to };
+        let has_anchor = |text: &String| anchor.is_empty() || anchors(text).contains(anchor);
+        !documents.get(&to).map_or_else(|| root().join(&to).exists(), has_anchor)
+    };
+    let dead = links(text).into_iter().filter(is_dead);
+    dead.map(|link| format!("{}: {link}", path.display())).collect()
+}
+
+#[test]
+fn each_link_of_a_document_leads_to_a_file_and_a_heading() {
+    let documents: BTreeMap<_, _> = documents().into_iter().collect();
+    let count: usize = documents.values().map(|text| links(text).len()).sum();
+    assert!(count > 400, "{count} links");
+    let dead: Vec<_> =
+        documents.iter().flat_map(|(path, text)| dead_links(&documents, path, text)).collect();
+    assert!(dead.is_empty(), "links that lead nowhere: {dead:#?}");
+}
+
+#[test]
+fn a_link_that_leads_nowhere_is_found() {
+    let page = "# A `page`\n\n<a id=\"7\"></a>\n\n[a](#a-page), [7](../b/c.md#7), [8](#8)\n[x](no.md)\n\
+        ```\n[y](no.md)\n```\n[z]: https://example.org\n[w]: c.md#w\n";
+    let path = PathBuf::from("b/c.md");
+    let documents = BTreeMap::from([(path.clone(), page.to_owned())]);
+    assert_eq!(links(page), ["#a-page", "../b/c.md#7", "#8", "no.md", "c.md#w"]);
+    let dead = ["b/c.md: #8", "b/c.md: no.md", "b/c.md: c.md#w"];
+    assert_eq!(dead_links(&documents, &path, page), dead);
 }
 
 /// A step of the way of one packet: a file by its crate, and a function or a type in it.

@@ -1,5 +1,5 @@
 //! Everything that others send or connect is received by code that closes it on a thread for which nothing else waits
-//! (docs/design/0051-foreign-descriptors.md).
+//! (docs/design/front-ends.md#0051).
 
 use std::{fs, path::Path};
 

@@ -3,7 +3,7 @@
 //!
 //! The caller serves other guests too, so a call must not block, whatever the front end does to the
 //! descriptor. `write` may: `O_NONBLOCK` is a flag of the open file, which the front end shares and
-//! can clear. See [docs/design/0024-calls.md](../../../docs/design/0024-calls.md).
+//! can clear. See [docs/design/front-ends.md#0024](../../../docs/design/front-ends.md#0024).
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! Networks of a fabric under BGP EVPN (RFC 7432, RFC 8365). FRR, unchanged, tells which stations are behind which
 //! host, and weir tells which stations are here. Both do so by objects that zebra watches in the kernel
-//! ([0043](../../docs/design/0043-evpn.md)).
+//! ([0043](../../docs/design/overlay.md#0043)).
 //!
 //! | file | what |
 //! |---|---|

@@ -6,7 +6,7 @@
 //!
 //! weir does not know the tenants: all interfaces are alike. Each interface has a share that no
 //! other one gets, however many others belong to one tenant. Each also has a floor that the shares
-//! of others leave free, even if it comes later (docs/design/0052-shares.md).
+//! of others leave free, even if it comes later (docs/design/front-ends.md#0052).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};

@@ -3,7 +3,7 @@
 //! The front end shares the log, and clears bits at any moment: first it takes a word's bits, then
 //! it copies their pages. So weir sets a bit after it has written the page, with a full fence in
 //! between. A bit that is already set may then stay as it is: the front end takes it after weir's
-//! look, and copies the page after that. See `docs/design/0034-migration.md`.
+//! look, and copies the page after that. See `docs/design/restarts.md#0034`.
 
 use std::fs::File;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! The place of a mapping, and marks of a dirty log, under the model checker `loom`, which tries every interleaving of
-//! the threads, and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//! the threads, and every stale value that the memory model permits: `docs/design/proofs.md#0008`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-guestmem --test model --profile model --target-dir target/loom

@@ -1,5 +1,5 @@
 //! A keeper of descriptors: another process holds, by name, the descriptors that outlive weir
-//! (`docs/design/0033-keeper.md`).
+//! (`docs/design/restarts.md#0033`).
 //!
 //! | file | what |
 //! |---|---|

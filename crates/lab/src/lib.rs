@@ -2,7 +2,7 @@
 //!
 //! [`host::run`] plays a [`scenario::Scenario`] with the costs of a [`profile::Profile`] and gives
 //! a [`report::Report`]; the same scenario gives the same report, to the byte, everywhere.
-//! `docs/design/0018-lab.md` tells which effects are simulated.
+//! `docs/design/proofs.md#0018` tells which effects are simulated.
 //!
 //! From below: [`calendar`] is time, [`random`] is chance, [`stats`] holds measurements. Work and
 //! frames wait for [`cpus`] and [`link`] (`tests/queueing.rs` checks them against queueing theory).

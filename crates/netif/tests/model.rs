@@ -1,5 +1,5 @@
 //! Xen's shared ring under the model checker `loom`, which tries every interleaving of front and back
-//! end and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//! end and every stale value that the memory model permits: `docs/design/proofs.md#0008`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-netif --test model --profile model --target-dir target/loom

@@ -43,7 +43,7 @@ const fn bits(features: &[u32]) -> u64 {
 
 /// Device features. With `IN_ORDER`, a frame that waits for a full receiver delays the completion of all behind it,
 /// by the driver's choice. The front end serves `CTRL_VQ`: see [`offered`]. `STATUS` is not offered: QEMU has the
-/// link's state itself, and for others it never changes. `RING_RESET` is not offered: docs/design/0055-front-ends.md.
+/// link's state itself, and for others it never changes. `RING_RESET` is not offered: docs/design/front-ends.md#0055.
 pub(crate) const OFFERED: u64 = bits(&[
     VIRTIO_F_VERSION_1,
     VIRTIO_F_RING_PACKED,

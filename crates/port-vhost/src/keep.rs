@@ -1,4 +1,4 @@
-//! The part of an interface's session that lies with the keeper, for the next weir: `docs/design/0033-keeper.md`.
+//! The part of an interface's session that lies with the keeper, for the next weir: `docs/design/restarts.md#0033`.
 //!
 //! Descriptors have names `INTERFACE/NUMBER`. The state says which of them count, and as what. It is a memfd,
 //! `INTERFACE/state`, which weir writes without asking the keeper:

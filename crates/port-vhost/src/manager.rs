@@ -1,5 +1,5 @@
 //! Sockets: one thread that listens, accepts and connects for all interfaces, and a thread for each front end
-//! ([`crate::front_end`]), which delays only its own (docs/design/0025-sessions.md). A front end that is silent has
+//! ([`crate::front_end`]), which delays only its own (docs/design/front-ends.md#0025). A front end that is silent has
 //! none: the one thread watches its connection.
 
 use std::collections::HashMap;

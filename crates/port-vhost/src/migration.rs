@@ -1,4 +1,4 @@
-//! The dirty log of a guest that is migrated to another host: `docs/design/0034-migration.md`.
+//! The dirty log of a guest that is migrated to another host: `docs/design/restarts.md#0034`.
 //!
 //! A front end states three things, in any order: the place of the log (`SET_LOG_BASE`), that writes into buffers are
 //! logged (`VHOST_F_LOG_ALL`), and for each ring that its used area is logged, and where (`VHOST_VRING_F_LOG`).

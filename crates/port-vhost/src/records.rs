@@ -1,4 +1,4 @@
-//! The records of rings that outlive weir, or a session: `docs/design/0028-inflight.md`.
+//! The records of rings that outlive weir, or a session: `docs/design/restarts.md#0028`.
 
 use std::fs::File;
 use std::io;

@@ -71,7 +71,7 @@ pub(crate) struct Session {
     /// The front end's channel for weir's requests. weir has none, but some front ends take the channel's end for the
     /// session's.
     requests: Option<OwnedFd>,
-    /// True if the session began with `SET_OWNER`, `None` until it is known: docs/design/0055-front-ends.md.
+    /// True if the session began with `SET_OWNER`, `None` until it is known: docs/design/front-ends.md#0055.
     owner_first: Option<bool>,
     device: GuestDevice,
     /// `SET_VRING_ENDIAN`: the driver has another byte order than this machine.
@@ -235,7 +235,7 @@ impl Session {
             FrontMessage::ResetDevice => self.reset(),
             FrontMessage::SetStatus(status) => self.set_status(status)?,
             FrontMessage::GetStatus => return Ok(Answer::Number(self.status.into())),
-            // Rings, not pairs: docs/design/0048-number-of-queues.md.
+            // Rings, not pairs: docs/design/front-ends.md#0048.
             FrontMessage::GetQueueNum => return Ok(Answer::Number(self.vrings.len() as u64)),
             FrontMessage::GetMaxMemSlots => return Ok(Answer::Number(MEM_SLOTS_MAX as u64)),
             FrontMessage::SetMemTable(regions) => self.set_mem_table(regions)?,

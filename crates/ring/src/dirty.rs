@@ -1,4 +1,4 @@
-//! The log of a ring's bytes that its device has written, for a guest that migrates: `docs/design/0034-migration.md`.
+//! The log of a ring's bytes that its device has written, for a guest that migrates: `docs/design/restarts.md#0034`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The record that the next process needs to continue a ring after a SIGKILL: `docs/design/0028-inflight.md`.
+//! The record that the next process needs to continue a ring after a SIGKILL: `docs/design/restarts.md#0028`.
 //!
 //! ```text
 //! whose ring it is      magic, shape, base, origin, addresses   written before the ring is touched

@@ -1,6 +1,6 @@
 //! A weir with a keeper that is killed repeatedly while guests exchange frames: no front end reconnects, each chain
-//! comes back once, and frames continue (`docs/design/0033-keeper.md`). Without a keeper front ends reconnect, and the
-//! number of frames that are delivered again stays within its limit. `WEIR_KILLS=300` kills weir more often.
+//! comes back once, and frames continue (`docs/design/restarts.md#0033`). Without a keeper front ends reconnect, and
+//! the number of frames that are delivered again stays within its limit. `WEIR_KILLS=300` kills weir more often.
 
 mod settings;
 mod uplink;
@@ -371,7 +371,7 @@ fn survive(format: Features, kills: usize, kill: impl Fn(&mut Weir, usize)) -> u
     repeated
 }
 
-/// Runs traffic under a weir without a keeper, whose guests connect again (`docs/design/0028-inflight.md`).
+/// Runs traffic under a weir without a keeper, whose guests connect again (`docs/design/restarts.md#0028`).
 fn survive_without_keeper(format: Features) {
     let dir = tempfile::tempdir().unwrap();
     Weir::configure(dir.path(), "");

@@ -1,5 +1,5 @@
 //! Run-time settings survive every end of weir, and no frame that they keep out passes in the meantime
-//! (`docs/design/0049-settings-outlive-weir.md`).
+//! (`docs/design/restarts.md#0049`).
 
 use std::collections::BTreeMap;
 use std::fs;

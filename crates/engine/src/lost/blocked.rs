@@ -4,7 +4,7 @@
 //! then waits in the kernel until the whole hole is made, some 150 ms for each GiB. No system call avoids this wait,
 //! and none shows whose memory it was. So a worker that did not run for long notes, for a while, whose memory it
 //! touches, and a [`Watcher`] checks every few milliseconds if the worker waits for a hole in the kernel. A port that
-//! takes more than its share of waiting is stopped. See docs/design/0037-blocking-memory.md.
+//! takes more than its share of waiting is stopped. See docs/design/front-ends.md#0037.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;

@@ -1,5 +1,5 @@
 //! The protocols between workers and threads that change ports, under the model checker `loom`, which tries every
-//! interleaving and every stale value that the memory model permits: `docs/design/0008-model-checks.md`.
+//! interleaving and every stale value that the memory model permits: `docs/design/proofs.md#0008`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-engine --test model --profile model --target-dir target/loom

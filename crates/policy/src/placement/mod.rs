@@ -12,7 +12,7 @@
 //! | `placer.rs` | the plan, and when it replaces the one in force |
 //! | `guests.rs` | averages of the looks: load and places; places of virtual processors |
 //!
-//! Docs: `docs/design/0016-placement.md`.
+//! Docs: `docs/design/workers.md#0016`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

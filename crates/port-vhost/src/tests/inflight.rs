@@ -1,5 +1,5 @@
 //! Sessions that end without a word: the records that they leave, and the next session's use of them. See
-//! `docs/design/0028-inflight.md`.
+//! `docs/design/restarts.md#0028`.
 
 use std::io::Write;
 use std::os::fd::AsRawFd;

@@ -1,5 +1,5 @@
-//! Sessions that are resumed from a state that another weir has left with the keeper: `docs/design/0033-keeper.md`. The
-//! tests that really kill weir are in `cli/tests/kept/main.rs`.
+//! Sessions that are resumed from a state that another weir has left with the keeper: `docs/design/restarts.md#0033`.
+//! The tests that really kill weir are in `cli/tests/kept/main.rs`.
 
 use std::io::{ErrorKind, Read, Write};
 use weir_engine::guest::GuestPort;

@@ -1,4 +1,4 @@
-//! Guests that are migrated: weir's writes to their memory are in their log. See `docs/design/0034-migration.md`.
+//! Guests that are migrated: weir's writes to their memory are in their log. See `docs/design/restarts.md#0034`.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};

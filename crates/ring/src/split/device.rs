@@ -56,7 +56,7 @@ const ELEMENTS_PER_LINE: u16 = (CACHE_LINE_BYTES / USED_ELEM_BYTES) as u16;
 
 impl SplitDevice {
     /// A ring at `site` that continues behind `taken` chains, which its driver has not got back. The used index in the
-    /// ring's memory is its position: docs/design/0028-inflight.md.
+    /// ring's memory is its position: docs/design/restarts.md#0028.
     pub(crate) fn new(site: Site<'_>, taken: u16) -> Result<Self, SetupError> {
         let [descriptors, avail, used] = site.split_areas()?;
         let config = site.config;

@@ -1,4 +1,4 @@
-//! A device that dies between any two of its writes, and its successor: `docs/design/0028-inflight.md`.
+//! A device that dies between any two of its writes, and its successor: `docs/design/restarts.md#0028`.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -1,6 +1,6 @@
 //! A guest migrates: its monitor copies the memory, and then again the pages that a log marks as written. At whatever
 //! time it copies, between any two of the device's writes, its copy is complete in the end. See
-//! `docs/design/0034-migration.md`.
+//! `docs/design/restarts.md#0034`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, VecDeque};

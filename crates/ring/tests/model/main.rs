@@ -1,5 +1,5 @@
 //! The real rings under the model checker `loom`, which tries every interleaving of two sides and every stale value
-//! that the memory model permits: `docs/design/0008-model-checks.md`.
+//! that the memory model permits: `docs/design/proofs.md#0008`.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test -p weir-ring --test model --profile model --target-dir target/loom

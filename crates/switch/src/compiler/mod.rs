@@ -1,4 +1,4 @@
-//! Compilation of filter expressions outside this process: `docs/design/0050-compiler.md`.
+//! Compilation of filter expressions outside this process: `docs/design/filters.md#0050`.
 //!
 //! ```text
 //!  weir                      weir-compiler (starts)        weir-compile (libpcap)

@@ -1,6 +1,6 @@
 //! Interfaces on demand: a thread looks into the directories of `[vif-on-demand."PATTERN"]`, adds an interface for each
 //! socket on which a monitor listens, and removes it when the socket has gone or its monitor has been away for too long
-//! (docs/design/0061-sockets-on-demand.md).
+//! (docs/design/configuration.md#0061).
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

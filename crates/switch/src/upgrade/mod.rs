@@ -1,4 +1,4 @@
-//! The replacement of a running weir by a new one: `docs/design/0039-upgrade.md`.
+//! The replacement of a running weir by a new one: `docs/design/restarts.md#0039`.
 //!
 //! ```text
 //!  weir (old)          starter                 weir (new)              keeper

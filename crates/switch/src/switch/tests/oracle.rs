@@ -24,7 +24,7 @@ const DOCUMENTED: &[(&[&str], &str)] = &[
     (&["a byte more than a full frame"], LENGTHS),
     (&["nothing but a header behind"], LENGTHS),
     (&["a byte behind"], LENGTHS),
-    (&["GSO", "behind 43 (104)", "without offloads"], "docs/design/0053-checksums-left-to-do.md"),
+    (&["GSO", "behind 43 (104)", "without offloads"], "docs/design/data-path.md#0053"),
 ];
 const LENGTHS: &str = "docs/design/0026-l2.md, Lengths";
 
