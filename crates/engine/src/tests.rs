@@ -23,12 +23,10 @@ use crate::working::shared::Shared;
 use crate::working::worker::Worker;
 use crate::*;
 
-mod captured;
-mod execution;
-mod police;
-mod sharing;
-mod traced;
+mod observers;
+mod refused;
 mod waiting;
+mod workers;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -1079,10 +1077,3 @@ fn queues_move_to_another_worker_when_one_has_too_much_to_do() {
     }
     assert!(workers().iter().all(|worker| *worker == workers()[0]), "{:?}", engine.moved());
 }
-
-mod filter;
-mod followed;
-mod helper;
-mod mirrored;
-mod own;
-mod snooped;

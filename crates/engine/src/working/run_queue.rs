@@ -4,7 +4,7 @@ use weir_fabric::PortId;
 use weir_limits::{BURST_MAX, BURST_NS_MAX};
 use weir_policy::schedule::{Kind, Scheduler};
 
-use crate::frames::per_queue::PerQueue;
+use crate::frames::queue_ref::PerQueue;
 use crate::frames::queue_ref::QueueRef;
 use crate::working::meter::{Begun, Meter};
 use crate::working::share::{Entitled, Grant, Limiter, Shares};

@@ -2,7 +2,7 @@
 
 use weir_fabric::PortId;
 
-use crate::frames::per_queue::PerQueue;
+use crate::frames::queue_ref::PerQueue;
 use crate::frames::queue_ref::QueueRef;
 
 /// Frames to be retried.

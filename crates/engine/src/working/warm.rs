@@ -1,6 +1,6 @@
 //! Queues that had work recently and have none now. Their kicks are suppressed, so they must be polled.
 
-use crate::frames::per_queue::PerQueue;
+use crate::frames::queue_ref::PerQueue;
 use crate::frames::queue_ref::QueueRef;
 
 /// The warm queues of one worker. A kick removes a queue by a mark, without a search; its entry in the list is removed
