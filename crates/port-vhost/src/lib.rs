@@ -10,13 +10,12 @@
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
 //! | `front_end.rs` | a thread for each front end that is there |
 //! | `allowance.rs` | the processor time that a session may use |
-//! | `silent.rs` | rings in service that serve nobody |
 //! | `logs.rs` | the kinds of messages about a port, each logged a few times a minute |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
 //! | `keep.rs`, `session/kept.rs` | the part of a session that outlives weir, and how the session is resumed |
 //! | `migration.rs`, `session/log.rs` | the dirty log of a guest that is migrated |
 //! | `features.rs` | offered and negotiated features |
-//! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service; calls; why a port stopped |
+//! | `queue.rs`, `notify.rs`, `error.rs` | a ring in service, and why it serves nobody; calls; why a port stopped |
 //!
 //! The engine has turns of workers, waiting frames, the order of publication and held calls
 //! ([`weir_engine::queue`], [`weir_engine::guest`]).
@@ -53,7 +52,6 @@ mod queue;
 mod records;
 mod rx;
 mod session;
-mod silent;
 mod tx;
 
 pub use error::{Refusal, StopReason};

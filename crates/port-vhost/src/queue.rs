@@ -6,8 +6,9 @@ use std::sync::Arc;
 use weir_calls::Price;
 use weir_engine::burst::Burst;
 use weir_engine::clock;
-use weir_engine::guest::{GuestRing, ReceiveRing, TransmitRing};
+use weir_engine::guest::{GuestRing, ReceiveRing, Silence, TransmitRing};
 use weir_guestmem::{GuestMemory, fault_count};
+use weir_limits::{SILENT_KICKS_MIN, SILENT_NS_MIN};
 use weir_ring::{DeviceRing, Token};
 use weir_wire::{OffloadCaps, Tci};
 
@@ -15,8 +16,8 @@ use crate::error::{Fault, StopReason};
 use crate::features::Features;
 use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
+use crate::rx::container::Unseen;
 use crate::rx::room::Room;
-use crate::rx::unseen::Unseen;
 
 /// The place of a ring when its service began.
 #[derive(Debug, Clone, Copy)]
@@ -253,5 +254,29 @@ impl TransmitRing for Queue {
     #[inline]
     fn wants_call(&mut self) -> bool {
         self.ring.as_ref().is_some_and(|ring| ring.device.wants_call())
+    }
+}
+
+impl Queue {
+    /// The reason why nothing comes of the ring, whose kicks so far are `kicks`; `None` if something does, or still
+    /// can.
+    pub(crate) fn silence(&self, kicks: u64, now_ns: u64) -> Option<Silence> {
+        let Ring { device, started, beginning, .. } =
+            self.ring.as_ref().filter(|_| self.enabled)?;
+        if now_ns.saturating_sub(beginning.since_ns) < SILENT_NS_MIN {
+            return None;
+        }
+        let taken = device.base() != beginning.base || device.completed_total() > 0;
+        let kicks = kicks.saturating_sub(beginning.kicks);
+        match (taken, device.peek()) {
+            (false, true) if !started => Some(Silence::BuffersWithoutKick),
+            (false, false) if kicks >= SILENT_KICKS_MIN => {
+                Some(Silence::KicksWithoutBuffers(kicks))
+            }
+            (true, _) if self.call.is_none() && device.wants_calls() => {
+                Some(Silence::NoCallDescriptor)
+            }
+            _ => None,
+        }
     }
 }

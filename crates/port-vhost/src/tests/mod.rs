@@ -1,6 +1,5 @@
 //! A switch with front ends that these tests write themselves, request by request.
 
-mod asked;
 mod calls;
 mod containers;
 mod fair;
@@ -10,13 +9,9 @@ mod inflight;
 mod kept;
 mod migration;
 mod moderation;
-mod peer;
-mod resize;
+mod queues;
 mod session;
-mod side_by_side;
-mod silent;
 mod steering;
-mod together;
 mod traffic;
 
 use std::fs::File;
