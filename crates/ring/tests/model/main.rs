@@ -7,13 +7,11 @@
 //!
 //! | file | waiting side, and the event it waits for |
 //! |---|---|
-//! | `transmit.rs` | the device for chains to send |
+//! | `transmit.rs` | the device for chains to send; each for the other, around a ring that is too short |
 //! | `complete.rs` | the driver for returned chains |
-//! | `starved.rs` | the device for enough receive buffers |
-//! | `both_ways.rs` | each for the other, around a ring that is too short |
 //! | `fill.rs` | the driver for frames of two workers |
 //! | `side_by_side.rs` | two workers that send from one ring, each for its turn |
-//! | `waiting.rs` | two workers for buffers of one receive ring |
+//! | `waiting.rs` | the device for enough receive buffers; two workers for those of one ring |
 #![cfg(loom)]
 
 /// The engine's order of workers that fill one ring.
@@ -21,11 +19,9 @@
 #[path = "../../../engine/src/queue/fill.rs"]
 mod order;
 
-mod both_ways;
 mod complete;
 mod fill;
 mod rig;
 mod side_by_side;
-mod starved;
 mod transmit;
 mod waiting;
