@@ -21,7 +21,6 @@ use crate::{
 };
 
 mod across;
-mod groups;
 mod marks;
 mod suppress;
 
