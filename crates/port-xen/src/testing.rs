@@ -2,7 +2,6 @@
 //! can see. It is for tests of this crate and its users.
 
 pub mod bench;
-mod diagnosis;
 pub mod hostile;
 
 use std::sync::Arc;

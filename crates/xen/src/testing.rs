@@ -3,7 +3,6 @@
 //!
 //! [`Host`] is the machine. [`Host::guest`] is a guest driver's side, the opposite end of a back end.
 
-mod channels;
 mod grants;
 mod store;
 
@@ -18,9 +17,8 @@ use crate::hypervisor::{
 };
 use crate::store::Client;
 
-use channels::Channels;
 pub use grants::Copied;
-use grants::{Grants, Pages};
+use grants::{Channels, Grants, Pages};
 pub use store::Connection;
 use store::Server;
 

@@ -1,8 +1,10 @@
 //! A machine with weir on it and guests, for tests.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::fmt::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -13,7 +15,7 @@ use weir_xen::testing::Host;
 use weir_xen::vif::{VifId, VifKeys, XenbusState};
 use weir_xen::{DomainId, Hypervisor};
 
-use super::{Connect, Netfront, Received, diagnosis};
+use super::{Connect, Netfront, Received};
 use crate::{Board, Manager, Services, XenOptions, XenPort};
 
 /// Ports by their vifs.
@@ -110,7 +112,7 @@ impl Bench {
         let connect = move || Ok(follows.client());
         let manager = Manager::start(Arc::clone(&engine), hypervisor, connect, board, true)
             .expect("a thread");
-        diagnosis::remember(&engine, &ports);
+        remember(&engine, &ports);
         Self { host, engine, ports, manager: Some(manager) }
     }
 
@@ -200,7 +202,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
         if holds() {
             return;
         }
-        assert!(Instant::now() < end, "never happened: {what}\n{}", diagnosis::text());
+        assert!(Instant::now() < end, "never happened: {what}\n{}", text());
         // This mostly takes microseconds, and a fuzzer waits a hundred times for an input.
         match looks {
             0..50 => std::thread::yield_now(),
@@ -251,4 +253,47 @@ pub fn receive(front: &mut Netfront, queue: usize) -> Received {
         received.is_some()
     });
     received.expect("it came")
+}
+
+type WeakPorts = Weak<Mutex<BTreeMap<VifId, Arc<XenPort>>>>;
+
+thread_local! {
+    /// The engine that this thread has started last.
+    static LAST: RefCell<(Weak<Engine>, WeakPorts)> = RefCell::default();
+}
+
+/// Makes `engine` the subject of [`text`].
+pub(super) fn remember(engine: &Arc<Engine>, ports: &PortMap) {
+    LAST.set((Arc::downgrade(engine), Arc::downgrade(ports)));
+}
+
+/// Describes workers, rings and drops.
+pub(super) fn text() -> String {
+    let mut text = String::new();
+    let (engine, ports) = LAST.with_borrow(|(engine, ports)| (engine.upgrade(), ports.upgrade()));
+    if let (Some(engine), Some(ports)) = (engine, ports) {
+        // Writing to a string cannot fail.
+        let _ = write_all(&mut text, &engine, &ports);
+    }
+    text
+}
+
+fn write_all(text: &mut String, engine: &Engine, ports: &PortMap) -> fmt::Result {
+    writeln!(text, "{:?}", engine.workers())?;
+    for port in lock(ports).values() {
+        writeln!(text, "{port:?}, {:?}", port.info().state)?;
+        let counters = port.counters();
+        for (queue, pair) in port.guest.pairs().enumerate() {
+            let worker = engine.worker_of(port.id(), queue);
+            let [tx, rx] = [&counters.tx, &counters.rx].map(|of| of.get(queue));
+            let counts = [tx, rx].map(|of| of.map(|of| (of.kicks.get(), of.frames.get())));
+            writeln!(text, "  queue {queue} of worker {worker:?}, (kicks, frames) {counts:?}")?;
+            // A lock that is held for ever may be the fault in question, so it is not waited for.
+            writeln!(text, "    {:?}\n    {:?}", pair.tx, pair.rx)?;
+        }
+        let parked = counters.parked.get();
+        let drops: Vec<_> = counters.drops().filter(|(_, count)| *count > 0).collect();
+        writeln!(text, "  parked {parked}, dropped {drops:?}")?;
+    }
+    Ok(())
 }
