@@ -1,10 +1,7 @@
 //! The host model: invariants of any run, and known results of simple ones.
 
 mod guests;
-mod invariants;
 mod realization;
-mod tcp;
-mod threads;
 mod workers;
 
 use weir_lab::cpus::{Class, WEIGHT_USUAL};
