@@ -62,7 +62,6 @@ mod group;
 mod guard;
 mod keys;
 mod mirror;
-mod moderation;
 mod overlay;
 mod parse;
 mod port;
@@ -82,6 +81,7 @@ mod xen;
 #[cfg(test)]
 mod tests;
 
+pub use calls::Moderation;
 pub use check::{PLACEMENT, TableFault, Whole};
 pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
@@ -97,7 +97,6 @@ pub use group::{
 pub use guard::{Addresses, GuardChanges, Guarding};
 pub use keys::{Change, Key};
 pub use mirror::{MirrorError, check_mirrors, mirror_note};
-pub use moderation::Moderation;
 pub use overlay::{
     GbpPeers, NetworkConfig, NetworkError, NetworkKind, Networks, OverlayConfig, OverlayNetwork,
 };

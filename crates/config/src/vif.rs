@@ -5,11 +5,11 @@ use utoipa::ToSchema;
 use weir_engine::{Rate, StormLimit};
 use weir_limits::{STORM_BURST_MIN, STORM_BURST_NS};
 
+use super::calls::Moderation;
 use super::filter::FilterRule;
 use super::group::VifGroups;
 use super::guard::{GuardChanges, Guarding};
 use super::keys::{Alters, Change, Key, keys};
-use super::moderation::Moderation;
 use super::sharing::{Sharing, SharingChanges};
 use super::values::{
     ContainerBytes, LatencyBudget, MacAddress, MemoryMax, Mtu, Owner, PacketRate, PortName,

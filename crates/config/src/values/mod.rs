@@ -1,7 +1,6 @@
 //! The types of configuration values. Each can only be made from a valid value, so whatever holds
 //! one (a file, a control request, a test) has been checked.
 
-mod bond;
 mod error;
 mod names;
 mod numbers;
@@ -16,11 +15,10 @@ use serde::{Deserialize, Serialize};
 use weir_limits as limits;
 use weir_wire::Mac;
 
-pub use bond::BondUplinks;
 pub use error::ValueError;
 pub use names::{
-    ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NamePattern, NetworkName, Owner,
-    PortName, SecurityGroup, SocketMode, SocketPath, TemplateName, UserName,
+    BondUplinks, ChannelName, FilePath, GroupName, HostAddress, InterfaceName, NamePattern,
+    NetworkName, Owner, PortName, SecurityGroup, SocketMode, SocketPath, TemplateName, UserName,
 };
 pub use numbers::{
     ContainerBytes, Dscp, FdbEntries, ForgetSecs, Mtu, OnDemandMax, PacketBurst, PacketRate,
