@@ -12,26 +12,24 @@ use crate::stats::{
     SilentRing, Times,
 };
 
-mod dispatch;
 mod groups;
 mod manager;
 mod overlay;
-mod placement;
-mod sharing;
 mod traffic;
+mod workers;
 
-pub use dispatch::{
-    DispatchExplanation, MoveExplanation, MovedPair, SteeringExplanation, SteeringQueue,
-};
 pub use groups::{GroupsExplanation, RefusalExplanation};
 pub use manager::{
     AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, InterruptPlace,
     InterruptPlaces, SplitExplanation, UplinkExplanation, UplinkLayer, WishExplanation,
 };
 pub use overlay::{HostExplanation, HostHeard, OverlayExplanation, OverlayNetworkExplanation};
-pub use placement::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
-pub use sharing::{PortShare, ReceivingExplanation, SharingExplanation};
 pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all, stops_all};
+pub use workers::{
+    DispatchExplanation, MoveExplanation, MovedPair, SteeringExplanation, SteeringQueue,
+};
+pub use workers::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
+pub use workers::{PortShare, ReceivingExplanation, SharingExplanation};
 
 /// The answer of `weir explain`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

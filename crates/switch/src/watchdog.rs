@@ -7,8 +7,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `judge.rs` | the decision which threads are stalled; pure |
-//! | `kernel.rs` | a thread's state in the kernel |
+//! | `judge.rs` | the decision which threads are stalled, and a thread's state in the kernel |
 //! | `service.rs` | messages to the service manager |
 
 use std::io;
@@ -22,7 +21,6 @@ use weir_limits::{STANDS_STILL_NS, WATCHDOG_LOOK_NS};
 use judge::{Judge, Verdict};
 
 mod judge;
-mod kernel;
 mod service;
 
 pub(crate) use judge::Still;
@@ -87,7 +85,7 @@ fn report(verdict: Verdict) {
         let before = known.iter().find(|it| it.id == thread.id);
         thread.kernel = match before {
             Some(before) => before.kernel.clone(),
-            None => kernel::says(thread.id),
+            None => judge::says(thread.id),
         };
         if before.is_none() {
             tracing::error!(
@@ -114,8 +112,7 @@ mod tests {
     use weir_engine::beat::{self, Place, Role, Said, Seen};
     use weir_fabric::PortId;
 
-    use super::judge::Judge;
-    use super::kernel;
+    use super::judge::{Judge, says};
 
     const EVERY_NS: u64 = 1_000_000_000;
 
@@ -228,7 +225,7 @@ mod tests {
         });
         weir_testing::eventually("it is watched", || {
             let found = beat::seen().into_iter().find(|it| it.name == "stands-still")?;
-            kernel::says(found.id).contains("state S").then_some(())
+            says(found.id).contains("state S").then_some(())
         });
         let seen = || -> Vec<_> {
             beat::seen().into_iter().filter(|it| it.name == "stands-still").collect()
