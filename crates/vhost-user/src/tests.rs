@@ -13,9 +13,8 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 
 use crate::{Connection, FrontEnd, Header, Incoming, MemoryRegion, RequestCode, *};
 
-mod bad_messages;
 mod connection;
-mod round_trip;
+mod messages;
 
 /// Longer than anything here takes; a longer wait is a failure.
 const PATIENCE: Duration = Duration::from_secs(10);
