@@ -4,8 +4,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `phase.rs` | kinds of traffic; phases, their counters and results, and the interface of a view |
-//! | `figures.rs` | figures, from counters |
+//! | `phase.rs` | kinds of traffic; phases, their counters and figures, and the interface of a view |
 //! | `screen.rs` | the live display |
 //! | `report.rs` | lines of text, the table at the end, and the table as JSON |
 
@@ -19,7 +18,6 @@ use weir_config::Moderation;
 use crate::args::DemoArgs;
 use crate::rig::{self, Rig};
 
-mod figures;
 mod phase;
 mod report;
 mod screen;
@@ -132,7 +130,7 @@ mod tests {
     use ratatui::backend::TestBackend;
     use weir_switch::stats::Times;
 
-    use super::figures::{Latency, Sample, Trouble};
+    use super::phase::{Latency, Sample, Trouble};
     use super::*;
 
     /// Returns the counters after `tenths` of a second with `frames` and `bytes` each second.

@@ -10,8 +10,8 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use weir_text::{Table, bytes, decimal, time};
 
-use super::figures::{Latency, Sample, Trouble, or_dash};
 use super::phase::{DemoError, Outcome, Progress, Traffic, View};
+use super::phase::{Latency, Sample, Trouble, or_dash};
 
 struct Row {
     label: &'static str,

@@ -11,9 +11,9 @@ use ratatui::widgets::{Block, BorderType, Padding, Paragraph, Row, Sparkline, Ta
 use ratatui::{DefaultTerminal, Frame};
 use weir_text::{decimal, time};
 
-use super::figures::{Sample, or_dash};
 use super::phase::Traffic;
 use super::phase::{DemoError, Progress, View};
+use super::phase::{Sample, or_dash};
 use super::report::lost_reordered;
 
 /// Window of the changing figures.

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `chart.rs` | the data of a plot: simulated, claimed by the paper, measured |
-//! | `svg.rs` | draws a plot; `axis.rs`: scales, `legend.rs`: its legend, `text.rs`: its text |
+//! | `svg.rs` | draws a plot; `axis.rs`: its scales and its legend, `text.rs`: its text |
 //! | `moves.rs` | plots of verdicts under varied fitted costs |
 //! | `content.rs` | the content of both pages, tables of the numbers of plots, and digests for a repository's page |
 //! | `html.rs` | the self-contained page |
@@ -31,7 +31,6 @@ mod axis;
 mod chart;
 mod content;
 mod html;
-mod legend;
 mod markdown;
 mod moves;
 mod svg;

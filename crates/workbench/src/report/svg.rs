@@ -4,8 +4,8 @@
 use std::fmt::{Display, Write as _};
 
 use super::axis::{self, Scale, short};
+use super::axis::{Key, Legend};
 use super::chart::{Chart, MarkKind};
-use super::legend::{Key, Legend};
 use super::text::{COLOURS, Escaped, cut, lines, standalone, width};
 use crate::runs::Measured;
 
