@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// their ports.
 pub const MACS: [&str; 2] = ["52:54:00:00:01:01", "52:54:00:00:01:02"];
 
+/// The example of the `vif` crate, with a command for each load.
+const GUESTS: &str = "guests";
+
 /// The built programs.
 #[derive(Clone, Debug)]
 pub struct VifPrograms {
@@ -72,7 +75,7 @@ impl VifPrograms {
     ) -> Result<EverySecond> {
         let numbers = [frame_bytes, seconds].map(|number| number.to_string());
         let argv = [socket.to_string_lossy().into_owned()].into_iter().chain(numbers);
-        self.run("outward", argv.collect(), &on(cpu))
+        self.run(GUESTS, ["outward".to_owned()].into_iter().chain(argv).collect(), &on(cpu))
     }
 
     /// Sends frames without a guest: from an uplink's port, opened at `placement`, directly into its interface.
@@ -107,9 +110,9 @@ impl VifPrograms {
 
     /// Attaches a silent guest at each of `sockets`, until the process is dropped.
     pub fn attach(&self, sockets: &[PathBuf]) -> Result<Process> {
-        let program = self.example("attach");
+        let program = self.example(GUESTS);
         let (process, Dialogue { mut stdin, lines }) =
-            Process::start_dialogue(&[&program], &Placement::default())?;
+            Process::start_dialogue(&[&program, "attach"], &Placement::default())?;
         for socket in sockets {
             writeln!(stdin, "{}", socket.display())
                 .map_err(|source| Error::Io { what: format!("write to {program}"), source })?;
@@ -123,16 +126,18 @@ impl VifPrograms {
         Ok(process)
     }
 
+    /// Runs a command of [`GUESTS`] for two guests.
     fn every_second(
         &self,
-        name: &'static str,
+        command: &str,
         sockets: &[PathBuf; 2],
         numbers: &[u32],
         cpu: usize,
     ) -> Result<EverySecond> {
         let sockets = sockets.iter().map(|path| path.to_string_lossy().into_owned());
-        let arguments = sockets.chain(numbers.iter().map(u32::to_string)).collect();
-        self.run(name, arguments, &on(cpu))
+        let numbers = numbers.iter().map(u32::to_string);
+        let arguments = [command.to_owned()].into_iter().chain(sockets).chain(numbers).collect();
+        self.run(GUESTS, arguments, &on(cpu))
     }
 
     fn run(

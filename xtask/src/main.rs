@@ -179,7 +179,7 @@ enum Task {
     /// Show three hosts under BGP EVPN, with a guest that moves and a host that dies; write
     /// target/demo-fabric/report.md. Needs root.
     DemoFabric {
-        /// A built weir to show instead of this workspace's, with `examples/answer` beside it.
+        /// A built weir to show instead of this workspace's, with `examples/guests` beside it.
         #[arg(long, value_name = "PROGRAM")]
         weir: Option<PathBuf>,
     },

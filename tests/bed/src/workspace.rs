@@ -103,7 +103,7 @@ pub fn socket_path(dir: &Path, name: &str) -> Result<PathBuf> {
 const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-groups -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
 /// The examples that tests run. Those for measurements only are as many again, and each is linked like weir.
-const EXAMPLES: &str = "--example answer --example attach --example cost --example instructions --example paced --example vhost_crate --example xen_control --example xen_vifs";
+const EXAMPLES: &str = "--example cost --example guests --example instructions --example vhost_crate --example xen_control --example xen_vifs";
 
 /// The directory of the built programs.
 #[derive(Clone, Debug)]

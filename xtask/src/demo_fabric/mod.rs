@@ -138,9 +138,9 @@ fn spec(weir: &Weir) -> Result<GuestSpec> {
 
 /// Starts a user-space guest that only answers ARP and ping.
 fn start_vif(lab: &Lab, weir: &Weir, place: Place) -> Result<Process> {
-    let program = Programs::beside(&lab.weir).example("answer");
+    let program = Programs::beside(&lab.weir).example("guests");
     let (program, socket) = (program.to_string_lossy(), weir.socket(place.index)?);
-    let argv = [&*program, &*socket.to_string_lossy(), place.mac, &place.ip()];
+    let argv = [&*program, "answer", &*socket.to_string_lossy(), place.mac, &place.ip()];
     let log = weir.dir().join(format!("{}.log", place.name));
     Process::start_logged(&argv, &Placement::default(), &log)
 }

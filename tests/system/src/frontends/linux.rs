@@ -214,31 +214,38 @@ const PACKED: Option<&str> = Some("packed");
 
 /// weir's own `vif` crate.
 pub fn vif(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, "answer", None)
+    run(bed, record, "guests", &["answer"], None)
 }
 
 /// weir's `vif` crate with packed rings.
 pub fn vif_packed(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, "answer", PACKED)
+    run(bed, record, "guests", &["answer"], PACKED)
 }
 
 /// The front end of rust-vmm's `vhost` crate.
 pub fn vhost_crate(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, "vhost_crate", None)
+    run(bed, record, "vhost_crate", &[], None)
 }
 
 /// The front end of rust-vmm's `vhost` crate with packed rings.
 pub fn vhost_crate_packed(bed: &mut Bed<'_>, record: &mut Record) -> Result<Verdict> {
-    run(bed, record, "vhost_crate", PACKED)
+    run(bed, record, "vhost_crate", &[], PACKED)
 }
 
-/// Runs the example `name`. `rings` is its argument for rings that are not split.
-fn run(bed: &mut Bed<'_>, record: &mut Record, name: &str, rings: Option<&str>) -> Result<Verdict> {
+/// Runs the example `name` with a command, if it has several. `rings` is its argument for rings that are not split.
+fn run(
+    bed: &mut Bed<'_>,
+    record: &mut Record,
+    name: &str,
+    command: &[&str],
+    rings: Option<&str>,
+) -> Result<Verdict> {
     let (mut weir, mut partner) = bed.set_up(&[Vif::default()])?;
     let example = bed.programs.example(name);
     let (example, socket) = (example.to_string_lossy(), weir.socket(TESTED)?);
     let (socket, mac, ip) = (socket.to_string_lossy(), address::mac(TESTED), address::ip(TESTED));
-    let argv = [&[&*example, &*socket, mac.as_str(), ip.as_str()], rings.as_slice()].concat();
+    let arguments = [&*socket, mac.as_str(), ip.as_str()];
+    let argv = [&[&*example], command, &arguments, rings.as_slice()].concat();
     let log = weir.dir().join(format!("{name}.log"));
     let mut process = Process::start_logged(&argv, &Placement::default(), &log)?;
     record.step(Step::Link, || {

@@ -33,8 +33,8 @@ const UPLINK: &str = "[uplink.lan]\\nkind = \\\"af_packet\\\"\\nname = \\\"eth0\
 
 pub(super) fn network_card_gathers_and_is_always_left_as_it_was_found(lab: &Lab) -> Result<()> {
     // The examples are in the build directory of the program `weir`.
-    let attach = Programs::beside(&lab.weir).example("attach");
-    let programs = [lab.weir.as_path(), &attach, Path::new(ETHTOOL)];
+    let guests = Programs::beside(&lab.weir).example("guests");
+    let programs = [lab.weir.as_path(), &guests, Path::new(ETHTOOL)];
     let image = lab.image.with_card(&lab.workspace, &programs)?;
     let qemu_args = ["-m", "512M", "-netdev", "user,id=net", "-device", "e1000e,netdev=net"];
     let spec = GuestSpec {
@@ -95,11 +95,11 @@ impl Machine {
     /// Starts weir, and a silent guest as soon as weir listens.
     fn start_weir(&mut self, config: &str) -> Result<()> {
         self.run(&format!(
-            "killall attach 2>/dev/null; rm -f /run/web0.sock; \
+            "killall guests 2>/dev/null; rm -f /run/web0.sock; \
              weir run {config} >/tmp/weir.log 2>&1 & echo $! >/run/weir.pid"
         ))?;
         self.run("for try in $(seq 100); do [ -S /run/web0.sock ] && break; sleep 0.2; done")?;
-        self.run("echo /run/web0.sock | attach >/tmp/attach.log 2>&1 &").map(drop)
+        self.run("echo /run/web0.sock | guests attach >/tmp/attach.log 2>&1 &").map(drop)
     }
 
     fn rx_usecs(&mut self) -> Result<u32> {

@@ -114,11 +114,11 @@ fn start(lab: &Lab, dir: &Path, placement: &Placement, crowd: usize) -> Result<[
     let switch = Process::start_logged(&argv, placement, &dir.join("weir.log"))?;
     wait_until("weir's control socket", PATIENCE, || Ok(control.exists()))?;
 
-    let paced = Programs::beside(&lab.weir).example("paced");
+    let guests = Programs::beside(&lab.weir).example("guests");
     let send = |from: &str, to: &str, rate: &str| {
         let sockets = [from, to].map(|name| dir.join(format!("{name}.sock")));
         let [from, to] = sockets.each_ref().map(|socket| socket.to_string_lossy());
-        let argv = [&paced.to_string_lossy(), &*from, &*to, rate, "200", "600"];
+        let argv = [&guests.to_string_lossy(), "paced", &*from, &*to, rate, "200", "600"];
         Process::start_logged(&argv, placement, &dir.join("paced.log"))
     };
     Ok([send("web0", "db0", "5000")?, send("mail0", "mail1", "500")?, switch])

@@ -26,8 +26,8 @@ pub(super) fn setup() -> Setup {
 
 /// Sends 20,000 frames a second from the first guest to the second, for at most a minute.
 pub(super) fn traffic(lab: &Lab, weir: &Weir) -> Result<Process> {
-    let program = Programs::beside(&lab.weir).example("paced");
-    let argv = [program, weir.socket(0_u8)?, weir.socket(1_u8)?];
+    let program = Programs::beside(&lab.weir).example("guests");
+    let argv = [program, "paced".into(), weir.socket(0_u8)?, weir.socket(1_u8)?];
     let mut argv: Vec<_> = argv.iter().map(|path| path.to_string_lossy()).collect();
     argv.extend(["20000", "200", "60"].map(Into::into));
     let argv: Vec<_> = argv.iter().map(|word| &**word).collect();

@@ -84,7 +84,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     workspace.clear_runs()?;
     let built = Programs::build(workspace)?;
     let weir = selection.weir.clone().unwrap_or_else(|| built.weir());
-    let examples = ["xen_vifs", "xen_control", "answer"].map(|name| (name, built.example(name)));
+    let examples = ["xen_vifs", "xen_control", "guests"].map(|name| (name, built.example(name)));
     let programs = [&examples[..], &[("weir", weir)]].concat();
     let (attachments, clock) = (selection.attachments, selection.clock);
     let agent = build_agent(workspace)?;

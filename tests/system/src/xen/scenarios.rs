@@ -97,7 +97,7 @@ pub fn xen_mixed(bed: &mut Bed) -> Result<()> {
     bed.connect(FIRST)?;
     let mac = address::mac(MIXED);
     let answer =
-        bed.spawn("answer", &format!("answer {MIXED_SOCKET} {mac} {}", address::ip(MIXED)))?;
+        bed.spawn("answer", &format!("guests answer {MIXED_SOCKET} {mac} {}", address::ip(MIXED)))?;
     bed.await_lines(&answer, "^answering", 1)?;
     for payload in [56, 1472] {
         ping(bed, FIRST, &address::ip(MIXED), payload)?;
