@@ -85,8 +85,9 @@ fn passes(allowed: Allowed) -> Thought {
 
 impl Table {
     /// Passes those frames of `rows` that change nothing of their connection except the time when it was seen. Calls
-    /// `judge` with the indexes of all other frames, in order. If a frame passes, so does the rest of its row. A frame
-    /// that comes from another host tells by `claimed` the groups that stand for the other end, as in [`Peer`].
+    /// `judge` with the indexes of all other frames, in order. If a frame passes, so does the rest of its row. Frames
+    /// that come from another host tell by `claimed` the groups that stand for the other end, as in [`Peer`], each its
+    /// own: behind a frame that passes, those pass that claim the same.
     #[inline(always)]
     pub fn ask(
         &mut self,
@@ -158,14 +159,22 @@ impl Table {
         judge: &mut dyn FnMut(&mut Self, usize, Option<u16>),
     ) -> bool {
         let key = rows.key_of(place, direction);
-        let mut is_judged = false;
+        let (mut noted, mut is_judged) = (None, false);
         for nth in rows.frames_of(place) {
             let claimed = claimed.map(|claimed| claimed(nth));
-            if key.is_some_and(|key| self.go_on(&key, wanted, claimed)) {
-                break;
+            if claimed.is_some() && claimed == noted {
+                continue;
             }
-            judge(self, nth, claimed);
-            is_judged = true;
+            if key.is_some_and(|key| self.go_on(&key, wanted, claimed)) {
+                if claimed.is_none() {
+                    break;
+                }
+                noted = claimed;
+            } else {
+                noted = None;
+                judge(self, nth, claimed);
+                is_judged = true;
+            }
         }
         is_judged
     }

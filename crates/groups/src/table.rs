@@ -7,6 +7,8 @@
 //! Connections that both ends have confirmed stay: one of them moves to the other bucket that its own hash names, if
 //! there is room.
 
+use std::mem::swap;
+
 use weir_limits::{BURST_MAX, GROUP_CONNECTION_BYTES_MAX, GROUP_CONNECTIONS_MAX, GROUP_TIME_SHIFT};
 use weir_wire::layers::protocol;
 
@@ -583,16 +585,29 @@ impl Table {
         Some((self.key_at(at), known_of(entry, now)?))
     }
 
-    /// Forgets all connections, and the datagrams that come in fragments. Returns the number of connections.
-    pub fn flush(&mut self) -> u32 {
-        let live = self.live;
-        for at in 0..GROUP_CONNECTIONS_MAX {
-            if tag_at(&self.tags[at / WAYS], at % WAYS) != 0 {
-                self.clear(at);
-            }
-        }
-        self.fragments = Fragments::default();
-        live
+    /// Gives all connections, and the datagrams that come in fragments, for those of another table. Frames wait for
+    /// neither of the two to be written, made or freed, however many connections there are.
+    pub fn exchange(&mut self, other: &mut Self) {
+        let Self { tags, entries, rests, claims, seed, live, sweep, fragments, .. } = other;
+        swap(&mut self.tags, tags);
+        swap(&mut self.entries, entries);
+        swap(&mut self.rests, rests);
+        swap(&mut self.claims, claims);
+        swap(&mut self.seed, seed);
+        swap(&mut self.live, live);
+        swap(&mut self.sweep, sweep);
+        swap(&mut self.fragments, fragments);
+    }
+
+    /// True if a table of the same seed knows the same connections in the same places, of the same groups.
+    #[cfg(test)]
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let all = |it: &Self| (it.seed, it.live, it.full, it.sweep);
+        all(self) == all(other)
+            && self.tags == other.tags
+            && self.entries == other.entries
+            && self.rests == other.rests
+            && self.claims == other.claims
     }
 
     /// Looks for a connection that is not over.

@@ -1,12 +1,13 @@
 //! Tests of decisions, frame by frame.
 
 mod frames;
+mod lists;
 mod model;
 
 use std::net::IpAddr;
 
 use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ip, ping, tcp, udp};
-use weir_limits::{BURST_MAX, GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
+use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
 
 use crate::{
     Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rows, Rule, Table, Vlans, Why,
@@ -658,46 +659,6 @@ fn what_is_remembered_within_a_burst_holds_for_frames_of_the_same_flow_only() {
     }
 }
 
-/// The places of frames that are judged, in VLANs of their own, if those in `passing` pass then.
-fn judged(heads: &[([u8; HEAD_LEN], usize)], vids: &[u16], passing: &[usize]) -> Vec<usize> {
-    let (mut bed, mut judged) = (Bed::new(closed_in(&[])), Vec::new());
-    bed.rows.read(heads.len(), |nth| (&heads[nth].0, heads[nth].1, Vlans::new(vids[nth], 0)));
-    let Bed { table, rows, policy, now_ns } = &mut bed;
-    table.ask(policy, Direction::Out, rows, None, *now_ns, &mut |table, nth, _| {
-        judged.push(nth);
-        if passing.contains(&nth) {
-            let (head, len) = &heads[nth];
-            let (bytes, len) = (&head[..*len], *len as u32);
-            let frame = Frame { bytes, len, vid: vids[nth], again: false };
-            let decision =
-                table.judge(policy, Direction::Out, frame, Peer::default(), *now_ns).unwrap();
-            assert!(matches!(decision, Decision::Passes(_)));
-        }
-    });
-    judged
-}
-
-#[test]
-fn of_a_row_only_frames_up_to_the_first_that_goes_on_are_judged() {
-    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
-        let datagram = |port| front(&Packet(udp(guest, peer, port, 80)).padded(30).0);
-        let heads = [1, 1, 1, 2, 1, 1].map(datagram);
-        let one_vlan = [7; BURST_MAX];
-        assert_eq!(judged(&heads, &one_vlan, &[0, 3]), [0, 3]);
-        assert_eq!(judged(&heads, &one_vlan, &[1, 3]), [0, 1, 3]);
-        assert_eq!(judged(&heads, &one_vlan, &[5]), [0, 1, 2, 3, 4, 5]);
-        assert_eq!(judged(&heads, &one_vlan, &[]), [0, 1, 2, 3, 4, 5]);
-        let vids = [1, 7, 7, 1, 1, 7];
-        assert_eq!(judged(&heads, &vids, &[0, 1, 3]), [0, 1, 3]);
-        assert_eq!(judged(&heads, &vids, &[1, 3]), [0, 1, 3, 4], "another VLAN is another flow");
-        for count in 0..=BURST_MAX {
-            let alike = [heads[0]; BURST_MAX];
-            assert_eq!(judged(&alike[..count], &one_vlan, &[0]), [0][..count.min(1)]);
-            assert_eq!(judged(&alike[..count], &one_vlan, &[]).len(), count);
-        }
-    }
-}
-
 #[test]
 fn headers_that_go_on_behind_the_bytes_at_hand_are_asked_for() {
     let bed = Bed::new(closed_in(&[]));
@@ -735,7 +696,9 @@ fn connections_are_shown_page_by_page_and_can_be_forgotten() {
     assert!(of_tcp.idle_ns.abs_diff(2 * SECOND) < SECOND / 10);
     assert_eq!(bed.table.page(usize::MAX, 10, bed.now_ns), (Vec::new(), None));
 
-    assert_eq!(bed.table.flush(), 31);
+    let mut other = Table::new(8, 0);
+    bed.table.exchange(&mut other);
+    assert_eq!(other.connections(), 31);
     assert_eq!(
         (bed.table.connections(), bed.table.page(0, GROUP_CONNECTIONS_MAX, bed.now_ns).0.len()),
         (0, 0)
@@ -743,6 +706,8 @@ fn connections_are_shown_page_by_page_and_can_be_forgotten() {
     assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5, ACK)));
     assert!(bed.goes(&tcp(GUEST, PEER, 5, 80, ACK)), "what the rules allow goes on");
     assert_eq!(bed.table.connections(), 1);
+    // Frames wait for a few words that change places: the connections lie where they lay, each of them whole.
+    assert_eq!(other.page(0, GROUP_CONNECTIONS_MAX, bed.now_ns).0, all);
 }
 
 /// A UDP datagram between the guest and a peer, of flow `number`.

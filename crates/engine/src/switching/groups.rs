@@ -30,10 +30,8 @@ pub struct PortGroups {
 impl PortGroups {
     /// Each connection of `before` is judged by the new rules when its next frame comes.
     pub(crate) fn new(policy: Policy, before: Option<&Self>, now_ns: u64) -> Self {
-        // A new table hashes by a seed of its own.
-        let seed = || RandomState::new().hash_one(now_ns);
         let table = before.map(|before| Arc::clone(&before.table));
-        let table = table.unwrap_or_else(|| Arc::new(Mutex::new(Table::new(seed(), now_ns))));
+        let table = table.unwrap_or_else(|| Arc::new(Mutex::new(empty_table(now_ns))));
         let generation = before.map_or(0, |before| before.policy.generation.wrapping_add(1));
         let logs = before.map_or_else(Arc::default, |before| Arc::clone(&before.logs));
         if policy.log && before.is_some_and(|before| !before.policy.log) {
@@ -109,7 +107,10 @@ impl PortGroups {
 
     /// Forgets all connections, and returns their number.
     pub fn flush(&self) -> u32 {
-        lock(&self.table).flush()
+        // Made before the lock is held, and freed after it: frames wait for neither.
+        let mut table = empty_table(0);
+        lock(&self.table).exchange(&mut table);
+        table.connections()
     }
 
     /// Judges the frames of `burst` in `list`, which go `direction` as the port's guest sees it, by the list's `rows`.
@@ -182,6 +183,11 @@ pub(crate) fn read(rows: &mut Rows, list: &[Outgoing], burst: &Burst<'_>) {
     });
 }
 
+/// A table that hashes by a seed of its own.
+fn empty_table(now_ns: u64) -> Table {
+    Table::new(RandomState::new().hash_one(now_ns), now_ns)
+}
+
 /// The decision about a frame whose headers are too long.
 const HIDDEN: Decision = Decision::Refused(weir_groups::Why::Invalid);
 
@@ -233,5 +239,7 @@ mod tests {
         }
         all.sort_unstable();
         assert!(all.into_iter().eq(1..=3000));
+        assert_eq!(groups.flush(), 3000);
+        assert_eq!((groups.flush(), groups.page(0, MAX, 1).0.len()), (0, 0));
     }
 }
