@@ -6,6 +6,7 @@
 
 use std::{
     net::Ipv4Addr,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +16,7 @@ use weir_bed::{
     error::{Error, Result, check},
     report::{Figure, Goal, Report, Samples},
     switch::Switch,
+    weir::{self, Setup, Weir},
 };
 use weir_vif::{Options, QueuePair, Vif};
 use weir_wire::{
@@ -59,6 +61,9 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const TIME: Duration = Duration::from_millis(2500);
 /// Time after which a frame that has not arrived is lost.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connections a second that a tenant wants beside another tenant's flood, far below its share of a processor.
+const WANTED: f64 = 4000.0;
 
 /// Numbers of flows whose costs are measured, with the smallest share of the rate without groups.
 const COSTS: [(u32, &str, f64); 3] =
@@ -106,6 +111,56 @@ pub(super) fn established(bench: &Bench<'_>, report: &mut Report) -> Result<()> 
 pub(super) fn set_up(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let what = "new TCP connections, handshake and close, 64 at a time; weir's groups against OVS-DPDK's conntrack";
     compare(bench, report, "group_setup", "connections/s", what, Load::Connections)
+}
+
+/// The connections that a tenant sets up beside a tenant whose guest opens others as fast as it can and confirms none,
+/// relative to those that it sets up alone.
+pub(super) fn set_up_beside_a_flood(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let rounds = bench.rounds(|round| {
+        let mut found = Vec::new();
+        for is_flooded in [false, true] {
+            bench.note_other_load()?;
+            found.push(beside(bench, is_flooded)?);
+        }
+        let [(alone, _), (beside, flood)] = found[..] else { return Ok(None) };
+        let rounds = bench.rounds;
+        println!("round {round}/{rounds}: {beside:.0} connections/s beside {flood:.0} SYN/s, {alone:.0} alone");
+        Ok(Some((alone, beside, flood)))
+    })?;
+    let each =
+        |of: fn(&(f64, f64, f64)) -> f64| rounds.iter().flatten().map(of).collect::<Samples>();
+    let what = "TCP connections that a tenant sets up, of 4,000/s that it wants: beside another tenant's SYN flood against alone";
+    let ratio =
+        Figure::ratio("group_setup_beside_flood", what, each(|it| it.1).ratio_to(&each(|it| it.0)));
+    report.add(ratio.goal(Some(Goal::AtLeast(0.95))));
+    let what = "the flood that arrives";
+    report.add(Figure::new("group_setup_beside_flood_syns", "SYN/s", what, each(|it| it.2)));
+    Ok(())
+}
+
+/// Connections a second that a tenant sets up of those that it wants, and SYNs a second of the other tenant's flood.
+fn beside(bench: &Bench<'_>, is_flooded: bool) -> Result<(f64, f64)> {
+    let vif = |vlan| weir::Vif { vlan: Some(vlan), ..weir::Vif::default() };
+    let vifs = [1, 1, 2, 2].map(vif).to_vec();
+    let group = Some(RULES);
+    let setup = Setup { cpu: Some(SWITCH_CPU), group, vifs, ..Setup::default() };
+    let switch = Weir::start(bench.lab, &setup)?;
+    let [mut tenant, mut other] = [Client::at(&switch, 0)?, Client::at(&switch, 2)?];
+    tenant.meet()?;
+    other.meet()?;
+    let (begun, ends) = (Instant::now(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let flood = is_flooded.then(|| scope.spawn(|| other.flood(&ends)));
+        let rate = on_client_cpu(|| {
+            tenant.paced(WARM_UP)?;
+            tenant.paced(TIME)
+        });
+        ends.store(true, Ordering::Relaxed);
+        let syns = flood.map_or(Ok(0), |flood| {
+            flood.join().map_err(|_| Error::Check("the flood panicked".into()))
+        })?;
+        Ok((rate?, f64::from(syns) / begun.elapsed().as_secs_f64()))
+    })
 }
 
 /// Packets for each second that weir spends on packets: with groups, relative to none.
@@ -188,6 +243,8 @@ fn on_client_cpu<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> 
 /// The two guests: the first opens every connection, the second answers.
 struct Client {
     guests: [Guest; 2],
+    /// Index of the first one's interface.
+    first: u8,
     frames: Frames,
     /// Flows that both guests have sent a frame of.
     established: u32,
@@ -246,8 +303,13 @@ impl Watch {
 
 impl Client {
     fn connect(switch: &dyn Switch) -> Result<Self> {
+        Self::at(switch, 0)
+    }
+
+    /// The guests at interface `first` and the next.
+    fn at(switch: &dyn Switch, first: u8) -> Result<Self> {
         let mut guests = Vec::new();
-        for index in 0..2 {
+        for index in first..first + 2 {
             let socket = switch.link(index)?.socket;
             let failed =
                 |error| Error::Check(format!("the guest at {}: {error}", socket.display()));
@@ -256,7 +318,7 @@ impl Client {
             guests.push(Guest { _session: session, ring });
         }
         let guests = guests.try_into().map_err(|_| Error::Check("not two guests".into()))?;
-        Ok(Self { guests, frames: Frames::of(0), established: 0, opened: 0 })
+        Ok(Self { guests, first, frames: Frames::of(0), established: 0, opened: 0 })
     }
 
     /// Each guest asks for the other by ARP until the other hears of it, so that the switch knows both.
@@ -265,7 +327,7 @@ impl Client {
             let begun = Instant::now();
             loop {
                 check(begun.elapsed() < PATIENCE, || "the guests do not hear each other".into())?;
-                self.guests[usize::from(index)].send(&who_has(index))?;
+                self.guests[usize::from(index)].send(&who_has(self.first + index))?;
                 self.guests[usize::from(index)].ring.flush();
                 thread::sleep(Duration::from_millis(50));
                 if self.guests[usize::from(1 - index)].take(u32::MAX, |_| ()) > 0 {
@@ -336,42 +398,91 @@ impl Client {
         let mut watch = Watch::start(time);
         let (mut open, mut goes_on) = (OPENING, true);
         while open > 0 {
-            let (mut arrived, mut closed) = (0, 0);
-            for receiver in 0..2 {
-                let mut heard = [([0; FRAME], 0_u8); BURST as usize];
-                let mut frames = heard.iter_mut();
-                let taken = self.guests[receiver].take(BURST, |frame| {
-                    if let Some((bytes, flags)) = frames.next() {
-                        frame.read(bytes);
-                        *flags = bytes[FLAGS];
-                    }
-                });
-                for (frame, flags) in heard.iter().take(taken as usize) {
-                    match (receiver, *flags) {
-                        (1, SYN) => self.answer(1, frame, SYN | ACK)?,
-                        (0, flags) if flags == SYN | ACK => {
-                            self.answer(0, frame, ACK)?;
-                            self.answer(0, frame, FIN | ACK)?;
-                        }
-                        (1, flags) if flags == FIN | ACK => self.answer(1, frame, FIN | ACK)?,
-                        (0, flags) if flags == FIN | ACK => {
-                            self.answer(0, frame, ACK)?;
-                            closed += 1;
-                            if goes_on {
-                                self.open()?;
-                            } else {
-                                open -= 1;
-                            }
-                        }
-                        _ => {}
-                    }
-                }
-                self.guests[receiver].ring.flush();
-                arrived += taken;
-            }
+            let (arrived, closed) = self.go_on(goes_on)?;
+            open -= if goes_on { 0 } else { closed };
             goes_on &= watch.look(arrived, closed)?;
         }
         Ok(watch.count())
+    }
+
+    /// Takes frames of connections, and answers them. Opens another connection for each that is closed, if `opens`.
+    /// Returns the frames that arrived, and the connections that are closed.
+    fn go_on(&mut self, opens: bool) -> Result<(u32, u32)> {
+        let (mut arrived, mut closed) = (0, 0);
+        for receiver in 0..2 {
+            let mut heard = [([0; FRAME], 0_u8); BURST as usize];
+            let mut frames = heard.iter_mut();
+            let taken = self.guests[receiver].take(BURST, |frame| {
+                if let Some((bytes, flags)) = frames.next() {
+                    frame.read(bytes);
+                    *flags = bytes[FLAGS];
+                }
+            });
+            for (frame, flags) in heard.iter().take(taken as usize) {
+                match (receiver, *flags) {
+                    (1, SYN) => self.answer(1, frame, SYN | ACK)?,
+                    (0, flags) if flags == SYN | ACK => {
+                        self.answer(0, frame, ACK)?;
+                        self.answer(0, frame, FIN | ACK)?;
+                    }
+                    (1, flags) if flags == FIN | ACK => self.answer(1, frame, FIN | ACK)?,
+                    (0, flags) if flags == FIN | ACK => {
+                        self.answer(0, frame, ACK)?;
+                        closed += 1;
+                        if opens {
+                            self.open()?;
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            self.guests[receiver].ring.flush();
+            arrived += taken;
+        }
+        Ok((arrived, closed))
+    }
+
+    /// Opens [`WANTED`] connections a second and closes them, and sleeps between. Returns how many a second are closed.
+    fn paced(&mut self, time: Duration) -> Result<f64> {
+        let begun = Instant::now();
+        let (mut opened, mut closed, mut last_arrival) = (0, 0, begun);
+        while begun.elapsed() < time || closed < opened {
+            let due = (begun.elapsed().min(time).as_secs_f64() * WANTED) as u32;
+            for _ in opened..due.min(closed + OPENING) {
+                self.open()?;
+                opened += 1;
+            }
+            self.guests[0].ring.flush();
+            let (arrived, now_closed) = self.go_on(false)?;
+            closed += now_closed;
+            if arrived > 0 || closed == opened {
+                last_arrival = Instant::now();
+            }
+            check(last_arrival.elapsed() < PATIENCE, || "frames were lost".into())?;
+            thread::sleep(Duration::from_micros(200));
+        }
+        Ok(f64::from(closed) / begun.elapsed().as_secs_f64())
+    }
+
+    /// Opens connections as fast as the ring takes them, and confirms none. Returns how many have arrived.
+    fn flood(&mut self, ends: &AtomicBool) -> u32 {
+        let (from, to) = (mac(self.first).0, mac(self.first + 1).0);
+        let mut arrived = 0_u32;
+        while !ends.load(Ordering::Relaxed) {
+            for _ in 0..BURST {
+                let number = self.opened;
+                let mut frame = self.frames.at(number / PORTS).tcp(0, port(number), SYN);
+                frame[..6].copy_from_slice(&to);
+                frame[6..12].copy_from_slice(&from);
+                if self.guests[0].send(&frame).is_err() {
+                    break;
+                }
+                self.opened = self.opened.wrapping_add(1);
+            }
+            self.guests[0].ring.flush();
+            arrived = arrived.wrapping_add(self.guests[1].take(u32::MAX, |_| ()));
+        }
+        arrived
     }
 
     /// Waits for `number` frames at guest `receiver`.
@@ -549,7 +660,8 @@ fn segment(sender: usize, address: u32, flags: u8) -> ([u8; FRAME], u16) {
 fn who_has(index: u8) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
     let own = mac(index).0;
-    let ends = if index == 0 { [client_address(0), SERVER] } else { [SERVER, client_address(0)] };
+    let is_client = index % 2 == 0;
+    let ends = if is_client { [client_address(0), SERVER] } else { [SERVER, client_address(0)] };
     frame[..6].fill(0xff);
     frame[6..12].copy_from_slice(&own);
     frame[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 0x08, 0, 6, 4, 0, 1]);

@@ -165,7 +165,9 @@ pub fn check(
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
     }
-    for note in config.networks.notes(&config.vifs) {
+    for note in
+        config.networks.notes(&config.vifs).into_iter().chain(config.groups.note(&config.networks))
+    {
         writeln!(out, "note: {note}")?;
     }
     for directory in missing_directories(&config) {

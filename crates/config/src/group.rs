@@ -16,6 +16,7 @@ use weir_wire::layers::protocol;
 
 use super::error::Problem;
 use super::keys::{Key, Rows};
+use super::overlay::Networks;
 use super::section::{Fault, FromToml, Located, Section, each, from_toml_string, missing};
 use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
 
@@ -451,6 +452,10 @@ impl NoSuchGroup {
     }
 }
 
+/// The meaning of a group in a rule `to` it.
+pub const TO_A_GROUP: &str =
+    "they mean interfaces of this switch, and no guest of another host, whose groups are not known";
+
 impl Groups {
     /// The group of that name.
     pub fn get(&self, name: &SecurityGroup) -> Option<&GroupConfig> {
@@ -503,6 +508,29 @@ impl Groups {
             default == GroupDefault::Deny
         };
         groups.0.iter().filter_map(|name| self.get(name)).filter(closes)
+    }
+
+    /// The groups among these with a rule `to` a group, which means interfaces of this switch only.
+    pub fn with_rules_to_a_group<'g>(
+        &'g self,
+        groups: &'g [SecurityGroup],
+    ) -> impl Iterator<Item = &'g SecurityGroup> {
+        let is_to = |rule: &GroupRule| {
+            rule.direction == RuleDirection::Out && matches!(rule.other, RuleSide::Group(_))
+        };
+        let has = move |name: &&_| self.get(name).is_some_and(|it| it.rules.iter().any(is_to));
+        groups.iter().filter(has)
+    }
+
+    /// A sentence about rules that do not mean guests of the other hosts that there are.
+    pub fn note(&self, networks: &Networks) -> Option<String> {
+        networks.overlay.as_ref()?;
+        let all: Vec<_> = self.all.iter().map(|group| group.name.clone()).collect();
+        let groups: Vec<_> = self.with_rules_to_a_group(&all).map(SecurityGroup::as_str).collect();
+        (!groups.is_empty()).then(|| {
+            let groups = groups.join(", ");
+            format!("rules `to` a group, of {groups}: {TO_A_GROUP}; allow a prefix for the others")
+        })
     }
 
     /// The rule at index `place` of the policy of `groups`: its group, its number in the group, and its text.

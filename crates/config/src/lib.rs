@@ -92,7 +92,7 @@ pub use gateway::{
 pub use give_back::give_back;
 pub use group::{
     GroupConfig, GroupIds, GroupRule, Groups, NoSuchGroup, RuleProtocol, RuleSide, RuleValues,
-    VifGroups,
+    TO_A_GROUP, VifGroups,
 };
 pub use guard::{Addresses, GuardChanges, Guarding};
 pub use keys::{Change, Key};

@@ -1279,6 +1279,31 @@ fn networks_that_give_too_few_addresses_or_none_are_noted() {
     assert!(none.len() == 1 && none[0].contains("no interface is in network.lan"), "{none:?}");
 }
 
+#[test]
+fn rules_to_a_group_are_noted_where_there_are_other_hosts() {
+    let note = |text: &str| {
+        let config = parse(text).unwrap();
+        config.groups.note(&config.networks)
+    };
+    let group = |rule: &str| {
+        format!("[group.lb]\n[group.web]\ndefault_out = \"deny\"\nrules = [{{ {rule} }}]\n")
+    };
+    let overlay =
+        "[overlay]\nlocal = \"192.0.2.1\"\n[network.blue]\nvni = 1\npeers = [\"192.0.2.2\"]\n";
+    let to = group("direction = \"out\", to = \"group:lb\"");
+    assert_eq!(note(&to), None);
+    let said = note(&(to + overlay)).unwrap();
+    assert!(
+        said.starts_with("rules `to` a group, of web: they mean interfaces of this switch"),
+        "{said}"
+    );
+    for others in
+        ["direction = \"out\", to = \"10.0.0.0/8\"", "direction = \"in\", from = \"group:lb\""]
+    {
+        assert_eq!(note(&(group(others) + overlay)), None);
+    }
+}
+
 const TWO_UPLINKS: &str = "[uplink.eth0]\nkind = \"af_packet\"\nname = \"eth0\"\n\
      [uplink.eth1]\nkind = \"af_packet\"\nname = \"eth1\"\nqueues = 7\n";
 

@@ -7,8 +7,10 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::IpAddr;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -108,25 +110,35 @@ fn run(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// A network namespace with TAPs of these names and addresses, after `prepare` in it.
+fn namespace<const N: usize>(
+    taps: [(&'static str, [u8; 6]); N],
+    prepare: impl FnOnce() + Send + 'static,
+) -> (Child, [Tap; N]) {
+    let mut namespace = Command::new("unshare")
+        .args(["--net", "sh", "-c", "echo; exec sleep 3600"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    namespace.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    let path = format!("/proc/{}/ns/net", namespace.id());
+    let taps = std::thread::spawn(move || {
+        let network = Some(LinkNameSpaceType::Network);
+        move_into_link_name_space(File::open(path).unwrap().as_fd(), network).unwrap();
+        let taps = taps.map(|(name, mac)| {
+            let mac = Some(Mac(mac));
+            let options = TapOptions { name: name.into(), queues: 1, mtu: Some(1500), mac };
+            Tap::open(&options).unwrap()
+        });
+        prepare();
+        taps
+    });
+    (namespace, taps.join().unwrap())
+}
+
 impl Kernel {
     fn start(rules: Rules) -> Self {
-        let mut namespace = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo; exec sleep 3600"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        namespace.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-        let path = format!("/proc/{}/ns/net", namespace.id());
-        let taps = std::thread::spawn(move || {
-            let network = Some(LinkNameSpaceType::Network);
-            move_into_link_name_space(File::open(path).unwrap().as_fd(), network).unwrap();
-            let taps = [0, 1].map(|nth: usize| {
-                let mac = Some(Mac(ROUTER[nth]));
-                let name = format!("t{nth}");
-                let options =
-                    TapOptions { name: name.as_str().into(), queues: 1, mtu: Some(1500), mac };
-                Tap::open(&options).unwrap()
-            });
+        let (namespace, taps) = namespace([("t0", ROUTER[0]), ("t1", ROUTER[1])], move || {
             run(
                 "for key in ipv4.ip_forward ipv6.conf.all.forwarding netfilter.nf_conntrack_tcp_be_liberal; do
                     echo 1 > /proc/sys/net/$(echo $key | tr . /); done
@@ -146,18 +158,22 @@ impl Kernel {
                 Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
             nft.stdin.take().unwrap().write_all(rules.nft().as_bytes()).unwrap();
             assert!(nft.wait().unwrap().success());
-            taps
         });
-        Self { namespace, taps: taps.join().unwrap() }
+        Self { namespace, taps }
+    }
+
+    /// The TAP that frames of this direction come in by, and the one that they leave by.
+    fn ends(&self, direction: Direction) -> [&OwnedFd; 2] {
+        let [guest, peers] = [&self.taps[0].queues()[0], &self.taps[1].queues()[0]];
+        match direction {
+            Direction::Out => [guest, peers],
+            Direction::In => [peers, guest],
+        }
     }
 
     /// True if the kernel lets a frame pass. It has done so, or not, when the frame is written.
     fn passes(&self, direction: Direction, frame: &[u8]) -> bool {
-        let [guest, peers] = [&self.taps[0].queues()[0], &self.taps[1].queues()[0]];
-        let (from, to) = match direction {
-            Direction::Out => (guest, peers),
-            Direction::In => (peers, guest),
-        };
+        let [from, to] = self.ends(direction);
         let sent = [&VnetHdr::default().to_bytes(), frame].concat();
         assert_eq!(rustix::io::write(from, &sent), Ok(sent.len()));
         let mut bytes = [0; 2048];
@@ -480,6 +496,26 @@ fn number(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|it| it.parse().expect("a number"))
 }
 
+/// The decision about a frame, as workers come to it.
+fn judge(
+    (table, rows): (&mut Table, &mut Rows),
+    policy: &Policy,
+    direction: Direction,
+    bytes: &[u8],
+    now_ns: u64,
+) -> Decision {
+    let mut judged = Decision::Passes(Why::Established);
+    let (mut head, front) = ([0; HEAD_LEN], bytes.len().min(HEAD_LEN));
+    head[..front].copy_from_slice(&bytes[..front]);
+    rows.read(1, |_| (&head, front, Vlans::default()));
+    table.ask(policy, direction, rows, None, now_ns, &mut |table, _, _| {
+        let (bytes, len) = (&head[..front], bytes.len() as u32);
+        let frame = Frame { bytes, len, vid: 0, again: false };
+        judged = table.judge(policy, direction, frame, Peer::default(), now_ns).unwrap();
+    });
+    judged
+}
+
 #[test]
 fn root_packets_pass_as_by_the_kernels_conntrack() {
     if !weir_testing::is_root("TAPs and nftables in a network namespace")
@@ -515,16 +551,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                 }
                 let bytes = flow.frame(direction, sent);
                 let kernel_passes = kernel.passes(direction, &bytes);
-                let mut judged = Decision::Passes(Why::Established);
-                let mut head = [0; HEAD_LEN];
-                head[..bytes.len()].copy_from_slice(&bytes);
-                rows.read(1, |_| (&head, bytes.len(), Vlans::default()));
-                table.ask(&policy, direction, &rows, None, now_ns, &mut |table, _, _| {
-                    let len = bytes.len() as u32;
-                    let frame = Frame { bytes: &bytes, len, vid: 0, again: false };
-                    let peer = Peer::default();
-                    judged = table.judge(&policy, direction, frame, peer, now_ns).unwrap();
-                });
+                let judged = judge((&mut table, &mut rows), &policy, direction, &bytes, now_ns);
                 let passes = matches!(judged, Decision::Passes(_));
                 compared += 1;
                 passed += usize::from(passes);
@@ -557,4 +584,190 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
     faults.sort_by_key(|fault| fault.len());
     faults.truncate(20);
     assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The guest's host or a peer, with a network stack and programs of its own. Its frames go through both judges.
+struct Host {
+    namespace: Child,
+    tap: [Tap; 1],
+}
+
+/// Addresses of the guest and of the peer.
+const V4: [&str; 2] = ["10.0.0.1", "10.255.0.1"];
+const V6: [&str; 2] = ["fd00::1", "fd01::1"];
+
+impl Host {
+    fn start(nth: usize) -> Self {
+        let (v4, v6, far) = (V4[nth], V6[nth], nth + 1);
+        let (router4, router6) = (v4.replace("0.1", "0.254"), v6.replace("::1", "::fe"));
+        let prepare = move || {
+            run(&format!(
+                "echo 0 > /proc/sys/net/ipv6/conf/h/accept_dad; ip link set lo up; ip link set h up
+                ip addr add {v4}/24 dev h; ip -6 addr add {v6}/64 dev h nodad
+                ip neigh add {router4} dev h lladdr 02:00:00:00:00:0{far} nud permanent
+                ip neigh add {router6} dev h lladdr 02:00:00:00:00:0{far} nud permanent
+                ip route add default via {router4}; ip -6 route add default via {router6}"
+            ));
+        };
+        let (namespace, tap) = namespace([("h", HOST[nth])], prepare);
+        Self { namespace, tap }
+    }
+
+    /// A program of this host, which ends with it.
+    fn program(&self, command: &str) -> Command {
+        let mut program = Command::new("nsenter");
+        let net = format!("--net=/proc/{}/ns/net", self.namespace.id());
+        program.args([&net, "setpriv", "--pdeathsig", "KILL", "sh", "-c", command]);
+        program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        program
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = self.namespace.kill();
+        let _ = self.namespace.wait();
+    }
+}
+
+/// The next frame of a TAP, behind its header.
+fn next_frame<'b>(tap: &OwnedFd, bytes: &'b mut [u8]) -> Option<&'b [u8]> {
+    match rustix::io::read(tap, &mut *bytes) {
+        Ok(len) => Some(&bytes[..len]),
+        Err(Errno::AGAIN) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// What a program asks of the other host, and whether the rules let it.
+const ASKED: [(usize, &str, bool); 18] = [
+    (0, "iperf3 -c PEER -t 1", true),
+    (0, "iperf3 -c PEER -t 1 -R", true),
+    (0, "iperf3 -c PEER -t 1 -P 4", true),
+    (0, "iperf3 -c PEER -t 1 -u -b 20M", true),
+    (0, "iperf3 -c PEER -t 1 -u -b 20M -R", true),
+    (0, "curl -sfm 5 http://URL:8080/file", true),
+    (0, "curl -sfm 5 http://URL:81/file", false),
+    (0, "dig +tries=1 +time=2 @PEER name.example AAAA", true),
+    (0, "dig +tcp +tries=1 +time=2 @PEER name.example", true),
+    (0, "busybox ping -c 3 -i 0.1 -W 2 PEER", true),
+    // The router is a hop of its own, whose errors neither judge sees.
+    (0, "busybox traceroute -n -f 2 -m 2 -q 2 -w 2 PEER | grep -q ' ms'", true),
+    (0, "busybox traceroute -I -n -f 2 -m 2 -q 2 -w 2 PEER | grep -q ' ms'", true),
+    (1, "curl -sfm 5 http://URL:80/file", true),
+    (1, "dig +tries=1 +time=2 @PEER name.example", true),
+    (1, "dig +tcp +tries=1 +time=2 @PEER name.example", false),
+    (1, "busybox ping -c 3 -i 0.1 -W 2 PEER", true),
+    (1, "iperf3 -c PEER -t 1 --connect-timeout 1500", false),
+    (1, "curl -sfm 2 http://URL:8080/file", false),
+];
+
+#[test]
+fn root_programs_reach_each_other_as_by_the_kernels_conntrack() {
+    let needs =
+        [("nft", "nftables"), ("iperf3", "iperf3"), ("curl", "curl"), ("dig", "bind9-dnsutils")];
+    let more = [("dnsmasq", "dnsmasq-base"), ("busybox", "busybox"), ("setpriv", "util-linux")];
+    if !weir_testing::is_root("TAPs and nftables in network namespaces")
+        || !needs.iter().chain(&more).all(|(program, package)| weir_testing::has(program, package))
+    {
+        return;
+    }
+    let files = tempfile::tempdir().unwrap();
+    std::fs::write(files.path().join("file"), vec![7; 3_000_000]).unwrap();
+    let kernel = Kernel::start(Rules::OpenOut);
+    let hosts = [Host::start(0), Host::start(1)];
+    let serve = |host: &Host| {
+        let dns = "dnsmasq -k -C /dev/null -R -h --user=root --pid-file= --address=/name.example/192.0.2.7 --address=/name.example/2001:db8::7";
+        let web = |port: u16| format!("busybox httpd -f -p {port} -h {}", files.path().display());
+        let all = ["iperf3 -s".to_owned(), web(80), web(8080), dns.to_owned()];
+        all.map(|command| host.program(&format!("exec {command}")).spawn().unwrap())
+    };
+    let mut servers = hosts.each_ref().map(serve);
+    let asks = hosts.each_ref().map(|host| host.namespace.id());
+    let ends = AtomicBool::new(false);
+    let (compared, found) = std::thread::scope(|scope| {
+        let _ends = weir_testing::SetAtEnd(&ends);
+        let judges = scope.spawn(|| both_judge(&kernel, &hosts, &ends));
+        std::thread::sleep(Duration::from_millis(500));
+        let mut found = Vec::new();
+        for (nth, command, may) in ASKED {
+            for (peer, url) in
+                [(V4[1 - nth], V4[1 - nth].to_owned()), (V6[1 - nth], format!("[{}]", V6[1 - nth]))]
+            {
+                let is_six = peer.contains(':');
+                let command = command.replace("PEER", peer).replace("URL", &url);
+                let command = match is_six {
+                    true => command.replace("traceroute", "traceroute6").replace(" -I", ""),
+                    false => command,
+                };
+                let does = hosts[nth].program(&command).status().unwrap().success();
+                if does != may {
+                    found.push(format!("{} {command}: {does}", asks[nth]));
+                }
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+        (judges.join().unwrap(), found)
+    });
+    for server in servers.iter_mut().flatten() {
+        let _ = server.kill();
+        let _ = server.wait();
+    }
+    let (packets, passed, faults) = compared;
+    println!("{packets} packets of programs, {passed} pass, {} differ", faults.len());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(faults.is_empty(), "{}", faults[..faults.len().min(20)].join("\n"));
+    assert!(passed > 1000 && passed < packets, "{passed} of {packets}");
+}
+
+/// Has the kernel judge all frames of the hosts, and the groups the same. What the kernel lets pass is delivered. Returns
+/// how many frames there were and how many passed, and those about which the judges differ.
+fn both_judge(
+    kernel: &Kernel,
+    hosts: &[Host; 2],
+    ends: &AtomicBool,
+) -> (usize, usize, Vec<String>) {
+    let policy = Rules::OpenOut.policy();
+    let (mut table, mut rows) = (Table::new(1, 0), Rows::default());
+    let (mut packets, mut passed, mut faults) = (0, 0, Vec::new());
+    let (mut sent, mut came) = (vec![0; 1 << 17], vec![0; 1 << 17]);
+    let begun = Instant::now();
+    while !ends.load(Ordering::Relaxed) {
+        let mut is_idle = true;
+        for (nth, direction) in [Direction::Out, Direction::In].into_iter().enumerate() {
+            let [from, to] = kernel.ends(direction);
+            let [own, other] = [&hosts[nth], &hosts[1 - nth]].map(|host| &host.tap[0].queues()[0]);
+            for _ in 0..32 {
+                let Some(frame) = next_frame(own, &mut sent) else { break };
+                is_idle = false;
+                let bytes = &frame[12..];
+                if bytes[..6] != ROUTER[nth] {
+                    continue;
+                }
+                let now_ns = GROUP_TAKE_UP_NS + 1_000_000_000 + begun.elapsed().as_nanos() as u64;
+                let judged = judge((&mut table, &mut rows), &policy, direction, bytes, now_ns);
+                assert_eq!(rustix::io::write(from, frame), Ok(frame.len()));
+                // A router changes what is before the addresses.
+                let at = if bytes[12] == 8 { 26 } else { 22 };
+                let mut kernel_passes = false;
+                while let Some(frame) = next_frame(to, &mut came) {
+                    kernel_passes |= frame.get(12 + at..) == Some(&bytes[at..]);
+                    let _ = rustix::io::write(other, frame);
+                }
+                let passes = matches!(judged, Decision::Passes(_));
+                packets += 1;
+                passed += usize::from(passes);
+                if passes != kernel_passes {
+                    faults.push(format!(
+                        "{direction:?} {judged:?}: {:02x?}",
+                        &bytes[..bytes.len().min(80)]
+                    ));
+                }
+            }
+        }
+        if is_idle {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    (packets, passed, faults)
 }

@@ -464,9 +464,11 @@ pub const ON_DEMAND_REFUSED_SHOWN: usize = 8;
 pub const ON_DEMAND_LOOK_NS: u64 = 1_000_000_000;
 /// The time for a monitor to listen on the socket that it has just made. Sockets that come meanwhile are seen at once.
 pub const ON_DEMAND_SETTLE_NS: u64 = 2_000_000;
-/// After a look the thread pauses for this many times as long as the look took, and for [`ON_DEMAND_PAUSE_NS_MAX`] at
-/// most: those who make and remove sockets take a small part of a processor and of the time for other changes.
+/// A look owes a rest of this many times as long as it took: those who make and remove sockets take a small part of a
+/// processor and of the time for other changes.
 pub const ON_DEMAND_PAUSE_TIMES: u32 = 4;
+/// Rests that looks may owe. Beyond that the thread pauses after each look, for [`ON_DEMAND_PAUSE_NS_MAX`] at most.
+pub const ON_DEMAND_CREDIT_NS: u64 = 1_000_000_000;
 /// The longest such pause.
 pub const ON_DEMAND_PAUSE_NS_MAX: u64 = 10_000_000_000;
 

@@ -143,12 +143,13 @@ impl Figure {
 }
 
 /// The prefixes of figures of other tasks: `make attack`, `make frontends`, `make survive`, `make soak`.
-pub const OTHERS: [&str; 9] = [
+pub const OTHERS: [&str; 10] = [
     "attack",
     "frontends",
     "killed",
     "reload",
     "upgrade",
+    "group_lost",
     "dirty_log",
     "migration",
     "fabric_migration",

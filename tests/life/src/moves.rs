@@ -18,7 +18,7 @@ use weir_bed::{
 };
 use weir_system_tests::{frontends::parts::Parts, guests::moves::join};
 
-use crate::bars::Bars;
+use crate::{bars::Bars, real::RULES};
 
 const PORT: u16 = 5000;
 /// Time between two moves.
@@ -166,7 +166,9 @@ struct Weirs([Weir; 2]);
 impl Weirs {
     fn start(lab: &Lab, cell: &Cell) -> Result<Self> {
         let vif = Vif { queues: (cell.queues > 1).then_some(cell.queues), ..Vif::default() };
-        let setup = Setup { vifs: vec![vif; 2], uplink: Some(Uplink::Tap), ..Setup::default() };
+        let (vifs, uplink) = (vec![vif; 2], Some(Uplink::Tap));
+        // A guest's new host knows none of its connections.
+        let setup = Setup { vifs, uplink, group: Some(RULES), ..Setup::default() };
         let weirs = [Weir::start(lab, &setup)?, Weir::start(lab, &setup)?];
         join(&weirs)?;
         Ok(Self(weirs))

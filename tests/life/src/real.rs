@@ -8,11 +8,12 @@ use weir_bed::{
     lab::Lab,
     lines,
     qemu::{Guest, GuestSpec},
+    report::Goal,
     switch::Switch as _,
     weir::{self, Setup, Vif, Weir},
 };
 
-use crate::random::Random;
+use crate::{bars::Bars, random::Random};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PORT: u16 = 5000;
@@ -22,6 +23,11 @@ const ECHOES: u32 = 50;
 const ECHO_INTERVAL: f64 = 0.02;
 /// Counts Linux's messages about returned chains that it had not made available.
 const WRONG_CHAINS: &str = "dmesg | grep -c -e 'is not a head' -e 'out of range' || true";
+/// Kills of weir for each upgrade, under guests in a security group.
+const KILLS_OF_AN_UPGRADE: u32 = 5;
+/// A security group for both guests: each gets the connections of the other's lines, and nothing else.
+pub const RULES: &str = "[{ direction = \"in\", protocol = \"tcp\", ports = \"5000\" }]";
+
 /// Reports of guests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
@@ -75,20 +81,7 @@ pub fn spec(weir: &Weir, index: u8, queues: u8, device: &str) -> Result<GuestSpe
 /// Runs two guests in QEMU, one with split and one with packed rings, under a weir that is killed
 /// `kills` times.
 pub fn killed(lab: &Lab, queues: u8, kills: u32, random: &mut Random) -> Result<Seen> {
-    let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
-    let setup = Setup { vifs: vec![vif; 2], keeper: true, workers: Some(2), ..Setup::default() };
-    let mut weir = Weir::start(lab, &setup)?;
-    let mut specs = [spec(&weir, 0, queues, "")?, spec(&weir, 1, queues, ",packed=on")?];
-    for argument in specs.iter_mut().flat_map(|spec| &mut spec.plug.qemu_args) {
-        if let Some((plain, _)) = argument.split_once(",reconnect") {
-            *argument = plain.to_owned();
-        }
-    }
-    let guests = Guest::boot_all(&lab.image, &specs, weir.dir())?;
-    let [mut split, mut packed] = <[Guest; 2]>::try_from(guests)
-        .map_err(|_| Error::Check("two guests were to boot".into()))?;
-    lines::begin(&mut split, &mut packed, &address::ip(1), PORT)?;
-    lines::begin(&mut packed, &mut split, &address::ip(0), PORT)?;
+    let (mut weir, [mut split, mut packed]) = talk(lab, queues, None)?;
     let mut seen = Seen::default();
     let command = echo(&address::ip(1), ECHOES, ECHO_INTERVAL);
     for _ in 0..kills {
@@ -114,6 +107,63 @@ pub fn killed(lab: &Lab, queues: u8, kills: u32, random: &mut Random) -> Result<
     check(connected == 2, || format!("2 guests have connected {connected} times"))?;
     weir.check_alive()?;
     Ok(seen)
+}
+
+/// Starts a weir with a keeper and two guests, one with split and one with packed rings, and a connection in each
+/// direction.
+fn talk(lab: &Lab, queues: u8, group: Option<&'static str>) -> Result<(Weir, [Guest; 2])> {
+    let vif = Vif { queues: (queues > 1).then_some(queues), ..Vif::default() };
+    let vifs = vec![vif; 2];
+    let setup = Setup { vifs, group, keeper: true, workers: Some(2), ..Setup::default() };
+    let weir = Weir::start(lab, &setup)?;
+    let mut specs = [spec(&weir, 0, queues, "")?, spec(&weir, 1, queues, ",packed=on")?];
+    for argument in specs.iter_mut().flat_map(|spec| &mut spec.plug.qemu_args) {
+        if let Some((plain, _)) = argument.split_once(",reconnect") {
+            *argument = plain.to_owned();
+        }
+    }
+    let guests = Guest::boot_all(&lab.image, &specs, weir.dir())?;
+    let mut guests = <[Guest; 2]>::try_from(guests)
+        .map_err(|_| Error::Check("two guests were to boot".into()))?;
+    let [split, packed] = &mut guests;
+    lines::begin(split, packed, &address::ip(1), PORT)?;
+    lines::begin(packed, split, &address::ip(0), PORT)?;
+    Ok((weir, guests))
+}
+
+/// Kills and upgrades weir, which forgets the connections of its security groups each time. Both connections have to go
+/// on, and what the group closes has to stay closed.
+pub fn in_groups(lab: &Lab, events: u32, seed: u64, bars: &mut Bars) -> Result<()> {
+    let mut random = Random::new(seed);
+    let (mut weir, mut guests) = talk(lab, 1, Some(RULES))?;
+    let (mut before, [mut kills, mut upgrades, mut lost]) = ([0; 2], [0; 3]);
+    for event in 0..=events {
+        for (guest, before) in guests.iter_mut().zip(&mut before) {
+            lost += u32::from(!lines::go_on(guest, PORT, before)?);
+        }
+        if event == events || lost > 0 {
+            break;
+        }
+        thread::sleep(random.pause(TRAFFIC / 4));
+        if event % (KILLS_OF_AN_UPGRADE + 1) == KILLS_OF_AN_UPGRADE {
+            weir.upgrade()?;
+            upgrades += 1;
+        } else {
+            weir.crash();
+            weir.launch_again()?;
+            kills += 1;
+        }
+    }
+    let refused = guests[0].run(
+        &format!("ping -q -c 3 -i 0.1 -W 1 {} >/dev/null; echo $?", address::ip(1)),
+        PATIENCE,
+    )?;
+    check(refused.trim() == "1", || format!("a closed group answers: {refused}"))?;
+    println!("in a security group: {kills} kills, {upgrades} upgrades, {lost} connections lost");
+    bars.add("group_lost_over_kills", kills.into(), None);
+    bars.add("group_lost_over_upgrades", upgrades.into(), None);
+    bars.add("group_lost_connections", lost.into(), Some(Goal::AtMost(0.0)));
+    weir.stop()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 
-use weir_config::{Receiving, SecurityGroup};
+use weir_config::{Receiving, SecurityGroup, TO_A_GROUP};
 use weir_switch::explain::{
     DispatchExplanation, GroupsExplanation, HostExplanation, InterruptPlace, InterruptPlaces,
     MovedPair, OverlayExplanation, OverlayNetworkExplanation, Passes, PortShare,
@@ -204,6 +204,9 @@ fn groups(f: &mut String, it: &GroupsExplanation) -> fmt::Result {
         }
     }
     writeln!(f)?;
+    if !it.to_groups_here.is_empty() {
+        writeln!(f, "  rules `to` a group, of {}: {TO_A_GROUP}", names(&it.to_groups_here))?;
+    }
     it.refused.iter().try_for_each(|it| writeln!(f, "  {}", refusal(it)))
 }
 

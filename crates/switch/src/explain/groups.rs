@@ -21,6 +21,9 @@ pub struct GroupsExplanation {
     /// The ID of these groups together, for other hosts; none if `[group-ids]` does not have them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
+    /// Groups with rules `to` a group, if there are other hosts: such a rule means interfaces of this switch only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub to_groups_here: Vec<SecurityGroup>,
     /// Groups that log what they refuse.
     pub log: Vec<SecurityGroup>,
     /// Refused frames to the guest by reason, since the interface has groups.

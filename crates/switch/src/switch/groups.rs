@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError, TryLockError};
 
-use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, VifGroups};
+use weir_config::{Groups, PortName, RuleDirection, RuleProtocol, TO_A_GROUP, VifGroups};
 use weir_engine::{PortSettings, clock};
 use weir_groups::{Connection, Decision, Direction, Ends, Refused, Why};
 use weir_limits::GROUP_PAGE;
@@ -138,6 +138,10 @@ impl Switch {
             close_in: closing(Direction::In),
             close_out: closing(Direction::Out),
             id: groups.ids.of(own),
+            to_groups_here: match self.networks.overlay {
+                Some(_) => groups.with_rules_to_a_group(own.as_slice()).cloned().collect(),
+                None => Vec::new(),
+            },
             log: own.as_slice().iter().filter(logs).cloned().collect(),
             refused_in: counts(Direction::In),
             refused_out: counts(Direction::Out),
@@ -235,11 +239,19 @@ impl Switch {
                     (self.groups(), if receives { Direction::In } else { Direction::Out });
                 let closing = all.closing(groups, way).map(|group| group.name.as_str());
                 let closing: Vec<_> = closing.collect();
-                let refused = format!("no rule of groups {groups} allows this to go {direction}");
-                match closing.len() == groups.as_slice().len() {
-                    true => refused,
-                    false => format!("{refused}, which {} closes", closing.join(", ")),
+                let mut refused =
+                    format!("no rule of groups {groups} allows this to go {direction}");
+                if closing.len() != groups.as_slice().len() {
+                    refused += &format!(", which {} closes", closing.join(", "));
                 }
+                let has_other_hosts = self.networks.overlay.is_some();
+                if !receives
+                    && has_other_hosts
+                    && let Some(name) = all.with_rules_to_a_group(groups.as_slice()).next()
+                {
+                    refused += &format!("; rules of {name} `to` a group: {TO_A_GROUP}");
+                }
+                refused
             }
             Why::Invalid => "no host sends such a packet in this place".into(),
             Why::Full => "the interface has as many connections as it may".into(),

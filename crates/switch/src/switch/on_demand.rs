@@ -16,8 +16,8 @@ use weir_config::{OnDemandConfig, PortName, SocketPath, VifConfig};
 use weir_engine::{beat, lock, logs::Logs, supervise};
 use weir_foreign::reach::Stamp;
 use weir_limits::{
-    ON_DEMAND_LOOK_NS, ON_DEMAND_PAUSE_NS_MAX, ON_DEMAND_PAUSE_TIMES, ON_DEMAND_REFUSED_SHOWN,
-    ON_DEMAND_SETTLE_NS,
+    ON_DEMAND_CREDIT_NS, ON_DEMAND_LOOK_NS, ON_DEMAND_PAUSE_NS_MAX, ON_DEMAND_PAUSE_TIMES,
+    ON_DEMAND_REFUSED_SHOWN, ON_DEMAND_SETTLE_NS,
 };
 
 use super::Switch;
@@ -30,6 +30,7 @@ const NAME: &str = "weir-on-demand";
 const LOOK: Duration = Duration::from_nanos(ON_DEMAND_LOOK_NS);
 const SETTLE: Duration = Duration::from_nanos(ON_DEMAND_SETTLE_NS);
 const PAUSE_MAX: Duration = Duration::from_nanos(ON_DEMAND_PAUSE_NS_MAX);
+const CREDIT: Duration = Duration::from_nanos(ON_DEMAND_CREDIT_NS);
 
 /// Bytes of notices that are read at once. They only say that something has changed.
 const NOTICES: usize = 4096;
@@ -149,9 +150,29 @@ struct Known {
     away_since: Option<Instant>,
 }
 
+/// The part of the time that looks take: in the long run one in `1 + ON_DEMAND_PAUSE_TIMES`.
+#[derive(Default)]
+struct Share {
+    /// The rest that looks still owe, at the end of the last one.
+    owed: Duration,
+    last: Option<Instant>,
+}
+
+impl Share {
+    /// The pause after a look. Several monitors that come and go within a short time wait for none.
+    fn pause(&mut self, begun: Instant, ended: Instant) -> Duration {
+        let rest = self.last.map_or(Duration::ZERO, |last| begun.saturating_duration_since(last));
+        let took = ended.saturating_duration_since(begun);
+        let owed = self.owed.saturating_sub(rest) + took * ON_DEMAND_PAUSE_TIMES;
+        (self.owed, self.last) = (owed.min(CREDIT + PAUSE_MAX), Some(ended));
+        self.owed.saturating_sub(CREDIT)
+    }
+}
+
 /// The thread's knowledge.
 #[derive(Default)]
 struct Watcher {
+    share: Share,
     watches: BTreeMap<SocketPath, Watch>,
     vifs: BTreeMap<PortName, Known>,
     /// Sockets whose monitors were away for too long. Only another socket in their place counts.
@@ -196,7 +217,7 @@ impl Watcher {
             let shown = self.turn(&switch);
             *lock(&shared.shown) = shown;
         }
-        let pause = (begun.elapsed() * ON_DEMAND_PAUSE_TIMES).min(PAUSE_MAX);
+        let pause = self.share.pause(begun, Instant::now());
         if !shared.wait(std::iter::empty(), Some(pause)) {
             return false;
         }
@@ -440,4 +461,37 @@ impl Switch {
 /// True if the interface has come on demand.
 pub(super) fn is_on_demand(vif: &VifConfig) -> bool {
     vif.by.as_ref().is_some_and(|by| by.is_on_demand())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_of_looks_waits_for_none_and_looks_without_end_take_their_part_of_the_time() {
+        let took = Duration::from_millis(10);
+        let (mut share, start) = (Share::default(), Instant::now());
+        let (mut now, mut first_pause) = (start, None);
+        for nth in 1..=10_000_u32 {
+            let begun = now;
+            now += took;
+            let pause = share.pause(begun, now);
+            if !pause.is_zero() && first_pause.is_none() {
+                first_pause = Some(nth);
+            }
+            now += pause;
+            // Looks have had the rests that they owe, but for the credit.
+            let least = took * nth * (1 + ON_DEMAND_PAUSE_TIMES);
+            assert!(now - start + CREDIT >= least, "{nth}");
+        }
+        let burst = CREDIT.as_millis() as u32 / (10 * ON_DEMAND_PAUSE_TIMES);
+        assert_eq!(first_pause, Some(burst + 1));
+        // A rest pays what is owed, and no more than that.
+        now += 2 * PAUSE_MAX;
+        let ended = now + CREDIT / ON_DEMAND_PAUSE_TIMES;
+        assert_eq!(share.pause(now, ended), Duration::ZERO);
+        assert_eq!(share.pause(ended, ended + took), took * ON_DEMAND_PAUSE_TIMES);
+        // A look that takes for ever has the longest pause.
+        assert_eq!(share.pause(ended, ended + 9 * PAUSE_MAX), PAUSE_MAX);
+    }
 }

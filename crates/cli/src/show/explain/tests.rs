@@ -100,6 +100,7 @@ fn groups_are_told_with_what_they_refused() {
         groups: vec![web.clone(), ssh],
         close_in: vec![web.clone()],
         id: Some(17),
+        to_groups_here: vec![web.clone()],
         log: vec![web],
         refused_in: BTreeMap::from([("invalid".into(), 1), ("no_rule".into(), 2)]),
         refused: vec![refused],
@@ -107,6 +108,7 @@ fn groups_are_told_with_what_they_refused() {
     };
     insta::assert_snapshot!(text(|f| groups(f, &it)), @r"
     groups: web, ssh; in closed by web; logged by web; for other hosts 17; refused in: invalid 1, no_rule 2
+      rules `to` a group, of web: they mean interfaces of this switch, and no guest of another host, whose groups are not known
       in tcp 10.0.0.2 to 10.0.0.1 port 22: no_rule, frames: 2, last 3 s ago
     ");
 

@@ -1,6 +1,6 @@
 //! Bonds of simulated uplinks, and of veth pairs.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
 use weir_engine::burst::{Burst, Pieces, Scratch, TakenChain};
@@ -150,11 +150,31 @@ impl Rig {
 
     /// Has frames come in, and waits until they are forwarded or dropped.
     fn comes_in(&self, at: &Member, frame: &[u8]) {
-        let wanted = at.end.taken.load(Ordering::Acquire) + 1;
-        lock(&at.end.to_send).push_back(frame.to_vec());
+        self.come_in(at, &[frame.to_vec()]);
+    }
+
+    fn come_in(&self, at: &Member, frames: &[Vec<u8>]) {
+        let wanted = at.end.taken.load(Ordering::Acquire) + frames.len() as u64;
+        lock(&at.end.to_send).extend(frames.iter().cloned());
         self.engine.nudge(QueueRef { port: at.id, queue: 0, side: Side::Tx });
         let taken = || (at.end.taken.load(Ordering::Acquire) >= wanted).then_some(());
-        eventually("the frame is taken", taken);
+        eventually("the frames are taken", taken);
+    }
+
+    /// Sends three frames of each flow, the flows in turn. Returns the uplink of each flow, which all three have left by.
+    fn ways(&self, flows: &[Vec<u8>]) -> Vec<usize> {
+        self.come_in(&self.guest, &[flows; 3].concat());
+        let mut ways = BTreeMap::new();
+        for (place, uplink) in self.uplinks.iter().enumerate() {
+            for frame in std::mem::take(&mut *lock(&uplink.end.got)) {
+                ways.entry(frame).or_insert_with(Vec::new).push(place);
+            }
+        }
+        let way = |flow: &Vec<u8>| match ways.remove(flow).as_deref() {
+            Some([one, second, third]) if one == second && second == third => *one,
+            other => panic!("a flow left by {other:?}"),
+        };
+        flows.iter().map(way).collect()
     }
 
     /// The frames that the guest got since the last call, and those that left by each uplink.
@@ -319,4 +339,69 @@ fn the_uplink_that_carried_frames_before_a_restart_goes_on() {
     rig.bond.take_up(|state| state.up = 0);
     rig.bond.take_up(|state| state.up = 0b011);
     assert_eq!(rig.bond.port.carriers(), 0b001, "the first, if all were lost");
+}
+
+/// A datagram of UDP from a guest to a station behind the bond.
+fn datagram(v6: bool, guest: u16, to: u16, ports: [u16; 2]) -> Vec<u8> {
+    let udp = [ports[0], ports[1], 12, 0].map(u16::to_be_bytes);
+    let payload = [udp.as_flattened(), b"bond"].concat();
+    let of = |net: &[u8], host: u16| [net, &host.to_be_bytes()].concat();
+    let ip = if v6 {
+        let front = [0x60, 0, 0, 0, 0, 12, 17, 64];
+        let nets = [0xfd, 0x20].map(|first| [first, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        [&front[..], &of(&nets[0], guest), &of(&nets[1], to)].concat()
+    } else {
+        let front = [0x45, 0, 0, 32, 0, 0, 0, 0, 64, 17, 0, 0];
+        [&front[..], &of(&[10, 0], guest), &of(&[192, 0], to)].concat()
+    };
+    let kind: [u8; 2] = if v6 { [0x86, 0xdd] } else { [8, 0] };
+    let mut frame = [&station(1).0[..], &station(2).0, &kind, &ip, &payload].concat();
+    frame.resize(frame.len().max(60), 0);
+    frame
+}
+
+#[test]
+fn flows_and_guests_are_spread_over_the_links_of_a_bond_and_no_flow_is_split() {
+    let rig = Rig::new(BondMode::Balance);
+    rig.bond.take_up(|state| state.up = 0b111);
+    rig.comes_in(&rig.uplinks[0], &frame(station(1), Mac::BROADCAST));
+    rig.take();
+    // No uplink has less than 0.8 or more than 1.25 of its share.
+    let is_even = |ways: &[usize], carrying: &[usize]| {
+        let count = |place| ways.iter().filter(|way| **way == place).count();
+        let counts: Vec<_> = (0..3).map(count).collect();
+        println!("{counts:?} of {}", ways.len());
+        let share = ways.len() as f64 / carrying.len() as f64;
+        (0..3).all(|place| match carrying.contains(&place) {
+            true => (0.8..=1.25).contains(&(counts[place] as f64 / share)),
+            false => counts[place] == 0,
+        })
+    };
+    for v6 in [false, true] {
+        // A client's ports in turn, to one server; a server's answers; many stations; many guests with one flow each,
+        // as in Dong 2011 section 5.1, where guests take the NICs in turn.
+        let one_client = |n: u16| datagram(v6, 1, 2, [32_768 + n, 443]);
+        let one_server = |n: u16| datagram(v6, 1, 2, [443, 32_768 + 7 * n]);
+        let many_stations = |n: u16| datagram(v6, 1, 1000 + n, [5353, 53]);
+        let many_guests = |n: u16| datagram(v6, 256 + n, 2, [12_865, 12_865]);
+        let kinds: [&dyn Fn(u16) -> Vec<u8>; 4] =
+            [&one_client, &one_server, &many_stations, &many_guests];
+        for flow in kinds {
+            let flows: Vec<_> = (0..1000).map(flow).collect();
+            let ways = rig.ways(&flows);
+            assert!(is_even(&ways, &[0, 1, 2]));
+            // Those of a lost link are spread over the others, which keep theirs, and come back.
+            rig.bond.take_up(|state| state.up = 0b101);
+            let without = rig.ways(&flows);
+            assert!(is_even(&without, &[0, 2]));
+            assert!(ways.iter().zip(&without).all(|(way, now)| *way == 1 || way == now));
+            rig.bond.take_up(|state| state.up = 0b111);
+            assert_eq!(rig.ways(&flows), ways);
+        }
+        // Ten guests with two flows each, on three links: no link is idle.
+        let threads =
+            |guest: u16| [0, 1].map(|n: u16| datagram(v6, 256 + guest, 2, [40_000 + n, 12_865]));
+        let ways = rig.ways(&(0..10).flat_map(threads).collect::<Vec<_>>());
+        assert!((0..3).all(|place| ways.contains(&place)), "{ways:?}");
+    }
 }

@@ -141,6 +141,35 @@ fn a_guest_of_another_host_that_leaves_a_group_ends_the_connections_allowed_for_
 }
 
 #[test]
+fn a_rule_to_a_group_means_no_guest_of_another_host_and_whoever_asks_is_told() {
+    let to_lb = "{ direction = \"out\", protocol = \"tcp\", to = \"group:lb\" }";
+    let by_prefix = format!(
+        "{to_lb}, {{ direction = \"out\", ports = 81, protocol = \"tcp\", to = \"10.0.0.1\" }}"
+    );
+    let one = Bench::with(&(overlay(6, 1, true) + &groups("", IDS) + SENDERS));
+    let here = "[vif.e]\nnetwork = \"blue\"\ngroups = [\"lb\"]\n";
+    let two = Bench::with(&(overlay(6, 2, true) + &groups(&by_prefix, IDS) + RECEIVER + here));
+    let (_a, mut a) = one.guest("a", 1, 1);
+    let (_c, mut c) = two.guest("c", 3, 1);
+    let (_e, mut e) = two.guest("e", 5, 1);
+    let ([a], [c], [e]) = (&mut a[..], &mut c[..], &mut e[..]) else { panic!("a queue pair each") };
+    is_heard(c, 3, a);
+    is_heard(a, 1, c);
+    is_heard(e, 5, c);
+    // Guest 1 is in the group. Its frame before has said so, and none says so now.
+    let opens = tcp(3, 1, [5000, 80], SYN);
+    two.in_vain(c, &opens, "c", "group_out");
+    let said = two.says("c", &opens);
+    assert!(said[0].contains("and no guest of another host"), "{said:?}");
+    assert_eq!(two.explain("c").groups.unwrap().to_groups_here, ["web".parse().unwrap()]);
+    // A guest of this switch in the group, and the other one by its address: both by their own rules inward.
+    two.in_vain(c, &tcp(3, 5, [5000, 80], SYN), "e", "group_in");
+    let before = one.refused("a", "group_in");
+    put(c, &tcp(3, 1, [5000, 81], SYN));
+    eventually("it is refused there", || one.refused("a", "group_in") == before + 1);
+}
+
+#[test]
 fn an_id_that_means_other_groups_on_two_hosts_is_no_group_and_is_shown() {
     let one = Bench::with(&(overlay(5, 1, true) + &groups("", IDS) + SENDERS));
     // The groups of 17 and 19 have changed places.
