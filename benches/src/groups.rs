@@ -448,7 +448,7 @@ impl Client {
         let (mut opened, mut closed, mut last_arrival) = (0, 0, begun);
         while begun.elapsed() < time || closed < opened {
             let due = (begun.elapsed().min(time).as_secs_f64() * WANTED) as u32;
-            for _ in opened..due.min(closed + OPENING) {
+            while opened < due.min(closed + OPENING) {
                 self.open()?;
                 opened += 1;
             }
@@ -660,7 +660,7 @@ fn segment(sender: usize, address: u32, flags: u8) -> ([u8; FRAME], u16) {
 fn who_has(index: u8) -> [u8; FRAME] {
     let mut frame = [0; FRAME];
     let own = mac(index).0;
-    let is_client = index % 2 == 0;
+    let is_client = index.is_multiple_of(2);
     let ends = if is_client { [client_address(0), SERVER] } else { [SERVER, client_address(0)] };
     frame[..6].fill(0xff);
     frame[6..12].copy_from_slice(&own);

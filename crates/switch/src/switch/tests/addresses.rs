@@ -348,6 +348,45 @@ fn guests_of_another_network_are_not_answered() {
 }
 
 #[test]
+fn a_guest_in_a_closed_group_has_weirs_dhcp_and_arp_and_what_it_asks_for_itself() {
+    let asks_names =
+        "[group.names]\nrules = [{ direction = \"out\", protocol = \"udp\", ports = 53 }]\n";
+    let groups =
+        format!("[group.shut]\ndefault_out = \"deny\"\n{asks_names}default_out = \"deny\"\n");
+    let vifs = "[vif.a]\ngroups = [\"shut\"]\n[vif.b]\n[vif.c]\n";
+    let bench = Bench::with(&(groups + &with_vifs(vifs)));
+    let [mut a, mut b, mut c] =
+        [("a", 1), ("b", 2), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
+    let (address, _, other) = (a.leases(), b.leases(), c.leases());
+    a.send(&arp_for(1, address, WEIR));
+    let mut frame = Vec::new();
+    eventually("an answer", || a.pair.recv_into(&mut frame).is_some() && frame[12..14] == [8, 6]);
+    assert_eq!(frame[28..32], WEIR.octets());
+    let own: [u8; 6] = frame[6..12].try_into().unwrap();
+    let refused = |vif: &str, reason: &str| bench.port(vif).drops.get(reason).copied().unwrap_or(0);
+    let asks = |client: &mut Client, from: Ipv4Addr, number: u16| {
+        let mut frame =
+            udp(client.number, (from, 4000), (WEIR, 53), &question(number, "b.internal"));
+        frame[..6].copy_from_slice(&own);
+        client.send(&frame);
+    };
+    // Questions for names need a rule, and their answers need none.
+    asks(&mut a, address, 1);
+    eventually("the question is refused", || refused("a", "group_out") == 1);
+    assert_eq!(bench.set("a", "groups=shut,names"), Response::Ok);
+    asks(&mut a, address, 2);
+    eventually("an answer", || {
+        a.pair.recv_into(&mut frame).is_some() && frame.get(34..36) == Some(&[0, 53])
+    });
+    assert_eq!(frame[42..44], 2_u16.to_be_bytes());
+    // Nobody else's datagram is taken for an answer of a server, whatever its ports are.
+    let offer = udp(3, (other, 67), (address, 68), &[2; 240]);
+    c.send(&[&mac(1)[..], &offer[6..]].concat());
+    let kept_from = || refused("a", "group_in") + refused("c", "source_guard_ip");
+    eventually("the forged answer is refused", || kept_from() == 1);
+}
+
+#[test]
 fn a_guest_is_no_server_and_not_weir_unless_it_is_configured_so() {
     let bench = Bench::with(&with_vifs("[vif.a]\n[vif.b]\n[vif.c]\nrouter = true\n"));
     let [mut a, mut b, mut c] =
