@@ -37,7 +37,7 @@ const CASES: usize = 20_000;
 
 /// A namespace in which the kernel judges.
 struct Kernel {
-    namespace: Child,
+    _namespace: Namespace,
     /// The guest's and the peers'.
     taps: [Tap; 2],
 }
@@ -110,36 +110,52 @@ fn run(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A network namespace with TAPs of these names and addresses, after `prepare` in it.
-fn namespace<const N: usize>(
-    taps: [(&'static str, [u8; 6]); N],
-    prepare: impl FnOnce() + Send + 'static,
-) -> (Child, [Tap; N]) {
-    let mut namespace = Command::new("unshare")
-        .args(["--net", "sh", "-c", "echo; exec sleep 3600"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    namespace.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
-    let path = format!("/proc/{}/ns/net", namespace.id());
-    let taps = std::thread::spawn(move || {
-        let network = Some(LinkNameSpaceType::Network);
-        move_into_link_name_space(File::open(path).unwrap().as_fd(), network).unwrap();
-        let taps = taps.map(|(name, mac)| {
-            let mac = Some(Mac(mac));
-            let options = TapOptions { name: name.into(), queues: 1, mtu: Some(1500), mac };
-            Tap::open(&options).unwrap()
+/// A network namespace, which ends with this.
+struct Namespace(Child);
+
+impl Namespace {
+    /// One with TAPs of these names and addresses, after `prepare` in it.
+    fn with<const N: usize>(
+        taps: [(&'static str, [u8; 6]); N],
+        prepare: impl FnOnce() + Send + 'static,
+    ) -> (Self, [Tap; N]) {
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo; exec sleep 3600"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let path = format!("/proc/{}/ns/net", child.id());
+        let this = Self(child);
+        let taps = std::thread::spawn(move || {
+            let network = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(File::open(path).unwrap().as_fd(), network).unwrap();
+            let taps = taps.map(|(name, mac)| {
+                let mac = Some(Mac(mac));
+                let options = TapOptions { name: name.into(), queues: 1, mtu: Some(1500), mac };
+                Tap::open(&options).unwrap()
+            });
+            prepare();
+            taps
         });
-        prepare();
-        taps
-    });
-    (namespace, taps.join().unwrap())
+        (this, taps.join().unwrap())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 impl Kernel {
     fn start(rules: Rules) -> Self {
-        let (namespace, taps) = namespace([("t0", ROUTER[0]), ("t1", ROUTER[1])], move || {
-            run(
+        let (namespace, taps) = Namespace::with(
+            [("t0", ROUTER[0]), ("t1", ROUTER[1])],
+            move || {
+                run(
                 "for key in ipv4.ip_forward ipv6.conf.all.forwarding netfilter.nf_conntrack_tcp_be_liberal; do
                     echo 1 > /proc/sys/net/$(echo $key | tr . /); done
                 for key in ipv4.conf.all.rp_filter ipv4.conf.t0.rp_filter ipv4.conf.t1.rp_filter \
@@ -154,12 +170,13 @@ impl Kernel {
                 ip neigh add fd01::1 dev t1 lladdr 02:00:00:00:01:02 nud permanent
                 ip route add default via 10.255.0.1; ip -6 route add default via fd01::1",
             );
-            let mut nft =
-                Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-            nft.stdin.take().unwrap().write_all(rules.nft().as_bytes()).unwrap();
-            assert!(nft.wait().unwrap().success());
-        });
-        Self { namespace, taps }
+                let mut nft =
+                    Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+                nft.stdin.take().unwrap().write_all(rules.nft().as_bytes()).unwrap();
+                assert!(nft.wait().unwrap().success());
+            },
+        );
+        Self { _namespace: namespace, taps }
     }
 
     /// The TAP that frames of this direction come in by, and the one that they leave by.
@@ -187,13 +204,6 @@ impl Kernel {
                 Err(error) => panic!("{error}"),
             }
         }
-    }
-}
-
-impl Drop for Kernel {
-    fn drop(&mut self) {
-        let _ = self.namespace.kill();
-        let _ = self.namespace.wait();
     }
 }
 
@@ -588,7 +598,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
 
 /// The guest's host or a peer, with a network stack and programs of its own. Its frames go through both judges.
 struct Host {
-    namespace: Child,
+    namespace: Namespace,
     tap: [Tap; 1],
 }
 
@@ -602,31 +612,24 @@ impl Host {
         let (router4, router6) = (v4.replace("0.1", "0.254"), v6.replace("::1", "::fe"));
         let prepare = move || {
             run(&format!(
-                "echo 0 > /proc/sys/net/ipv6/conf/h/accept_dad; ip link set lo up; ip link set h up
-                ip addr add {v4}/24 dev h; ip -6 addr add {v6}/64 dev h nodad
-                ip neigh add {router4} dev h lladdr 02:00:00:00:00:0{far} nud permanent
-                ip neigh add {router6} dev h lladdr 02:00:00:00:00:0{far} nud permanent
+                "echo 0 > /proc/sys/net/ipv6/conf/host0/accept_dad; ip link set lo up; ip link set host0 up
+                ip addr add {v4}/24 dev host0; ip -6 addr add {v6}/64 dev host0 nodad
+                ip neigh add {router4} dev host0 lladdr 02:00:00:00:00:0{far} nud permanent
+                ip neigh add {router6} dev host0 lladdr 02:00:00:00:00:0{far} nud permanent
                 ip route add default via {router4}; ip -6 route add default via {router6}"
             ));
         };
-        let (namespace, tap) = namespace([("h", HOST[nth])], prepare);
+        let (namespace, tap) = Namespace::with([("host0", HOST[nth])], prepare);
         Self { namespace, tap }
     }
 
     /// A program of this host, which ends with it.
     fn program(&self, command: &str) -> Command {
         let mut program = Command::new("nsenter");
-        let net = format!("--net=/proc/{}/ns/net", self.namespace.id());
+        let net = format!("--net=/proc/{}/ns/net", self.namespace.0.id());
         program.args([&net, "setpriv", "--pdeathsig", "KILL", "sh", "-c", command]);
         program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         program
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.namespace.kill();
-        let _ = self.namespace.wait();
     }
 }
 
@@ -641,11 +644,11 @@ fn next_frame<'b>(tap: &OwnedFd, bytes: &'b mut [u8]) -> Option<&'b [u8]> {
 
 /// What a program asks of the other host, and whether the rules let it.
 const ASKED: [(usize, &str, bool); 18] = [
-    (0, "iperf3 -c PEER -t 1", true),
-    (0, "iperf3 -c PEER -t 1 -R", true),
-    (0, "iperf3 -c PEER -t 1 -P 4", true),
-    (0, "iperf3 -c PEER -t 1 -u -b 20M", true),
-    (0, "iperf3 -c PEER -t 1 -u -b 20M -R", true),
+    (0, "iperf3 -c PEER -n 20M", true),
+    (0, "iperf3 -c PEER -n 20M -R", true),
+    (0, "iperf3 -c PEER -n 20M -P 4", true),
+    (0, "iperf3 -c PEER -n 2M -u -b 50M", true),
+    (0, "iperf3 -c PEER -n 2M -u -b 50M -R", true),
     (0, "curl -sfm 5 http://URL:8080/file", true),
     (0, "curl -sfm 5 http://URL:81/file", false),
     (0, "dig +tries=1 +time=2 @PEER name.example AAAA", true),
@@ -683,7 +686,7 @@ fn root_programs_reach_each_other_as_by_the_kernels_conntrack() {
         all.map(|command| host.program(&format!("exec {command}")).spawn().unwrap())
     };
     let mut servers = hosts.each_ref().map(serve);
-    let asks = hosts.each_ref().map(|host| host.namespace.id());
+    let asks = hosts.each_ref().map(|host| host.namespace.0.id());
     let ends = AtomicBool::new(false);
     let (compared, found) = std::thread::scope(|scope| {
         let _ends = weir_testing::SetAtEnd(&ends);
