@@ -32,6 +32,13 @@ echo \"search $domain\" >>resolv.conf
 echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
 ";
 
+/// What dhclient's script is told, as a file.
+const DHCLIENT_SCRIPT: &str = "#!/bin/sh
+[ $reason = BOUND ] || exit 0
+ip addr add $new_ip_address/$new_subnet_mask dev $interface
+echo \"$new_ip_address $new_subnet_mask $new_domain_name_servers $new_domain_name $new_dhcp_lease_time\" >${0%/*}/lease
+";
+
 /// A guest: a namespace whose `eth0` is an interface of weir, driven from user space.
 pub(super) struct Station {
     host: fabric::Host,
@@ -367,6 +374,54 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let refused = at.command("weir run weir.toml").output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("reaches by `u0`"), "{said}");
+}
+
+#[test]
+fn root_other_clients_get_addresses_names_and_prefixes() {
+    let tools = [("dhclient", "isc-dhcp-client"), ("dig", "bind9-dnsutils"), ("rdisc6", "ndisc6")];
+    if !weir_testing::is_root("network namespaces")
+        || !tools.iter().all(|(program, package)| weir_testing::has(program, package))
+    {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut underlay = Underlay::new(1);
+    let at = &mut underlay.hosts[0];
+    let config = "[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\nra = true\ndhcp = true\n\
+                  domain = \"lab.internal\"\n";
+    at.start_weir(&format!("{config}[vif.web0]\nsocket = {:?}\n", at.socket("web0")));
+    let web = Station::new(dir.path(), at, "web0");
+    fs::write(web.host.dir.join("script"), DHCLIENT_SCRIPT).unwrap();
+
+    // The kernel sends nothing by IPv6 before it has an address of the link.
+    let said = eventually("a router advertisement", || {
+        let asked = web.host.command("rdisc6 -r 3 -w 2000 eth0").output().ok()?;
+        asked.status.success().then(|| String::from_utf8(asked.stdout).unwrap())
+    });
+    for what in ["fd00:77::/64", "Recursive DNS server", "fd00:77::1", "0 (0x00000000) seconds"] {
+        assert!(said.contains(what), "{what}: {said}");
+    }
+    let client = "dhclient -4 -d -sf $PWD/script -lf $PWD/leases -pf $PWD/pid -cf /dev/null";
+    fs::write(web.host.dir.join("leases"), "").unwrap();
+    let running = web.start(&format!("{client} eth0"));
+    let lease = eventually("a lease", || fs::read_to_string(web.host.dir.join("lease")).ok());
+    let (ip, told) = lease.trim().split_once(' ').unwrap();
+    assert_eq!(told, "255.255.255.0 192.168.77.1 lab.internal 3600");
+    assert!(at.run("weir addresses").contains(ip));
+
+    let dig = |line: &str| web.run(&format!("dig +tries=5 +time=2 @192.168.77.1 {line}"));
+    for way in ["+notcp", "+tcp", "+noedns", "+dnssec", "+bufsize=512"] {
+        assert_eq!(dig(&format!("{way} +short web0.lab.internal")).trim(), ip, "{way}");
+    }
+    assert_eq!(dig(&format!("+short -x {ip}")).trim(), "web0.lab.internal.");
+    assert!(dig("nobody.lab.internal").contains("status: NXDOMAIN"));
+    let said = dig("web0.lab.internal TXT");
+    assert!(said.contains("status: NOERROR") && said.contains("ANSWER: 0"), "{said}");
+
+    // The address belongs to nobody once it was given back.
+    web.run(&format!("{client} -r eth0"));
+    drop(running);
+    eventually("it is given back", || (!dig("web0.lab.internal").contains(ip)).then_some(()));
 }
 
 #[test]
