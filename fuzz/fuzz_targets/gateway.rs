@@ -299,6 +299,10 @@ impl Bench {
             own: "10.77.0.1/24".parse().expect("an address"),
             range: Ipv4Addr::new(10, 77, 0, 100)..=Ipv4Addr::new(10, 77, 0, 119),
             router: Some(Ipv4Addr::new(10, 77, 0, 254)),
+            routes: vec![
+                ("10.0.0.0/8".parse().expect("a prefix"), Ipv4Addr::new(10, 77, 0, 101)),
+                ("172.16.0.0/12".parse().expect("a prefix"), OWN_V4),
+            ],
             dns: vec![OWN_V4],
             domain: Some("internal".into()),
             lease_secs: 600,

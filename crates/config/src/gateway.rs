@@ -19,11 +19,11 @@ use super::section::{
 };
 use super::values::{InterfaceName, LeaseTime, PortName, ValueError, serde_as_text};
 
-mod boot;
+mod dhcp;
 #[cfg(test)]
 mod tests;
 
-pub use boot::{BootClient, BootConfig, BootFile};
+pub use dhcp::{BootClient, BootConfig, BootFile, Route};
 
 keys! {
     /// The keys of `[network.NAME]` about weir's services, as the file has them.
@@ -43,6 +43,8 @@ keys! {
         range: Option<AddressRange> = None, [fixed(NEEDS_A_RESTART)];
         /// The default router of the guests.
         router: Option<Ipv4Text> = None, [fixed(NEEDS_A_RESTART)];
+        /// Further routes of the guests.
+        routes: Elements<Route> = Elements::default(), [fixed(NEEDS_A_RESTART)];
         /// Whether guests are told of IPv6 prefixes.
         ra: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
         /// The DNS servers that guests are told of.
@@ -89,6 +91,7 @@ impl GatewayConfig {
             forward: Elements::of(nat.map_or(&[], |nat| &nat.forward)),
             range: dhcp.map(|dhcp| dhcp.range),
             router: dhcp.and_then(|dhcp| dhcp.router).map(Ipv4Text),
+            routes: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.routes)),
             ra: Some(*ra),
             dns: OneOrMore::of(dns.iter().copied().map(ServerText)),
             domain: dhcp.and_then(|dhcp| dhcp.domain.clone()),
@@ -129,6 +132,8 @@ pub struct DhcpConfig {
     pub range: AddressRange,
     /// The default router of the guests.
     pub router: Option<Ipv4Addr>,
+    /// Further routes of the guests, in the order of the file.
+    pub routes: Vec<Route>,
     /// The domain of guests' names.
     pub domain: Option<DomainName>,
     /// The duration of a lease that is not renewed.
@@ -211,6 +216,13 @@ impl fmt::Display for Forward {
 }
 
 impl DhcpConfig {
+    /// The default router, and gateways of other routes that are no guests with fixed addresses.
+    pub fn routers_elsewhere(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let is_guest = |address: Ipv4Addr| self.fixed.iter().any(|it| it.address == address);
+        let gateways = self.routes.iter().map(|route| route.gateway);
+        self.router.into_iter().chain(gateways.filter(move |it| !is_guest(*it)))
+    }
+
     /// The fixed address of an interface, if it has one.
     pub fn fixed_of(&self, vif: &PortName) -> Option<Ipv4Addr> {
         self.fixed.iter().find(|fixed| fixed.vif == *vif).map(|fixed| fixed.address)
@@ -224,6 +236,7 @@ from_toml_string! {
     ServerText = ServerText::EXPECTED;
     DomainName = DomainName::EXPECTED;
     FixedAddress = FixedAddress::EXPECTED;
+    Route = Route::EXPECTED;
     BootFile = BootFile::EXPECTED;
     Forward = Forward::EXPECTED;
 }
@@ -580,8 +593,8 @@ fn ipv4_of(addresses: impl Iterator<Item = OwnAddress>) -> Option<Ipv4Net> {
 }
 
 /// Keys that need `dhcp`.
-const OF_DHCP: [&str; 7] =
-    ["range", "router", "domain", "lease_time", "fixed", "boot_server", "boot_file"];
+const OF_DHCP: [&str; 8] =
+    ["range", "router", "routes", "domain", "lease_time", "fixed", "boot_server", "boot_file"];
 
 /// The beginning of the default name of the host's interface in a network; the network's name follows.
 const INTERFACE_PREFIX: &str = "weir-";
@@ -678,7 +691,8 @@ pub(super) fn gateway(
     problems: &mut Vec<Problem>,
 ) -> Option<GatewayConfig> {
     let GatewayKeys { address, dhcp, nat, interface, forward, range, router, .. } = keys;
-    let GatewayKeys { ra, dns, domain, lease_time, fixed, boot_server, boot_file, .. } = keys;
+    let GatewayKeys { routes, ra, dns, domain, lease_time, fixed, boot_server, boot_file, .. } =
+        keys;
     let addresses = section.located("address", address);
     let dhcp = section.located("dhcp", dhcp);
     let range = section.located("range", range);
@@ -688,6 +702,7 @@ pub(super) fn gateway(
     let boot_server = section.located("boot_server", boot_server);
     let lease_time = lease_time.unwrap_or(LeaseTime::DEFAULT);
     let (Elements(forward), Elements(fixed), Elements(files)) = (forward, fixed, boot_file);
+    let Elements(routes) = routes;
     let nat = NatKeys { nat: section.located("nat", nat), interface, forward };
     nat.check(section, problems);
     let has_nat = nat.is_wanted();
@@ -739,16 +754,18 @@ pub(super) fn gateway(
         if let Some(router) = &router {
             within.check_router(router, problems);
         }
+        within.check_routes(&routes, problems);
         within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
         // With NAT the host is the router, at weir's address.
         let router = router.map(|router| router.value.0).or(has_nat.then(|| subnet.addr()));
         Some(DhcpConfig {
             range: range.map_or_else(|| AddressRange::of(subnet), |range| range.value),
             router,
+            routes: routes.into_iter().map(|route| route.value).collect(),
             domain,
             lease_time,
             fixed: fixed.into_iter().map(|fixed| fixed.value).collect(),
-            boot: boot::boot(section, &within, router, boot_server, files, problems),
+            boot: dhcp::boot(section, &within, router, boot_server, files, problems),
         })
     });
     let nat = nat.settle(section, dhcp.as_ref(), problems);

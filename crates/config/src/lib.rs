@@ -87,7 +87,7 @@ pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
     AddressRange, BootClient, BootConfig, BootFile, DhcpConfig, DomainName, FixedAddress, Forward,
-    ForwardProtocol, GatewayConfig, HostAddresses, NatConfig, OwnAddress,
+    ForwardProtocol, GatewayConfig, HostAddresses, NatConfig, OwnAddress, Route,
 };
 pub use give_back::give_back;
 pub use group::{

@@ -6,6 +6,10 @@ use crate::{PORTS_MAX, SNOOPED_LEASES_MAX};
 pub const OWN_ADDRESSES_MAX: usize = 8;
 /// DNS servers that guests learn by DHCP.
 pub const DHCP_DNS_MAX: usize = 4;
+/// Routes that guests learn by DHCP. All of them, each of 9 bytes at most, and the default route fit into one option
+/// (RFC 3442).
+pub const DHCP_ROUTES_MAX: usize = 16;
+const _: () = assert!(DHCP_ROUTES_MAX * 9 + 5 <= u8::MAX as usize);
 /// Files that firmware boots from, one for each kind of client, and bytes of a file's name: a message has room for 128
 /// with the zero byte at the end (RFC 2131 §2).
 pub const BOOT_FILES_MAX: usize = 16;

@@ -56,6 +56,8 @@ pub struct DhcpSettings {
     pub range: RangeInclusive<Ipv4Addr>,
     /// The default gateway.
     pub router: Option<Ipv4Addr>,
+    /// Further routes, each with its gateway.
+    pub routes: Vec<(Ipv4Net, Ipv4Addr)>,
     /// DNS servers.
     pub dns: Vec<Ipv4Addr>,
     /// The domain of guests' names.
@@ -132,6 +134,8 @@ pub struct Dhcp {
     /// Fixed addresses by interface, and the interface of each fixed address.
     fixed: BTreeMap<String, Ipv4Addr>,
     reserved: BTreeMap<Ipv4Addr, String>,
+    /// The addresses of weir, the router and the gateways of routes, which no client gets unasked.
+    taken: BTreeSet<Ipv4Addr>,
     /// Addresses whose leases have changed since they were saved.
     pub changed: BTreeSet<Ipv4Addr>,
 }
@@ -140,7 +144,9 @@ impl Dhcp {
     /// Creates a server that starts with these leases.
     pub fn new(settings: DhcpSettings, leases: Leases) -> Self {
         let (vifs, fixed, reserved, changed) = Default::default();
-        let mut server = Self { settings, leases, vifs, fixed, reserved, changed };
+        let gateways = settings.routes.iter().map(|(_, gateway)| *gateway);
+        let taken = gateways.chain(settings.router).chain([settings.own.addr()]).collect();
+        let mut server = Self { settings, leases, vifs, fixed, reserved, taken, changed };
         server.set_vifs([]);
         server
     }
@@ -237,6 +243,7 @@ impl Dhcp {
     fn is_for_all(&self, address: Ipv4Addr) -> bool {
         self.settings.range.contains(&address)
             && self.is_station(address)
+            && !self.taken.contains(&address)
             && !self.reserved.contains_key(&address)
     }
 
@@ -244,8 +251,8 @@ impl Dhcp {
     fn room(&self) -> u64 {
         let range = &self.settings.range;
         let (first, last) = (range.start().to_bits(), range.end().to_bits());
-        let others = self.settings.router.into_iter().chain([self.settings.own.addr()]);
-        let others = others.filter(|it| range.contains(it) && !self.reserved.contains_key(it));
+        let others = self.taken.iter();
+        let others = others.filter(|it| range.contains(*it) && !self.reserved.contains_key(*it));
         let taken = self.reserved.keys().filter(|it| range.contains(*it)).count() + others.count();
         (u64::from(last.saturating_sub(first)) + 1).saturating_sub(taken as u64)
     }
@@ -487,6 +494,14 @@ impl Turn<'_> {
         (Done::Informed, Some(self.reply(MessageType::Ack, Ipv4Addr::UNSPECIFIED, None)))
     }
 
+    /// True if the client asks for the option.
+    fn wants(&self, option: OptionCode) -> bool {
+        match self.message.opts().get(OptionCode::ParameterRequestList) {
+            Some(DhcpOption::ParameterRequestList(wanted)) => wanted.contains(&option),
+            _ => false,
+        }
+    }
+
     /// The file that the client boots from, if there is one.
     fn boot_file(&self) -> Option<&str> {
         let (options, boot) = (self.message.opts(), &self.server.settings.boot);
@@ -509,21 +524,16 @@ impl Turn<'_> {
     /// clients that ask for them. The answer has no option 60: with "PXEClient" in it firmware would expect weir to
     /// answer at port 4011 (PXE 2.1 §2.2.5).
     fn tell_boot(&self, answer: &mut Message) {
-        let wants =
-            |option: OptionCode| match self.message.opts().get(OptionCode::ParameterRequestList) {
-                Some(DhcpOption::ParameterRequestList(wanted)) => wanted.contains(&option),
-                _ => false,
-            };
         if let Some(server) = self.server.settings.boot.server {
             answer.set_siaddr(server);
-            if wants(OptionCode::TFTPServerName) {
+            if self.wants(OptionCode::TFTPServerName) {
                 let name = server.to_string().into_bytes();
                 answer.opts_mut().insert(DhcpOption::TFTPServerName(name));
             }
         }
         if let Some(file) = self.boot_file().filter(|file| file.len() <= BOOT_FILE_LEN_MAX) {
             answer.set_fname_str(file);
-            if wants(OptionCode::BootfileName) {
+            if self.wants(OptionCode::BootfileName) {
                 let name = file.as_bytes().to_vec();
                 answer.opts_mut().insert(DhcpOption::BootfileName(name));
             }
@@ -565,6 +575,12 @@ impl Turn<'_> {
         options.insert(DhcpOption::BroadcastAddr(settings.own.broadcast()));
         if let Some(router) = settings.router {
             options.insert(DhcpOption::Router(vec![router]));
+        }
+        if !settings.routes.is_empty() && self.wants(OptionCode::ClasslessStaticRoute) {
+            // A client that takes these routes ignores the router option (RFC 3442).
+            let default = settings.router.map(|router| (Ipv4Net::default(), router));
+            let all = settings.routes.iter().copied().chain(default).collect();
+            options.insert(DhcpOption::ClasslessStaticRoute(all));
         }
         if !settings.dns.is_empty() {
             options.insert(DhcpOption::DomainNameServer(settings.dns.clone()));

@@ -29,6 +29,8 @@ ip addr add $ip/$mask dev $interface
 [ -z \"$router\" ] || ip route replace default via $router
 for server in $dns; do echo \"nameserver $server\"; done >resolv.conf
 echo \"search $domain\" >>resolv.conf
+set -- $staticroutes
+while [ $# -gt 1 ]; do ip route replace $1 via $2; shift 2; done
 echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
 ";
 
@@ -36,7 +38,14 @@ echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
 const DHCLIENT_SCRIPT: &str = "#!/bin/sh
 [ $reason = BOUND ] || exit 0
 ip addr add $new_ip_address/$new_subnet_mask dev $interface
-echo \"$new_ip_address $new_subnet_mask $new_domain_name_servers $new_domain_name $new_dhcp_lease_time\" >${0%/*}/lease
+echo \"$new_ip_address $new_subnet_mask $new_domain_name_servers $new_domain_name $new_dhcp_lease_time \
+$new_rfc3442_classless_static_routes\" >${0%/*}/lease
+";
+
+/// What dhclient asks for, with routes as in Debian's configuration.
+const DHCLIENT_CONF: &str = "
+option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;
+request subnet-mask, domain-name-servers, domain-name, rfc3442-classless-static-routes, routers;
 ";
 
 /// A guest: a namespace whose `eth0` is an interface of weir, driven from user space.
@@ -90,7 +99,7 @@ impl Station {
 
     /// Requests an address; returns the lease: address, prefix length, router, name servers, and so on.
     pub(super) fn asks(&self) -> Option<Vec<String>> {
-        let line = "busybox udhcpc -i eth0 -q -n -f -t 5 -T 2 -s ./script";
+        let line = "busybox udhcpc -i eth0 -q -n -f -t 5 -T 2 -O staticroutes -s ./script";
         let asked = self.host.command(line).output().unwrap();
         let lease = fs::read_to_string(self.host.dir.join("lease")).ok();
         let lease = lease.filter(|_| asked.status.success())?;
@@ -207,7 +216,7 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
     let at = &mut underlay.hosts[0];
     let vif = |name: &str| format!("[vif.{name}]\nsocket = {:?}\n", at.socket(name));
     let config = "[network.lan]\naddress = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\nra = true\ndhcp = true\nrouter = \"192.168.77.1\"\n\
-                  dns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"lab.internal\"\nfixed = \"db0 192.168.77.10\"\n\
+                  routes = [\"10.0.0.0/8 192.168.77.10\", \"11.0.0.0/8 192.168.77.9\"]\ndns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"lab.internal\"\nfixed = \"db0 192.168.77.10\"\n\
                   [uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\n"
         .to_owned()
         + &vif("web0")
@@ -227,6 +236,21 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
     }
     let shown = at.run("weir addresses");
     assert!(shown.contains(&lease[0]) && shown.contains("192.168.77.10"), "{shown}");
+    let mut routes: Vec<_> =
+        web.run("ip route").lines().map(|line| line.trim().to_owned()).collect();
+    routes.retain(|line| line.contains("via"));
+    let expected = [
+        "default via 192.168.77.1 dev eth0",
+        "10.0.0.0/8 via 192.168.77.10 dev eth0",
+        "11.0.0.0/8 via 192.168.77.9 dev eth0",
+    ];
+    assert_eq!(routes, expected);
+    // A guest with a fixed address is a gateway, and reached by its route.
+    db.run("ip addr add 10.1.2.3/32 dev lo");
+    web.pings("10.1.2.3");
+    // No guest takes the address of a gateway that is none.
+    db.run("ip addr add 192.168.77.9/32 dev lo");
+    assert!(!web.host.pings(Ipv4Addr::new(192, 168, 77, 9), 56).unwrap());
 
     // A kernel forms an address from the prefix, but adds no route through a station that is no router.
     let made = || db.run("ip -6 addr show dev eth0 scope global");
@@ -388,10 +412,12 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
     let mut underlay = Underlay::new(1);
     let at = &mut underlay.hosts[0];
     let config = "[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\nra = true\ndhcp = true\n\
-                  domain = \"lab.internal\"\n";
+                  domain = \"lab.internal\"\nrouter = \"192.168.77.254\"\nroutes = [\"10.0.0.0/8 192.168.77.3\", \
+                  \"172.16.8.0/21 192.168.77.4\"]\n";
     at.start_weir(&format!("{config}[vif.web0]\nsocket = {:?}\n", at.socket("web0")));
     let web = Station::new(dir.path(), at, "web0");
     fs::write(web.host.dir.join("script"), DHCLIENT_SCRIPT).unwrap();
+    fs::write(web.host.dir.join("conf"), DHCLIENT_CONF).unwrap();
 
     // The kernel sends nothing by IPv6 before it has an address of the link.
     let said = eventually("a router advertisement", || {
@@ -401,12 +427,13 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
     for what in ["fd00:77::/64", "Recursive DNS server", "fd00:77::1", "0 (0x00000000) seconds"] {
         assert!(said.contains(what), "{what}: {said}");
     }
-    let client = "dhclient -4 -d -sf $PWD/script -lf $PWD/leases -pf $PWD/pid -cf /dev/null";
+    let client = "dhclient -4 -d -sf $PWD/script -lf $PWD/leases -pf $PWD/pid -cf $PWD/conf";
     fs::write(web.host.dir.join("leases"), "").unwrap();
     let running = web.start(&format!("{client} eth0"));
     let lease = eventually("a lease", || fs::read_to_string(web.host.dir.join("lease")).ok());
     let (ip, told) = lease.trim().split_once(' ').unwrap();
-    assert_eq!(told, "255.255.255.0 192.168.77.1 lab.internal 3600");
+    let routes = "8 10 192 168 77 3 21 172 16 8 192 168 77 4 0 192 168 77 254";
+    assert_eq!(told, format!("255.255.255.0 192.168.77.1 lab.internal 3600 {routes}"));
     assert!(at.run("weir addresses").contains(ip));
 
     let dig = |line: &str| web.run(&format!("dig +tries=5 +time=2 @192.168.77.1 {line}"));

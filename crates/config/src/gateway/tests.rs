@@ -86,6 +86,24 @@ fn each_kind_of_firmware_has_a_file() {
 }
 
 #[test]
+fn guests_have_further_routes() {
+    let dhcp = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap().dhcp.unwrap();
+    assert!(dhcp("").routes.is_empty());
+    let keys = "routes = [\"10.0.0.0/8 192.168.77.3\", \" 192.0.0.0/8  192.168.77.10\"]\n\
+                router = \"192.168.77.1\"\nfixed = \"vpn0 192.168.77.10\"\n";
+    let found = dhcp(keys);
+    let shown: Vec<_> = found.routes.iter().map(Route::to_string).collect();
+    assert_eq!(shown, ["10.0.0.0/8 192.168.77.3", "192.0.0.0/8 192.168.77.10"]);
+    // A guest with a fixed address is a gateway itself, and others are not guests.
+    let elsewhere: Vec<_> = found.routers_elsewhere().map(|it| it.to_string()).collect();
+    assert_eq!(elsewhere, ["192.168.77.1", "192.168.77.3"]);
+    // With NAT the host routes at weir's address.
+    assert_eq!(dhcp("nat = true\nroutes = \"10.0.0.0/8 192.168.77.2\"\n").routes.len(), 1);
+    let all: Vec<_> = (0..16).map(|it| format!("\"10.{it}.0.0/16 192.168.77.3\"")).collect();
+    assert_eq!(dhcp(&format!("routes = [{}]\n", all.join(", "))).routes.len(), 16);
+}
+
+#[test]
 fn guests_ask_weir_for_names_unless_others_are_named() {
     let told = |keys: &str| {
         let gateway = gateway(keys).unwrap();
@@ -122,6 +140,8 @@ fn each_mistake_is_told_by_itself() {
     let long_file = format!("boot_file = \"http://{}\"", "f".repeat(121));
     let many: Vec<_> = (0..17).map(|it| format!("\"{it} http://a\"")).collect();
     let many_files = format!("boot_file = [{}]", many.join(", "));
+    let many: Vec<_> = (0..17).map(|it| format!("\"10.{it}.0.0/16 192.168.77.3\"")).collect();
+    let many_routes = format!("routes = [{}]", many.join(", "));
     let on = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap_err().join("; ");
     let cases = [
         (
@@ -173,6 +193,36 @@ fn each_mistake_is_told_by_itself() {
         ("boot_file = \"bios a b\"", "bad value for `network.lan.boot_file`"),
         ("boot_file = \"http://a/\\u0007\"", "bad value for `network.lan.boot_file`"),
         ("boot_file = \"http://a/\\tb\"", "bad value for `network.lan.boot_file`"),
+        ("routes = \"10.0.0.0/8\"", "bad value for `network.lan.routes`"),
+        ("routes = \"10.0.0.0 192.168.77.3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"10.0.0.1/8 192.168.77.3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"10.0.0.0/33 192.168.77.3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"10.0.0.0/8 via 192.168.77.3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"224.0.0.0/4 192.168.77.3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"127.0.0.0/8 192.168.77.3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"fd00::/8 fd00:77::3\"", "bad value for `network.lan.routes`"),
+        ("routes = \"0.0.0.0/0 192.168.77.3\"", "a route for 0.0.0.0/0 is the default route"),
+        (
+            "routes = \"192.168.77.128/25 192.168.77.3\"",
+            "guests have the addresses 192.168.77.128/25 in their own network",
+        ),
+        (
+            "routes = \"10.0.0.0/8 192.168.78.3\"",
+            "the gateway 192.168.78.3 is not within the subnet",
+        ),
+        (
+            "routes = \"10.0.0.0/8 192.168.77.255\"",
+            "the gateway 192.168.77.255 is not within the subnet",
+        ),
+        (
+            "routes = \"10.0.0.0/8 192.168.77.2\"",
+            "192.168.77.2 is weir itself, which routes nothing",
+        ),
+        (
+            "routes = [\"10.0.0.0/8 192.168.77.3\", \"10.0.0.0/8 192.168.77.4\"]",
+            "the prefix 10.0.0.0/8 in `routes` of `network.lan` is used 2 times",
+        ),
+        (&many_routes, "17 routes are too many"),
         (&long_file, "bad value for `network.lan.boot_file`"),
         (&many_files, "17 files to boot from are too many"),
         (
@@ -189,6 +239,10 @@ fn each_mistake_is_told_by_itself() {
         ("vlan = 1\ndhcp = true", "`network.lan` has `dhcp` without `address`"),
         ("address = \"fd00::2/64\"\ndhcp = true", "`network.lan` has `dhcp` and no IPv4 address"),
         ("address = \"192.168.77.2/24\"\nlease_time = \"1h\"", "`lease_time` without `dhcp`"),
+        (
+            "address = \"192.168.77.2/24\"\nroutes = \"10.0.0.0/8 192.168.77.3\"",
+            "`routes` without `dhcp`",
+        ),
         ("address = \"192.168.77.2/24\"\nboot_file = \"a\"", "`boot_file` without `dhcp`"),
         ("address = \"192.168.77.2\"", "bad value for `network.lan.address`"),
         ("address = \"192.168.77.0/24\"", "bad value for `network.lan.address`"),

@@ -1,10 +1,12 @@
 //! Cases of RFC 2131, and attempts of a guest to get more than its share.
 
 use proptest::prelude::*;
+use weir_limits::DHCP_ROUTES_MAX;
 
 use super::*;
 
 const OWN: &str = "192.168.77.2/24";
+const OWN_IP: &str = "192.168.77.2";
 const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
 const OTHER: Mac = Mac([0x52, 0x54, 0, 0, 0, 2]);
 const XID: u32 = 0xfeed_4711;
@@ -18,6 +20,7 @@ fn settings(range: RangeInclusive<&str>) -> DhcpSettings {
         own: OWN.parse().unwrap(),
         range: ip(range.start())..=ip(range.end()),
         router: Some(ip("192.168.77.1")),
+        routes: Vec::new(),
         dns: vec![ip("192.168.77.1"), ip("9.9.9.9")],
         domain: Some("internal".into()),
         lease_secs: 3600,
@@ -119,6 +122,68 @@ fn spec_4_3_1_an_offer_has_an_address_of_the_range_and_all_that_is_configured() 
     has(DhcpOption::Rebinding(3150));
     // RFC 6842 §3.
     has(DhcpOption::ClientIdentifier(vec![1, 2, 3]));
+}
+
+/// A server of a network in which 192.168.77.101 and the guest db0 are gateways.
+fn routing_server() -> Dhcp {
+    let mut settings = settings("192.168.77.100"..="192.168.77.103");
+    let route = |prefix: &str, gateway| (prefix.parse::<Ipv4Net>().unwrap(), ip(gateway));
+    settings.routes =
+        vec![route("10.0.0.0/8", "192.168.77.101"), route("172.16.8.0/21", "192.168.77.10")];
+    let mut server = Dhcp::new(settings, Leases::default());
+    server.set_vifs(["web0", "db0", "rogue"].map(|vif| (vif.to_owned(), None)));
+    server
+}
+
+/// The bytes of option 121 in the answer to a DISCOVER message with these further options.
+fn routes(server: &mut Dhcp, more: &[u8]) -> Option<Vec<u8>> {
+    let bytes = with_options(MessageType::Discover, more);
+    let (_, reply) = server.take(&asker("web0", MAC), &bytes, 0);
+    let bytes = reply.unwrap().bytes;
+    let mut rest = &bytes[OPTIONS..];
+    while let [code, len, after @ ..] = rest {
+        let (value, after) = after.split_at(usize::from(*len));
+        match *code {
+            END => break,
+            121 => return Some(value.to_vec()),
+            _ => rest = after,
+        }
+    }
+    None
+}
+
+#[test]
+fn rfc_3442_a_client_that_asks_for_routes_gets_all_and_the_default_one() {
+    let own = [&[8, 10, 192, 168, 77, 101][..], &[21, 172, 16, 8, 192, 168, 77, 10]].concat();
+    let all = [&own[..], &[0, 192, 168, 77, 1]].concat();
+    let mut server = routing_server();
+    assert_eq!(routes(&mut server, &[55, 2, 3, 121]), Some(all));
+    assert_eq!(routes(&mut server, &[55, 2, 1, 3]), None);
+    assert_eq!(routes(&mut server, &[]), None);
+    server.settings.router = None;
+    assert_eq!(routes(&mut server, &[55, 1, 121]), Some(own));
+    server.settings.routes.clear();
+    assert_eq!(routes(&mut server, &[55, 1, 121]), None);
+    // The most routes with the longest prefixes fit into one option.
+    let longest = |last: usize| (Ipv4Net::from(Ipv4Addr::new(10, 0, 0, last as u8)), ip(OWN_IP));
+    server.settings.routes = (0..DHCP_ROUTES_MAX).map(longest).collect();
+    server.settings.router = Some(ip("192.168.77.1"));
+    assert_eq!(routes(&mut server, &[55, 1, 121]).map(|it| it.len()), Some(9 * 16 + 5));
+}
+
+#[test]
+fn a_gateways_address_is_given_to_its_own_guest_alone() {
+    let mut server = routing_server();
+    let wanted = message(MessageType::Request, MAC, [asked(ip("192.168.77.101"))]);
+    assert_eq!(say(&mut server, &asker("web0", MAC), &wanted, 0).0, Done::Refused);
+    // One address is left for `rogue`.
+    let of_web = |last| lease(&mut server, "web0", Mac([2, 0, 0, 0, 0, last]), 0);
+    let mut given: Vec<_> = (0..4).filter_map(of_web).collect();
+    assert_eq!(given.len(), 2);
+    given.extend(lease(&mut server, "rogue", OTHER, 0));
+    given.sort();
+    assert_eq!(given, ["192.168.77.100", "192.168.77.102", "192.168.77.103"].map(ip));
+    assert_eq!(lease(&mut server, "db0", OTHER, 0), Some(ip("192.168.77.10")));
 }
 
 #[test]
@@ -632,6 +697,37 @@ proptest! {
                 prop_assert!(lease(&mut server, vif, Mac([2, 0, 0, 0, 0, index as u8]), now_secs).is_some(), "{}", vif);
             }
         }
+    }
+
+    /// A client of its own reads the routes, as the kernel would take them.
+    #[test]
+    fn routes_are_those_of_the_settings_whatever_their_length(
+        all in prop::collection::vec((any::<u32>(), 1..=32_u8, any::<u32>()), 0..=DHCP_ROUTES_MAX),
+        router in prop::option::of(any::<u32>()),
+    ) {
+        let all = all.into_iter().map(|(bits, len, gateway)| {
+            (Ipv4Net::new(bits.into(), len).unwrap().trunc(), Ipv4Addr::from(gateway))
+        });
+        let all: Vec<_> = all.collect();
+        let mut server = server();
+        server.settings.routes = all.clone();
+        server.settings.router = router.map(Ipv4Addr::from);
+        let told = routes(&mut server, &[55, 1, 121]);
+        prop_assert_eq!(told.is_some(), !all.is_empty());
+        let told = told.unwrap_or_default();
+        let (mut rest, mut heard) = (&told[..], Vec::new());
+        while let [len, after @ ..] = rest {
+            let (prefix, after) = after.split_at(usize::from(len.div_ceil(8)));
+            let (gateway, after) = after.split_at(4);
+            let mut octets = [0; 4];
+            octets[..prefix.len()].copy_from_slice(prefix);
+            let gateway: [u8; 4] = gateway.try_into().unwrap();
+            heard.push((Ipv4Net::new(octets.into(), *len).unwrap(), Ipv4Addr::from(gateway)));
+            rest = after;
+        }
+        let default = server.settings.router.map(|router| (Ipv4Net::default(), router));
+        let expected = all.iter().copied().chain(default.filter(|_| !all.is_empty()));
+        prop_assert_eq!(heard, expected.collect::<Vec<_>>());
     }
 
     #[test]

@@ -149,6 +149,7 @@ fn settings() -> DhcpSettings {
         own: OWN.parse().unwrap(),
         range: first..=Ipv4Addr::from_bits(first.to_bits() + u32::from(GUESTS) - 1),
         router: None,
+        routes: Vec::new(),
         dns: Vec::new(),
         domain: None,
         lease_secs: 3600,

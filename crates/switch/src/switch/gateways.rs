@@ -292,6 +292,7 @@ pub(super) fn dhcp_settings(
         own,
         range: dhcp.range.first..=dhcp.range.last,
         router: dhcp.router,
+        routes: dhcp.routes.iter().map(|it| (it.destination, it.gateway)).collect(),
         dns: dns.collect(),
         domain: domain(config),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),

@@ -1,15 +1,54 @@
-//! The files that guests' firmware loads over the network, and the server that has them.
+//! What DHCP tells guests besides their addresses: routes, and the files that their firmware loads over the network.
 
 use std::fmt;
 use std::net::Ipv4Addr;
 use std::str::FromStr;
 
+use ipnet::Ipv4Net;
 use weir_limits as limits;
 
 use super::super::error::Problem;
 use super::super::section::{Located, Section, report_repeated};
 use super::super::values::ValueError;
 use super::{Ipv4Text, Within};
+
+/// A route of the guests besides the one to their default router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// The addresses that it leads to.
+    pub destination: Ipv4Net,
+    /// The station of the network that forwards packets for them.
+    pub gateway: Ipv4Addr,
+}
+
+impl Route {
+    pub(super) const EXPECTED: &str = "a prefix of IPv4 without bits behind its length, and who forwards packets for it, such as \
+                            \"10.0.0.0/8 192.168.77.3\"";
+}
+
+impl FromStr for Route {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let refused = || ValueError::Quantity { value: text.into(), expected: Self::EXPECTED };
+        let mut words = text.split_whitespace();
+        let (Some(destination), Some(gateway), None) = (words.next(), words.next(), words.next())
+        else {
+            return Err(refused());
+        };
+        let destination: Ipv4Net = destination.parse().map_err(|_| refused())?;
+        let gateway = gateway.parse().map_err(|_| refused())?;
+        let first = destination.network();
+        // A kernel refuses a route with bits behind the prefix. No route leads to a group or to the station itself.
+        let is_good = destination.addr() == first && !first.is_multicast() && !first.is_loopback();
+        is_good.then_some(Self { destination, gateway }).ok_or_else(refused)
+    }
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.destination, self.gateway)
+    }
+}
 
 /// What DHCP tells firmware that boots over the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -121,6 +160,37 @@ impl fmt::Display for BootFile {
             BootClient::Other => f.write_str(&self.file),
             client => write!(f, "{client} {}", self.file),
         }
+    }
+}
+
+impl Within<'_> {
+    pub(super) fn check_routes(&self, routes: &[Located<Route>], problems: &mut Vec<Problem>) {
+        if let Some(one_more) = routes.get(limits::DHCP_ROUTES_MAX) {
+            let what = format!("{} routes are too many", routes.len());
+            let help = format!("name {} at most", limits::DHCP_ROUTES_MAX);
+            problems.push(self.problem(&one_more.span, what, help));
+        }
+        for Located { value: Route { destination, gateway }, span } in routes {
+            let (what, help) = if destination.prefix_len() == 0 {
+                let what = format!("a route for {destination} is the default route");
+                (what, format!("write `router = \"{gateway}\"` instead"))
+            } else if self.subnet.contains(destination) {
+                let what = format!("guests have the addresses {destination} in their own network");
+                (what, "remove the route, or name a prefix outside the subnet".to_owned())
+            } else if !self.is_station(*gateway) {
+                let what = format!("the gateway {gateway} is not within the subnet");
+                (what, self.any_station())
+            } else if *gateway == self.subnet.addr() && !self.has_nat {
+                let what = format!("the gateway {gateway} is weir itself, which routes nothing");
+                (what, "name who routes, such as the host by the address of its TAP".to_owned())
+            } else {
+                continue;
+            };
+            problems.push(self.problem(span, what, help));
+        }
+        let all = routes.iter().map(|it| (it.value.destination.to_string(), it.span.clone()));
+        let place = format!("in `routes` of `{}`", self.title);
+        report_repeated(("prefix", &place, "name one gateway for each prefix"), all, problems);
     }
 }
 
