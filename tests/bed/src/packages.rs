@@ -39,6 +39,7 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/sbin/dhclient", package: "isc-dhcp-client" },
     Tool { program: "/usr/bin/dig", package: "bind9-dnsutils" },
     Tool { program: "/usr/bin/rdisc6", package: "ndisc6" },
+    Tool { program: "/usr/sbin/perfdhcp", package: "kea-admin" },
     Tool { program: VALGRIND, package: "valgrind" },
     Tool { program: STRACE, package: "strace" },
     FRR,

@@ -1,22 +1,24 @@
 //! Networks that configure themselves: guests with a real DHCP client (busybox's), in namespaces of their own.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::ops::{Range, RangeFrom};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use weir_bed::fabric;
 use weir_bed::process::{Process, output_of};
 use weir_port_tap::{Tap, TapOptions};
 use weir_testing::document::blocks;
-use weir_testing::eventually;
-use weir_vif::{Health, Options, Vif, WaitFor};
-use weir_wire::VnetHdr;
+use weir_testing::{SetAtEnd, eventually};
+use weir_vif::{Health, Options, QueuePair, Vif, WaitFor};
+use weir_wire::{Mac, Offload, Sum, VnetHdr};
 
 use super::bed::{Host, Underlay};
 use super::lives::{start_keeper, upgrade};
@@ -449,6 +451,137 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
     web.run(&format!("{client} -r eth0"));
     drop(running);
     eventually("it is given back", || (!dig("web0.lab.internal").contains(ip)).then_some(()));
+}
+
+/// Makes Kea's client, which takes itself for a relay, clients behind interfaces: the messages of each of its clients go
+/// through an interface of their own.
+struct Clients {
+    socket: UdpSocket,
+    vifs: Vec<(Vif, QueuePair)>,
+    /// The interface of a client, by its MAC address.
+    of: HashMap<[u8; 6], usize>,
+    /// When the first message came from Kea's client, and when the last address was given to one.
+    first: Option<Instant>,
+    last: Option<Instant>,
+    given: usize,
+}
+
+/// Where a message has its hop count, its relay's address, its client's address, and its options.
+const HOPS: usize = 3;
+const GIADDR: Range<usize> = 24..28;
+const CHADDR: Range<usize> = 28..34;
+const OPTIONS: RangeFrom<usize> = 240..;
+/// The option that says that an address is given.
+const ACK: [u8; 3] = [53, 1, 5];
+
+impl Clients {
+    fn carry(&mut self, until: &AtomicBool) {
+        let (mut bytes, mut frame) = ([0; 1500], Vec::new());
+        let mut peer = None;
+        while !until.load(Ordering::Relaxed) {
+            while let Ok((len, from)) = self.socket.recv_from(&mut bytes) {
+                peer = Some(from);
+                self.first.get_or_insert_with(Instant::now);
+                let message = &mut bytes[..len];
+                message[HOPS] = 0;
+                message[GIADDR].fill(0);
+                let mac = message[CHADDR].try_into().unwrap();
+                let next = self.of.len();
+                let of = *self.of.entry(mac).or_insert(next);
+                let pair = &mut self.vifs[of].1;
+                let frame = asked(mac, message);
+                while pair.send(&frame, &Offload::NONE).is_err() {
+                    std::thread::yield_now();
+                }
+                pair.flush();
+            }
+            for (_, pair) in &mut self.vifs {
+                while pair.recv_into(&mut frame).is_some() {
+                    let Some(message) = answered(&frame) else { continue };
+                    if message[OPTIONS].windows(3).any(|it| it == ACK) {
+                        self.given += 1;
+                        self.last = Some(Instant::now());
+                    }
+                    self.socket.send_to(message, peer.unwrap()).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// A frame with a client's message to everybody.
+fn asked(mac: [u8; 6], message: &[u8]) -> Vec<u8> {
+    let len = |more: usize| u16::try_from(message.len() + more).unwrap().to_be_bytes();
+    let mut ip = [0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255];
+    ip[2..4].copy_from_slice(&len(28));
+    let mut sum = Sum::new();
+    sum.add(&ip);
+    ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+    let [high, low] = len(8);
+    let udp = [0, 68, 0, 67, high, low, 0, 0];
+    [&[0xff; 6][..], &mac, &[8, 0], &ip, &udp, message].concat()
+}
+
+/// The server's message in a frame, if it is one.
+fn answered(frame: &[u8]) -> Option<&[u8]> {
+    let is_it = frame.get(12..14)? == [8, 0] && frame.get(34..38)? == [0, 67, 0, 68];
+    frame.get(42..).filter(|_| is_it)
+}
+
+/// `WEIR_DHCP_CLIENTS=1000` has as many ask at once.
+#[test]
+fn root_guests_that_ask_at_once_have_addresses_as_keas_client_says() {
+    if !weir_testing::is_root("network namespaces") || !weir_testing::has("perfdhcp", "kea-admin") {
+        return;
+    }
+    let number = std::env::var("WEIR_DHCP_CLIENTS").map_or(64, |number| number.parse().unwrap());
+    let mut underlay = Underlay::new(1);
+    let at = &mut underlay.hosts[0];
+    let mut config = "[network.lan]\naddress = \"10.77.0.1/16\"\ndhcp = true\n".to_owned();
+    for it in 0..number {
+        config += &format!("[vif.v{it}]\nsocket = {:?}\n", at.socket(&format!("v{it}")));
+    }
+    at.start_weir(&config);
+    let at = &underlay.hosts[0];
+    let vif = |it: usize| {
+        let mac = Mac([2, 0x77, 0, 0, (it >> 8) as u8, it as u8]);
+        let (socket, options) = (at.socket(&format!("v{it}")), Options::new(mac));
+        let mut vif = eventually("a guest", || Vif::connect(&socket, &options).ok());
+        let pair = vif.queue_pairs().remove(0);
+        (vif, pair)
+    };
+    let vifs: Vec<_> = (0..number).map(vif).collect();
+    let socket = at.within(|| UdpSocket::bind("127.0.0.1:6767")).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    // Both buffers hold what comes while the other side has no CPU.
+    at.run("sysctl -qw net.core.rmem_default=16777216");
+    let (of, first, last, given) = (HashMap::new(), None, None, 0);
+    let mut clients = Clients { socket, vifs, of, first, last, given };
+    let ends = AtomicBool::default();
+    let said = std::thread::scope(|scope| {
+        scope.spawn(|| clients.carry(&ends));
+        let _ends = SetAtEnd(&ends);
+        let line = format!(
+            "perfdhcp -4 -u -l 127.0.0.1 -L 6768 -N 6767 --scenario avalanche -R {number} 127.0.0.1"
+        );
+        at.command(&format!("timeout 60 {line}")).output().unwrap()
+    });
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.status.success(), "{text}");
+    println!("{text}");
+    for line in ["drops: 0\n", "orphans: 0\n", "rejected leases: 0\n", "non unique addresses: 0\n"]
+    {
+        assert_eq!(text.matches(line).count(), 2, "{line}: {text}");
+    }
+    assert_eq!((clients.of.len(), clients.given), (number, number));
+    let shown = at.run("weir addresses");
+    let leases = shown.lines().filter(|line| line.contains("10.77.")).count();
+    assert_eq!(leases, number, "{shown}");
+    let took = clients.last.unwrap() - clients.first.unwrap();
+    println!(
+        "{number} interfaces have addresses {} ms after the first has asked",
+        took.as_millis()
+    );
 }
 
 #[test]
