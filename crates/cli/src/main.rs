@@ -6,7 +6,7 @@ use std::io;
 use std::process::ExitCode;
 
 use miette::Report;
-use weir::args::{Cli, Command};
+use weir::args::{Cli, Command, UplinkCommand};
 use weir::commands;
 use weir_text::plain::{Obeyed, Plain};
 
@@ -17,7 +17,13 @@ fn main() -> ExitCode {
     if let Some(ended) = weir_switch::upgrade::run_if_asked() {
         return ended;
     }
+    if let Some(ended) = weir_switch::programs::run_if_asked(weir::run::log_to_stderr) {
+        return ended;
+    }
     if let Some(ended) = weir_switch::compiler::run_if_asked() {
+        return ended;
+    }
+    if let Some(ended) = weir_switch::bridging::run_if_asked() {
         return ended;
     }
     commands::exit_code(run(Cli::parse_grouped()))
@@ -50,6 +56,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Group(command) => commands::group(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
+        Command::Uplink(UplinkCommand::Bridge(args)) => commands::bridge(&args, &mut plain())?,
         Command::Top(args) => weir::top::run(&args, &defaults, &mut out)?,
         Command::Status(args) => commands::status(&args, &defaults, &mut plain())?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,

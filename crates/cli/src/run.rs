@@ -21,6 +21,7 @@ use weir_switch::compiler::Compiler;
 use weir_switch::control::ControlHandler;
 use weir_switch::descriptors;
 use weir_switch::host::{self, Lack};
+use weir_switch::programs::Programs;
 use weir_switch::sandbox::{self, ConfineError, Needs};
 use weir_switch::unix_socket::{self, ListenError};
 use weir_switch::upgrade::{Beside, Starter};
@@ -87,6 +88,9 @@ pub enum RunError {
     /// The process that starts the next weir cannot be started.
     #[error("cannot start the process that starts the next weir")]
     Starter(#[source] io::Error),
+    /// The process that runs programs for ports cannot be started.
+    #[error("cannot start the process that runs programs for ports")]
+    Programs(#[source] io::Error),
     /// There is no weir to replace.
     #[error("no weir is at the other end of standard input")]
     #[diagnostic(help("`weir upgrade` has the running weir start the new one"))]
@@ -186,6 +190,7 @@ fn run_beside(
     let service = Service::of_this_process();
     let starter = config.switch.keeper.is_some().then(Starter::start).transpose();
     let starter = starter.map_err(RunError::Starter)?;
+    let programs = Programs::start(&config).map_err(RunError::Programs)?;
     let hands = sandbox::start_helper(mode, &needs)?;
     let keeping = match beside {
         Some(_) => Keeping::look(&config, &hands)?,
@@ -207,6 +212,9 @@ fn run_beside(
         None => Switch::start_with(&config, devices, own, keeping)?,
     };
     switch.started_from(&file, defaults);
+    if let Some(programs) = programs {
+        switch.runs(programs).map_err(RunError::Programs)?;
+    }
     if let Some(starter) = starter {
         let service = service.clone();
         switch.upgrades_by(starter, move |process| {
@@ -270,6 +278,7 @@ fn run_beside(
         }
         tracing::warn!("there is no keeper to leave anything with: front ends are disconnected");
     }
+    let last = switch.ends_ports();
     let unsaved = switch.unsaved();
     match (unsaved.is_empty(), switch.is_kept()) {
         (true, _) => {}
@@ -287,6 +296,7 @@ fn run_beside(
         }
     }
     drop(switch);
+    drop(last);
     Ok(())
 }
 

@@ -97,6 +97,7 @@ fn each_thread_that_runs_stands_in_the_table_of_the_security_policy() {
     let config = format!(
         "[switch]\ncontrol = {control:?}\nworkers = 2\nkeeper = {keeper:?}\nplacement = \"dynamic\"\n\
          api_listen = \"{tcp}\"\napi_token_file = {token:?}\n\
+         on_down = [\"/bin/true\"]\n\
          [vif.a]\nagent = {:?}\n[[vif.a.filter]]\ndirection = \"tx\"\naction = \"drop\"\nmatch = \"port 25\"\n\
          [vif.b]\nmode = \"client\"\nsocket = {:?}\n[vif.m]\nmirror = [\"a\"]\n\
          [uplink.out]\nkind = \"stream\"\npath = {:?}\n\

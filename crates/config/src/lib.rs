@@ -102,7 +102,7 @@ pub use overlay::{
 };
 pub use settings::Setting;
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
-pub use switch::{Admins, ApiConfig, ListenAddress, PlacementConfig, SwitchConfig};
+pub use switch::{Admins, ApiConfig, ListenAddress, PlacementConfig, Program, SwitchConfig};
 pub use template::{NoSuchTemplate, OnDemandConfig, OnDemandKeys, TemplateConfig, Templates};
 pub use uplink::UplinkConfig;
 pub use values::{

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::str::FromStr;
 
+use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::DeValue;
-use weir_limits::ADMINS_MAX;
+use weir_limits::{ADMINS_MAX, PROGRAM_WORD_LEN_MAX, PROGRAM_WORDS_MAX};
 
 use super::error::Problem;
 use super::keys::{NEEDS_A_RESTART, keys};
@@ -45,6 +47,10 @@ keys! {
         allow_symlinks: bool = false, [fixed(NEEDS_A_RESTART)];
         /// The directory below which interfaces that are made while weir runs may have sockets that weir connects to.
         client_dir: Option<SocketPath> = None, [fixed(NEEDS_A_RESTART)];
+        /// The program that runs when a port has come up.
+        on_up: Option<Program> = None, [fixed(NEEDS_A_RESTART)];
+        /// The program that runs when a port has gone down.
+        on_down: Option<Program> = None, [fixed(NEEDS_A_RESTART)];
         /// Who may use the API, and over what.
         api: ApiConfig = ApiConfig::default(), [];
     }
@@ -99,6 +105,76 @@ impl Admins {
 impl fmt::Display for Admins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.iter().map(UserName::as_str).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// A program of the administrator's: the absolute path of its file, and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+pub struct Program {
+    path: FilePath,
+    arguments: Vec<String>,
+}
+
+impl Program {
+    /// The program's file.
+    pub fn path(&self) -> &Path {
+        self.path.as_path()
+    }
+
+    /// The program's arguments.
+    pub fn arguments(&self) -> &[String] {
+        &self.arguments
+    }
+}
+
+impl TryFrom<Vec<String>> for Program {
+    type Error = ValueError;
+    fn try_from(words: Vec<String>) -> Result<Self, ValueError> {
+        let count = words.len();
+        let mut words = words.into_iter();
+        let path = words.next().unwrap_or_default().parse()?;
+        let arguments: Vec<_> = words.collect();
+        let bound = |value: String, max: usize| {
+            Err(ValueError::OutOfRange { min: 1, max: max as u64, value })
+        };
+        if count > PROGRAM_WORDS_MAX {
+            return bound(format!("{count} words"), PROGRAM_WORDS_MAX);
+        }
+        match arguments.iter().find(|it| it.len() > PROGRAM_WORD_LEN_MAX || it.contains('\0')) {
+            Some(word) => {
+                bound(format!("{} bytes of an argument", word.len()), PROGRAM_WORD_LEN_MAX)
+            }
+            None => Ok(Self { path, arguments }),
+        }
+    }
+}
+
+impl From<Program> for Vec<String> {
+    fn from(program: Program) -> Self {
+        std::iter::once(program.path.to_string()).chain(program.arguments).collect()
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", Vec::from(self.clone()))
+    }
+}
+
+impl FromToml for Program {
+    fn from_toml(value: &Spanned<DeValue<'_>>) -> Result<Self, Fault> {
+        const EXPECTED: &str =
+            "a program and its arguments in brackets, such as [\"/etc/weir/up\"]";
+        let DeValue::Array(words) = value.get_ref() else {
+            return Err(Fault::wrong_type(value, EXPECTED));
+        };
+        let word = |word: &Spanned<DeValue<'_>>| match word.get_ref().as_str() {
+            Some(text) => Ok(text.to_owned()),
+            None => Err(Fault::wrong_type(word, EXPECTED)),
+        };
+        let words = each(words.iter().map(word))?;
+        Self::try_from(words).map_err(|error| Fault::new(value, error))
     }
 }
 
@@ -197,6 +273,29 @@ mod tests {
         );
         assert_eq!(listen.unwrap().get(), "[::1]:9101".parse().unwrap());
         assert_eq!(token_file.unwrap().as_str(), "/etc/weir/token");
+    }
+
+    #[test]
+    fn a_program_is_an_absolute_path_with_arguments_and_no_line_for_a_shell() {
+        let with = |value: &str| format!("[switch]\non_up = {value}\n");
+        let read = |value: &str| parse(&with(value)).unwrap().switch.on_up.unwrap();
+        let program = read("[\"/etc/weir/up\", \"a b\", \"$(reboot)\"]");
+        assert_eq!(program.path(), Path::new("/etc/weir/up"));
+        assert_eq!(program.arguments(), ["a b", "$(reboot)"]);
+        assert_eq!(read(&program.to_string()), program, "it is written as it is read");
+        let many = format!("[\"/p\"{}]", ", \"a\"".repeat(PROGRAM_WORDS_MAX));
+        let long = format!("[\"/p\", \"{}\"]", "a".repeat(PROGRAM_WORD_LEN_MAX + 1));
+        for (value, says) in [
+            ("\"/etc/weir/up --now\"", "a program and its arguments in brackets"),
+            ("[]", "not the absolute path"),
+            ("[\"up\"]", "not the absolute path"),
+            ("[\"/up\", 7]", "a program and its arguments in brackets"),
+            (&many, "must be 1 to 16"),
+            (&long, "must be 1 to 255"),
+        ] {
+            let shown = refused(&with(value));
+            assert!(shown.contains(says), "{value}: {shown}");
+        }
     }
 
     #[test]

@@ -6,7 +6,8 @@ use weir_limits::STREAM_MTU_MAX;
 use super::error::{Fault, HEADER};
 use super::filter::FilterRule;
 use super::gateway::HostAddresses;
-use super::keys::{Key, Rows, keys};
+use super::keys::{Key, NEEDS_A_RESTART, Rows, keys};
+use super::switch::Program;
 use super::values::{
     BondMode, BondUplinks, InterfaceName, LacpRate, Mtu, PortName, QueuePairs, SocketPath,
     TagProtocol, UplinkKind, VlanMode, Weight,
@@ -35,6 +36,12 @@ keys! {
         /// The host's addresses on a TAP, each with its subnet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         address: Option<HostAddresses> = None, [fixed(DEVICE_IS_OPEN)];
+        /// The program that runs when the uplink has come up, in place of the switch's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on_up: Option<Program> = None, [fixed(NEEDS_A_RESTART)];
+        /// The program that runs when the uplink has gone down, in place of the switch's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        on_down: Option<Program> = None, [fixed(NEEDS_A_RESTART)];
         /// The socket of the other end, of a stream.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<SocketPath> = None, [fixed(DEVICE_IS_OPEN)];

@@ -18,7 +18,7 @@ use super::{Host, Link, Permissions, Qemu, SocketFile};
 /// The name of weir's process in the kernel.
 const WEIR: &str = "weir";
 /// weir's other processes.
-const HELPERS: [&str; 3] = ["weir-helper", "weir-starter", "weir-compiler"];
+const HELPERS: [&str; 4] = ["weir-helper", "weir-starter", "weir-compiler", "weir-runner"];
 /// The kernel's audit record of a seccomp filter's verdict.
 const SECCOMP: &str = "type=1326";
 /// The words with which AppArmor and SELinux report a denial.

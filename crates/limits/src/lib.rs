@@ -703,7 +703,32 @@ pub const ADMINS_MAX: usize = 64;
 
 /// Events that wait for a slow reader. The reader learns only the number of further events.
 pub const EVENTS_WAITING_MAX: usize = 1024;
-/// Interval at which the switch is checked while somebody reads events (ns).
+/// Words of a program that runs when a port comes up or goes down: its path and its arguments.
+pub const PROGRAM_WORDS_MAX: usize = 16;
+/// Longest argument of such a program (bytes).
+pub const PROGRAM_WORD_LEN_MAX: usize = 255;
+/// Such programs that run at the same time.
+pub const PROGRAMS_AT_ONCE_MAX: usize = 4;
+/// Time (ns) after which such a program is killed.
+pub const PROGRAM_NS_MAX: u64 = 10_000_000_000;
+/// Shortest time (ns) between two starts of such a program for one port: a guest can begin and end as often as it likes.
+pub const PROGRAM_PAUSE_NS: u64 = 1_000_000_000;
+/// Output of one run that goes into the log (bytes); the rest is read and dropped.
+pub const PROGRAM_OUTPUT_BYTES_MAX: usize = 512;
+/// Ports about which one message says whether they are up.
+pub const PROGRAM_PORTS_TOGETHER_MAX: usize = 256;
+/// Longest time (ns) that the end of weir gives to the programs of ports that go down with it. A program that takes
+/// longer runs on, unless the service manager ends it.
+pub const PROGRAMS_AT_END_NS: u64 = 500_000_000;
+/// Pause (ns) after which the process that takes a bridge back looks again if somebody has confirmed.
+pub const BRIDGE_LOOK_NS: u64 = 200_000_000;
+/// Shortest and longest time (s) for which a bridge waits to be confirmed, and the usual one.
+pub const BRIDGE_WITHIN_SECS_MIN: u64 = 5;
+/// See [`BRIDGE_WITHIN_SECS_MIN`].
+pub const BRIDGE_WITHIN_SECS_MAX: u64 = 3600;
+/// See [`BRIDGE_WITHIN_SECS_MIN`].
+pub const BRIDGE_WITHIN_SECS_DEFAULT: u64 = 60;
+/// Interval at which the switch is checked while somebody reads events, or programs run for its ports (ns).
 pub const EVENTS_LOOK_NS: u64 = 250_000_000;
 /// Events that are kept until the next check.
 pub const EVENTS_TOLD_MAX: usize = 64;
@@ -935,6 +960,7 @@ const _: () = {
     assert!(PARKED_MAX >= BURST_MAX);
     assert!(CAPTURE_RING_LEN > BURST_MAX * FRAME_LEN_MAX as usize);
     assert!(END_IN_ORDER_NS + END_UNDOES_NS < 2_000_000_000);
+    assert!(2 * PROGRAMS_AT_END_NS < END_IN_ORDER_NS && PROGRAM_PAUSE_NS < PROGRAM_NS_MAX);
     // libpcap's error message quotes the expression at most once.
     assert!(FILTER_ANSWER_LEN_MAX > 2 * FILTER_EXPRESSION_LEN_MAX);
     assert!(FILTER_COMPILE_SECS < CONTROL_TIMEOUT_SECS);

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use weir_config::{Config, UplinkConfig, UplinkKind};
 
 use crate::nat::{check_local, check_others, check_own, dropped_by, nft};
+use crate::programs;
 use crate::switch::{addresses_of, check_host_side};
 
 /// The directories of sysctl.d(5). A file replaces files of the same name in later directories.
@@ -30,7 +31,7 @@ pub struct Lack {
 
 /// The unmet requirements for NAT of networks, and for the host's side of TAPs.
 pub fn lacks(config: &Config) -> Vec<Lack> {
-    let (mut all, mut routes) = (Vec::new(), [false; 2]);
+    let (mut all, mut routes) = (Vec::from_iter(programs::lacks(config)), [false; 2]);
     for uplink in &config.uplinks {
         if let Err((help, error)) = check_host_side(uplink, true) {
             all.push(Lack { what: format!("`{}`: {error}", uplink.table()), help });

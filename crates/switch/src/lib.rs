@@ -13,9 +13,11 @@
 //! | [`compiler`] | compilation of filter expressions in another process |
 //! | `helper` | the privileged work of a confined program |
 //! | [`watchdog`] | detection of stalled threads; messages to the service manager |
+//! | [`bridging`] | a bridge for the host's card, with a way back |
 //! | [`host`] | the means that a host lacks for a configuration |
 //! | [`descriptors`] | the numbers of interfaces and guests that the limit of descriptors allows |
 //! | [`memory`] | the memory that interfaces promise their front ends |
+//! | [`programs`] | programs of the administrator's that run when ports come up and go down |
 //! | [`upgrade`] | the replacement of a running weir by a new one |
 //! | [`unix_socket`] | listening on a Unix socket with care |
 //!
@@ -23,6 +25,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bridging;
 pub mod capture;
 pub mod compiler;
 pub mod control;
@@ -36,6 +39,7 @@ mod manager;
 pub mod memory;
 pub mod named;
 mod nat;
+pub mod programs;
 mod resolver;
 pub mod sandbox;
 pub mod stats;

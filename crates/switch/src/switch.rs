@@ -27,6 +27,7 @@ use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::named::NoSuchPort;
 use crate::nat::Nat;
+use crate::programs::Programs;
 use crate::unix_socket::{BoundListener, ListenError};
 use crate::upgrade::{Upgrades, with_causes};
 
@@ -264,6 +265,7 @@ pub struct Switch {
     /// True while another weir takes this one's place.
     left: Mutex<bool>,
     upgrades: OnceLock<Upgrades>,
+    programs: OnceLock<Arc<Programs>>,
     /// The run-time settings as the keeper has them.
     noted: Mutex<Noted>,
 }
@@ -349,6 +351,7 @@ impl Switch {
             keeper,
             left: Mutex::default(),
             upgrades: OnceLock::new(),
+            programs: OnceLock::new(),
             noted: Mutex::default(),
         }))
     }

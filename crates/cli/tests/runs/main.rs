@@ -5,6 +5,7 @@ mod bench;
 mod compile;
 mod host_side;
 mod look;
+mod port_programs;
 mod programs;
 mod reload;
 mod stream;

@@ -6,7 +6,9 @@ use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
-use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, PortStats, Unclosed};
+use weir_switch::stats::{
+    KeeperState, Limits, PortKind, PortState, PortStats, ProgramFailure, Unclosed,
+};
 
 use crate::facts::{BadFile, Facts, Finding, Qemu, finding, note};
 use crate::host::audited_s;
@@ -192,6 +194,19 @@ pub(super) fn unclosed(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
+pub(super) fn program_fails(facts: &Facts, found: &mut Vec<Finding>) {
+    let Some(switch) = &facts.switch else { return };
+    for ProgramFailure { port, event, reason, seconds } in &switch.programs_failed {
+        found.push(finding(
+            "program-fails",
+            port.as_str(),
+            format!("the program of `on_{event}` has failed: what it does for the port is not done"),
+            format!("{reason}; {seconds:.0} s ago"),
+            "run it by hand with the same environment; it runs again when the port comes up or goes down next",
+        ));
+    }
+}
+
 pub(super) fn helper_ended(facts: &Facts, found: &mut Vec<Finding>) {
     for process in &facts.host.ended {
         let what = match process.as_str() {
@@ -200,6 +215,9 @@ pub(super) fn helper_ended(facts: &Facts, found: &mut Vec<Finding>) {
             }
             "weir-compiler" => {
                 "weir takes no filter expressions: the process that has them compiled has ended"
+            }
+            "weir-runner" => {
+                "no program runs for ports any more: the process that starts `on_up` and `on_down` has ended"
             }
             _ => {
                 "weir cannot open files or make sockets: the process that does so for it has ended"

@@ -59,6 +59,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "keeper-gone", find: machine::keeper_gone },
     Check { name: "thread-still", find: machine::thread_still },
     Check { name: "unclosed", find: machine::unclosed },
+    Check { name: "program-fails", find: machine::program_fails },
     Check { name: "helper-ended", find: machine::helper_ended },
     Check { name: "seccomp", find: machine::seccomp },
     Check { name: "access-denied", find: machine::access_denied },

@@ -215,11 +215,28 @@ pub(crate) fn send(
     send_many(socket, message, descriptor.as_slice())
 }
 
+/// As [`send`], without descriptors, and without waiting for room.
+///
+/// # Errors
+/// `EAGAIN` without room, and the errors of `send`.
+pub(crate) fn send_at_once(socket: BorrowedFd<'_>, message: &impl Serialize) -> io::Result<()> {
+    send_as(socket, message, &[], SendFlags::DONTWAIT)
+}
+
 /// As [`send`], with several descriptors.
 pub(super) fn send_many(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
     lent: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_as(socket, message, lent, SendFlags::empty())
+}
+
+fn send_as(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    lent: &[BorrowedFd<'_>],
+    flags: SendFlags,
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message)?;
     if bytes.len() > HELPER_MESSAGE_BYTES_MAX {
@@ -231,7 +248,7 @@ pub(super) fn send_many(
         return Err(Errno::MSGSIZE.into());
     }
     let parts = [IoSlice::new(&bytes)];
-    retry_on_intr(|| sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?;
+    retry_on_intr(|| sendmsg(socket, &parts, &mut control, flags | SendFlags::NOSIGNAL))?;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The switch's use of the keeper, which holds state of its interfaces across a restart of weir.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -59,6 +60,8 @@ pub struct Keeping {
     /// Descriptors of another weir that no port has taken yet.
     taken: Mutex<Taken>,
     noted: OnceLock<Noted>,
+    /// The ports whose queues or sessions another weir has left.
+    left: OnceLock<BTreeSet<String>>,
     /// Sessions that are being resumed.
     settling: Mutex<Vec<Arc<Settled>>>,
 }
@@ -72,7 +75,9 @@ impl Keeping {
             io::ErrorKind::ResourceBusy => SwitchError::Busy(error),
             _ => SwitchError::Silent(error),
         })?;
-        Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(taken), ..Self::default() })
+        let left = left_in(&taken).into();
+        let (keeper, taken) = (Some(Arc::new(keeper)), Mutex::new(taken));
+        Ok(Self { keeper, taken, left, ..Self::default() })
     }
 
     /// As [`take`](Self::take), while the other weir still runs: reads copies of its state, which stays its own until
@@ -103,10 +108,16 @@ impl Keeping {
         Ok(Self { keeper: Some(Arc::new(keeper)), taken: Mutex::new(seen), ..Self::default() })
     }
 
+    /// The ports that go on where another weir has left them.
+    pub(super) fn left(&self) -> BTreeSet<String> {
+        self.left.get().cloned().unwrap_or_default()
+    }
+
     /// Takes the state of the other weir, which has ended.
     pub(super) fn take_over(&self) -> Result<(), SwitchError> {
         let Some(keeper) = &self.keeper else { return Ok(()) };
         let new = keeper.take_over().map_err(SwitchError::Look)?;
+        let _ = self.left.set(left_in(&new));
         let seen = std::mem::replace(&mut *lock(&self.taken), new);
         let taken = lock(&self.taken);
         for (name, copy) in seen {
@@ -317,6 +328,13 @@ impl Keeping {
             Keep::forget(keeper, name.as_str());
         }
     }
+}
+
+/// The ports that have a queue or a session among these descriptors.
+fn left_in(taken: &Taken) -> BTreeSet<String> {
+    let keys = taken.keys().filter_map(|key| key.split_once('/'));
+    let ports = keys.filter(|(_, what)| *what == Keep::STATE || what.starts_with(QUEUE));
+    ports.map(|(port, _)| port.to_owned()).collect()
 }
 
 /// The identity of a socket's file, from the socket's key.

@@ -43,6 +43,8 @@ pub(super) struct Noted {
     pub(super) leases: BTreeMap<String, Vec<NotedLease>>,
     /// By bond: the uplinks that carry frames.
     pub(super) carriers: BTreeMap<String, Vec<String>>,
+    /// Ports for which `on_up` has run.
+    pub(super) told_up: BTreeSet<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use weir_config::{PortName, VifConfig};
 use weir_engine::clock;
@@ -12,6 +12,7 @@ use weir_fabric::{PortId, SourceGuard};
 use super::noted::{Noted, NotedLease, VERSION, nobodys};
 use super::settings::Settings;
 use super::{Link, Meeting, Switch};
+use crate::programs::{LastPrograms, Programs};
 
 impl Switch {
     /// Has the keeper hold the state for the next weir. The call can be slow, because it reads all addresses. While
@@ -32,6 +33,36 @@ impl Switch {
         if let Err(error) = kept {
             tracing::error!(%error, "what was set and learned since is not kept");
         }
+    }
+
+    /// Runs programs when ports come up and go down, from now on. Ports that go on where another weir has left them
+    /// have come up already.
+    ///
+    /// # Errors
+    /// The thread that looks at the ports cannot be started.
+    pub fn runs(self: &Arc<Self>, programs: Programs) -> io::Result<()> {
+        let programs = Arc::clone(self.programs.get_or_init(|| Arc::new(programs)));
+        let (noted, left) = (self.keeper.noted(), self.keeper.left());
+        let before = noted.told_up.intersection(&left).filter_map(|port| port.parse().ok());
+        programs.before(&before.collect(), &self.up());
+        let (switch, telling) = (Arc::downgrade(self), Arc::downgrade(&programs));
+        programs.watch(move || {
+            let (Some(switch), Some(programs)) = (switch.upgrade(), telling.upgrade()) else {
+                return false;
+            };
+            if switch.has_left().is_some() {
+                return false;
+            }
+            if programs.tell_changes(&switch.up()) {
+                switch.note();
+            }
+            true
+        })
+    }
+
+    /// Has the programs run for all ports, since the switch is about to end.
+    pub fn ends_ports(&self) -> LastPrograms {
+        self.programs.get().map(Programs::end).unwrap_or_default()
     }
 
     pub(super) fn to_note(&self) -> serde_json::Result<Noted> {
@@ -64,7 +95,9 @@ impl Switch {
             ports.uplinks.iter().filter_map(|it| Some((&it.config.name, it.bond.as_ref()?)));
         let carriers = bonds.map(|(name, bond)| (name.to_string(), bond.carriers())).collect();
         drop(ports);
-        Ok(Noted { addresses, leases, carriers, ..self.set_since()? })
+        let up = self.programs.get().map(|programs| programs.up()).unwrap_or_default();
+        let told_up = up.iter().map(ToString::to_string).collect();
+        Ok(Noted { addresses, leases, carriers, told_up, ..self.set_since()? })
     }
 
     /// Run-time settings since the file was read, without learned addresses.

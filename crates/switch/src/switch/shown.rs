@@ -282,6 +282,7 @@ impl Switch {
                 .collect(),
             still: still().into_iter().map(|thread| still_thread(&ports, thread)).collect(),
             unclosed: weir_foreign::stuck().into_iter().map(unclosed).collect(),
+            programs_failed: self.programs.get().map_or(Vec::new(), |it| it.failures()),
             placement: self.manager.placement_counts().into(),
             loops: self.loop_stats(),
             limits: self.limits(&ports),
@@ -329,6 +330,19 @@ impl Switch {
         let seconds = |ns| Duration::from_nanos(ns).as_secs_f64();
         let (vlan, retry_s) = (vid.get(), seconds(retry_in_ns));
         Some(BlockStats { with, vlan, seconds: seconds(for_ns), retry_s, tries })
+    }
+
+    /// The ports by which packets can flow, each with the number of its session.
+    pub(super) fn up(&self) -> BTreeMap<PortName, u64> {
+        let ports = self.ports();
+        let uplinks = ports.uplinks.iter().filter(|it| it.port.trouble().is_none());
+        let uplinks = uplinks.map(|it| (it.config.name.clone(), 0));
+        let vifs = ports.vifs.iter().filter_map(|vif| {
+            let PortInfo { state, opened, .. } = vif.port.info();
+            let runs = PortState::from(state) == PortState::Running;
+            runs.then(|| (vif.config.name.clone(), opened))
+        });
+        uplinks.chain(vifs).collect()
     }
 
     /// The switch's state, as far as events show it.

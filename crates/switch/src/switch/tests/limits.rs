@@ -150,6 +150,8 @@ const NOBODYS: &[&str] = &[
     "CONTROL_RESPONSE_BYTES_MAX",
     "CONTROL_TOKEN_LEN_MAX",
     "ADMINS_MAX",
+    "PROGRAM",
+    "BRIDGE_",
     "EVENTS_",
     "UPLINK_FOUND_BYTES_MAX",
     "CPUS_MAX",

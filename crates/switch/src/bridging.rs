@@ -1,0 +1,557 @@
+//! `weir uplink bridge`: the host's card becomes a port of a new bridge, which takes over its addresses, its routes and
+//! its MAC address, and gives them back unless somebody confirms.
+//!
+//! A mistake on the way to a remote host cuts off whoever makes it. So another process, made before the first change,
+//! takes all back when the time is over, whatever has become of the command. A file has the commands for that; whoever
+//! renames it has the decision: the one who confirms, or the process that takes back.
+//!
+//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the card, and a route is replaced rather than removed. Connections go on:
+//! their packets find the address and a route at every moment, and the neighbours' caches stay right.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use miette::Diagnostic;
+use serde::Deserialize;
+use signal_hook::consts::{SIGHUP, SIGINT};
+use thiserror::Error;
+use weir_config::InterfaceName;
+use weir_limits::BRIDGE_LOOK_NS;
+
+use crate::nat::{ip, said_by, shown};
+
+/// The first argument of the process that takes the change back. The interface and the seconds follow.
+const ARGUMENT: &str = "takes-a-bridge-back";
+/// A lifetime that does not end.
+const FOREVER: u32 = u32::MAX;
+/// Settings of the card that the bridge takes over, below `/proc/sys/net`.
+const SETTINGS: [(&str, &str); 6] = [
+    ("ipv4", "rp_filter"),
+    ("ipv4", "forwarding"),
+    ("ipv6", "disable_ipv6"),
+    ("ipv6", "accept_ra"),
+    ("ipv6", "autoconf"),
+    ("ipv6", "addr_gen_mode"),
+];
+/// Words of a shown route that say how it is, and not what it is.
+const STATES: [&str; 6] = ["linkdown", "dead", "offload", "rt_offload", "trap", "rt_trap"];
+
+/// The reason why a bridge is not made, confirmed or taken back.
+#[derive(Debug, Error, Diagnostic)]
+pub enum BridgeError {
+    /// The host is not as it has to be. Nothing was changed.
+    #[error("{what}")]
+    Refused {
+        /// The fault.
+        what: String,
+        /// The remedy.
+        #[help]
+        help: String,
+    },
+    /// A step has failed, and the steps before it were taken back.
+    #[error("{interface} stays as it was: a step of the change has failed")]
+    TakenBack {
+        /// The card.
+        interface: InterfaceName,
+        /// The error of `ip`.
+        #[source]
+        source: io::Error,
+    },
+    /// The host cannot be looked at, or changed back.
+    #[error("{0}")]
+    Failed(String, #[source] io::Error),
+}
+
+fn refused<T>(what: impl Into<String>, help: impl Into<String>) -> Result<T, BridgeError> {
+    Err(BridgeError::Refused { what: what.into(), help: help.into() })
+}
+
+fn failed(what: &str) -> impl FnOnce(io::Error) -> BridgeError {
+    let what = what.to_owned();
+    move |source| BridgeError::Failed(what, source)
+}
+
+/// A change that is to be made.
+#[derive(Debug, Clone)]
+pub struct Bridging {
+    /// The card.
+    pub interface: InterfaceName,
+    /// The bridge, which is made.
+    pub bridge: InterfaceName,
+    /// Other interfaces that become ports of the bridge, such as weir's TAP.
+    pub with: Vec<InterfaceName>,
+    /// The time after which the change is taken back.
+    pub within: Duration,
+}
+
+/// The card as `ip -j -d addr` shows it.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+struct Card {
+    #[serde(default)]
+    ifname: String,
+    #[serde(default)]
+    address: String,
+    #[serde(default)]
+    mtu: u32,
+    master: Option<String>,
+    #[serde(default)]
+    flags: Vec<String>,
+    #[serde(default)]
+    link_type: String,
+    #[serde(default)]
+    addr_info: Vec<Address>,
+}
+
+/// An address of the card.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct Address {
+    local: Option<IpAddr>,
+    /// The other end, of a link between two.
+    address: Option<IpAddr>,
+    prefixlen: u8,
+    broadcast: Option<IpAddr>,
+    scope: String,
+    label: Option<String>,
+    noprefixroute: bool,
+    mngtmpaddr: bool,
+    valid_life_time: Option<u32>,
+    preferred_life_time: Option<u32>,
+}
+
+impl Address {
+    /// The address as arguments of `ip addr`; none of an address that the kernel shows in a form of its own.
+    fn arguments(&self) -> Option<String> {
+        let local = self.local?;
+        let mut text = match self.address {
+            Some(peer) => format!("{local} peer {peer}/{}", self.prefixlen),
+            None => format!("{local}/{}", self.prefixlen),
+        };
+        if let Some(broadcast) = self.broadcast {
+            let _ = write!(text, " broadcast {broadcast}");
+        }
+        if !self.scope.is_empty() {
+            let _ = write!(text, " scope {}", self.scope);
+        }
+        for (word, lifetime) in
+            [("valid_lft", self.valid_life_time), ("preferred_lft", self.preferred_life_time)]
+        {
+            if let Some(seconds) = lifetime.filter(|seconds| *seconds != FOREVER) {
+                let _ = write!(text, " {word} {seconds}");
+            }
+        }
+        let ipv6 = local.is_ipv6();
+        // The address was the host's before: nobody else has it.
+        for (word, has) in [
+            ("nodad", ipv6),
+            ("noprefixroute", self.noprefixroute),
+            ("mngtmpaddr", self.mngtmpaddr && ipv6),
+        ] {
+            if has {
+                let _ = write!(text, " {word}");
+            }
+        }
+        Some(text)
+    }
+
+    fn net(&self) -> Option<IpNet> {
+        IpNet::new(self.local?, self.prefixlen).ok()
+    }
+}
+
+/// A route as arguments of `ip route`, without the interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Route {
+    family: &'static str,
+    text: String,
+    /// The table, unless it is the main one.
+    table: Option<String>,
+}
+
+impl Route {
+    /// The route of a line of `ip route show table all dev X`; `None` if the kernel makes it, for one of `nets`.
+    fn of(family: &'static str, line: &str, nets: &[IpNet]) -> Option<Result<Self, String>> {
+        let mut words = line.split_whitespace().filter(|word| !STATES.contains(word)).peekable();
+        let first = *words.peek()?;
+        if ["local", "broadcast", "multicast", "anycast"].contains(&first) {
+            return None;
+        }
+        let (mut text, mut table, mut is_kernels) = (Vec::new(), None, false);
+        while let Some(word) = words.next() {
+            match word {
+                "nexthop" | "nhid" | "encap" => return Some(Err(line.trim().to_owned())),
+                "table" => {
+                    table = words.next().map(str::to_owned);
+                    continue;
+                }
+                "proto" => is_kernels = words.peek() == Some(&"kernel"),
+                // The number is shown with a unit that the command does not take.
+                "expires" => {
+                    let seconds = words.next().unwrap_or_default().trim_end_matches("sec");
+                    text.push(format!("expires {seconds}"));
+                    continue;
+                }
+                _ => {}
+            }
+            // The word alone has no family.
+            let word = if word == "default" { everything(family) } else { word };
+            text.push(word.to_owned());
+        }
+        let to = first.parse::<IpNet>();
+        if is_kernels && to.is_ok_and(|to| nets.iter().any(|net| net.trunc() == to)) {
+            return None;
+        }
+        Some(Ok(Self { family, text: text.join(" "), table: table.filter(|it| it != "main") }))
+    }
+
+    fn replace(&self, dev: &InterfaceName) -> String {
+        let Self { text, table, .. } = self;
+        let table = table.as_ref().map(|table| format!(" table {table}")).unwrap_or_default();
+        format!("route replace {text} dev {dev}{table}\n")
+    }
+}
+
+/// The state of the card before the change.
+#[derive(Debug)]
+struct Found {
+    card: Card,
+    routes: Vec<Route>,
+}
+
+impl Bridging {
+    /// Makes the change. It is taken back after the time that was set, unless it is [confirmed](confirm) before.
+    ///
+    /// # Errors
+    /// [`BridgeError`]; the host is as it was, then.
+    pub fn begin(&self) -> Result<(), BridgeError> {
+        let interface = &self.interface;
+        let found = self.look()?;
+        let settings = settings(interface);
+        let back = self.back(&found);
+        let note = Note::of(interface);
+        note.make(&back)?;
+        let timer = self.timer().inspect_err(|_| note.drop_it());
+        let mut timer =
+            timer.map_err(failed("the process that takes the change back is not there"))?;
+        let [make, take] = self.there(&found);
+        let done = batch(&["-batch", "-"], &make).and_then(|()| {
+            // Settings that the kernel does not have for a bridge are left out.
+            for (family, key, value) in &settings {
+                let _ = fs::write(setting(family, key, &self.bridge), value);
+            }
+            batch(&["-batch", "-"], &take)
+        });
+        let Err(source) = done else { return Ok(()) };
+        let _ = timer.kill();
+        let _ = timer.wait();
+        if note.claim() {
+            take_back(interface, &note)?;
+        }
+        Err(BridgeError::TakenBack { interface: interface.clone(), source })
+    }
+
+    /// Looks at the host, and refuses what cannot be moved.
+    fn look(&self) -> Result<Found, BridgeError> {
+        let (interface, bridge) = (&self.interface, &self.bridge);
+        if !weir_sandbox::may_administer_networks() {
+            return refused(
+                "this user may not change the host's interfaces",
+                "run the command as root",
+            );
+        }
+        let cards = failed("the host's interfaces cannot be read");
+        let links: Vec<Card> = shown(&["-j", "addr", "show"]).map_err(cards)?;
+        let find = |name: &InterfaceName| links.iter().find(|it| it.ifname == name.as_str());
+        let Some(card) = find(interface) else {
+            return refused(format!("there is no interface {interface}"), "`ip link` lists them");
+        };
+        if find(bridge).is_some() {
+            let help = format!(
+                "choose another name with --name; a bridge that is there gets a port by `ip link set {interface} master {bridge}`"
+            );
+            return refused(format!("{bridge} is there already"), help);
+        }
+        if let Some(gone) = self.with.iter().find(|name| find(name).is_none()) {
+            let help = "weir makes the TAP of an uplink: start it first, or leave --with out";
+            return refused(format!("there is no interface {gone}"), help);
+        }
+        if let Some(master) = &card.master {
+            return refused(
+                format!("{interface} belongs to {master} already"),
+                format!("if {master} is a bridge, `bridge = \"{master}\"` of the uplink is all"),
+            );
+        }
+        if card.link_type != "ether" || !card.flags.iter().any(|flag| flag == "UP") {
+            return refused(
+                format!("{interface} is no Ethernet interface that is up"),
+                format!(
+                    "`ip link set {interface} up`, or choose the card that has the host's address"
+                ),
+            );
+        }
+        let covered = |it: &&Address| !it.noprefixroute;
+        let nets: Vec<_> = card.addr_info.iter().filter(covered).filter_map(Address::net).collect();
+        let mut routes = Vec::new();
+        for family in ["4", "6"] {
+            let lines =
+                routes_of(family, interface).map_err(failed("the host's routes cannot be read"))?;
+            for route in lines.lines().filter_map(|line| Route::of(family, line, &nets)) {
+                match route {
+                    Ok(route) => routes.push(route),
+                    Err(line) => {
+                        let help = "move it by hand: weir does not know the form of the route";
+                        return refused(format!("the route `{line}` goes by {interface}"), help);
+                    }
+                }
+            }
+        }
+        // A gateway is reached by another route, which comes first.
+        routes.sort_by_key(|route| route.text.contains(" via "));
+        Ok(Found { card: card.clone(), routes })
+    }
+
+    /// The commands of `ip` before and after the bridge gets the card's settings.
+    fn there(&self, found: &Found) -> [String; 2] {
+        let (interface, bridge) = (&self.interface, &self.bridge);
+        let Found { card: Card { address, mtu, addr_info, .. }, routes } = found;
+        // Without a delay a port forwards at once, whatever the protocol of bridges says.
+        let make = format!(
+            "link add {bridge} address {address} mtu {mtu} type bridge stp_state 0 forward_delay 0\n"
+        );
+        let mut take = String::new();
+        for arguments in addr_info.iter().filter_map(Address::arguments) {
+            let _ = writeln!(take, "addr add {arguments} dev {bridge}");
+        }
+        let _ = writeln!(take, "link set {bridge} up\nlink set {interface} master {bridge}");
+        for port in &self.with {
+            let _ = writeln!(take, "link set {port} master {bridge}");
+        }
+        take.extend(routes.iter().map(|route| route.replace(bridge)));
+        // A first address takes the others of its subnet along.
+        for net in addr_info.iter().rev().filter_map(Address::net) {
+            let _ = writeln!(take, "addr del {net} dev {interface}");
+        }
+        take += &flush(interface, routes);
+        [make, take]
+    }
+
+    /// The commands of `ip` that take the change back. Each holds whether the change was made in part or not at all.
+    fn back(&self, found: &Found) -> String {
+        let (interface, bridge) = (&self.interface, &self.bridge);
+        let mut back = String::new();
+        for address in &found.card.addr_info {
+            let Some(arguments) = address.arguments() else { continue };
+            let label = address.label.as_ref().map(|it| format!(" label {it}")).unwrap_or_default();
+            let _ = writeln!(back, "addr replace {arguments} dev {interface}{label}");
+        }
+        let _ = writeln!(back, "link set {interface} nomaster");
+        back.extend(found.routes.iter().map(|route| route.replace(interface)));
+        // Its addresses, its routes and its ports go with it.
+        let _ = writeln!(back, "link del {bridge}");
+        // The end of the bridge may have taken a route of the same destination along.
+        back.extend(found.routes.iter().map(|route| route.replace(interface)));
+        back
+    }
+
+    /// Starts the process that takes the change back. No end of the terminal or of this process ends it.
+    fn timer(&self) -> io::Result<Child> {
+        let seconds = self.within.as_secs().to_string();
+        Command::new("/proc/self/exe")
+            .arg0("weir-bridge-back")
+            .args([ARGUMENT, self.interface.as_str(), &seconds])
+            .current_dir("/")
+            .env_clear()
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+    }
+}
+
+/// The prefix of all addresses.
+fn everything(family: &str) -> &'static str {
+    if family == "6" { "::/0" } else { "0.0.0.0/0" }
+}
+
+/// The routes that a card still has.
+fn flush(interface: &InterfaceName, routes: &[Route]) -> String {
+    let mut all: Vec<_> = routes
+        .iter()
+        .map(|Route { family, table, .. }| {
+            let table = table.as_deref().unwrap_or("main");
+            format!("route flush root {} dev {interface} table {table}\n", everything(family))
+        })
+        .collect();
+    all.sort();
+    all.dedup();
+    all.concat()
+}
+
+fn routes_of(family: &str, interface: &InterfaceName) -> io::Result<String> {
+    let mut command = ip()?;
+    let family = format!("-{family}");
+    let arguments = [family.as_str(), "route", "show", "table", "all", "dev", interface.as_str()];
+    let output = command.args(arguments).env_clear().stdin(Stdio::null()).output()?;
+    match output.status.success() {
+        true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+        // A kernel without IPv6 has no routes of it.
+        false if arguments[0] == "-6" => Ok(String::new()),
+        false => Err(io::Error::other(String::from_utf8_lossy(&output.stderr).into_owned())),
+    }
+}
+
+fn setting(family: &str, key: &str, interface: &InterfaceName) -> PathBuf {
+    PathBuf::from(format!("/proc/sys/net/{family}/conf/{interface}/{key}"))
+}
+
+fn settings(interface: &InterfaceName) -> Vec<(&'static str, &'static str, String)> {
+    let read = |(family, key)| {
+        Some((family, key, fs::read_to_string(setting(family, key, interface)).ok()?))
+    };
+    SETTINGS.into_iter().filter_map(read).collect()
+}
+
+fn batch(arguments: &[&str], commands: &str) -> io::Result<()> {
+    said_by("ip", ip()?.args(arguments), commands)
+}
+
+/// The file with the commands that take a change back. It exists until somebody has decided.
+#[derive(Debug)]
+struct Note {
+    open: PathBuf,
+    /// The file when it is being taken back.
+    claimed: PathBuf,
+    /// The time when it was taken back, in words.
+    over: PathBuf,
+}
+
+impl Note {
+    fn of(interface: &InterfaceName) -> Self {
+        let at = |end: &str| Path::new("/run").join(format!("weir-bridge.{interface}{end}"));
+        Self { open: at(""), claimed: at(".back"), over: at(".over") }
+    }
+
+    fn make(&self, back: &str) -> Result<(), BridgeError> {
+        let _ = fs::remove_file(&self.over);
+        let mut options = fs::File::options();
+        let made = options.write(true).create_new(true).mode(0o600).open(&self.open);
+        let written = made.and_then(|mut file| file.write_all(back.as_bytes()));
+        match written {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let help = "confirm it with --confirm, or take it back with --undo";
+                refused("a change of this interface waits to be confirmed", help)
+            }
+            written => written.map_err(failed("cannot write what takes the change back")),
+        }
+    }
+
+    /// Takes the decision. False if somebody else has taken it.
+    fn claim(&self) -> bool {
+        fs::rename(&self.open, &self.claimed).is_ok()
+    }
+
+    fn drop_it(&self) {
+        let _ = fs::remove_file(&self.open);
+    }
+}
+
+/// Has the change stay.
+///
+/// # Errors
+/// There is no change that waits.
+pub fn confirm(interface: &InterfaceName) -> Result<(), BridgeError> {
+    let note = Note::of(interface);
+    if !note.claim() {
+        return nothing(interface, &note);
+    }
+    let _ = fs::remove_file(&note.claimed);
+    Ok(())
+}
+
+/// Takes the change back at once.
+///
+/// # Errors
+/// There is no change that waits, or `ip` fails.
+pub fn undo(interface: &InterfaceName) -> Result<(), BridgeError> {
+    let note = Note::of(interface);
+    // A process that has claimed it may have been killed.
+    if !note.claim() && !note.claimed.exists() {
+        return nothing(interface, &note);
+    }
+    take_back(interface, &note)
+}
+
+fn nothing(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> {
+    match fs::read_to_string(&note.over) {
+        Ok(how) => refused(
+            format!("the change of {interface} was taken back: {}", how.trim_end()),
+            "make it again, and confirm it in time",
+        ),
+        Err(_) => refused(
+            format!("no change of {interface} waits"),
+            format!("`weir uplink bridge {interface}` makes one"),
+        ),
+    }
+}
+
+/// Takes back a change whose decision is this process's.
+fn take_back(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> {
+    let back =
+        fs::read_to_string(&note.claimed).map_err(failed("cannot read what takes it back"))?;
+    // Commands for steps that were not made fail, and the others must not wait for them.
+    let _ = batch(&["-force", "-batch", "-"], &back);
+    let links: Vec<Card> = shown(&["-j", "addr", "show"]).unwrap_or_default();
+    let is_free = links.iter().any(|it| it.ifname == interface.as_str() && it.master.is_none());
+    if !is_free {
+        let source = io::Error::other(format!("{interface} is a port still"));
+        return Err(BridgeError::Failed("the change is not taken back".into(), source));
+    }
+    let _ = fs::remove_file(&note.claimed);
+    Ok(())
+}
+
+/// Takes a change back when its time is over, if this process was started for that, and returns the exit code. A program
+/// that makes such changes calls this first.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let mut arguments = std::env::args().skip(1);
+    if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
+        return None;
+    }
+    let interface = arguments.next().and_then(|name| name.parse().ok());
+    let seconds = arguments.next().and_then(|text| text.parse().ok());
+    let (Some(interface), Some(seconds)) = (interface, seconds) else {
+        return Some(ExitCode::FAILURE);
+    };
+    // The terminal of the user who has made the change may end with the change.
+    for signal in [SIGHUP, SIGINT] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    let note = Note::of(&interface);
+    let end = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_nanos(BRIDGE_LOOK_NS));
+        if !note.open.exists() {
+            return Some(ExitCode::SUCCESS);
+        }
+    }
+    if !note.claim() {
+        return Some(ExitCode::SUCCESS);
+    }
+    let how = match take_back(&interface, &note) {
+        Ok(()) => format!("nobody had confirmed it within {seconds} s"),
+        Err(error) => format!("{error}: `weir uplink bridge {interface} --undo` tries again"),
+    };
+    let _ = fs::write(&note.over, how);
+    Some(ExitCode::SUCCESS)
+}
