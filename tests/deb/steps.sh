@@ -147,10 +147,10 @@ within 10 "the next keeper is not filled" sh -c 'journalctl -q -u weir | grep "a
 under_traffic "a restart with another keeper" systemctl restart weir
 
 say "to the network, as the README does"
-ip link add eth0 type veth peer name behind
+ip link add eth0 type veth peer name behind && ip link set eth0 up
 block README.md 1 >/tmp/commands
 while read -r command; do typed "$command"; done </tmp/commands
-ip link set eth0 up && ip link set behind up && ip address add 192.168.60.253/24 dev behind
+ip link set behind up && ip address add 192.168.60.253/24 dev behind
 [ "$(ls /sys/class/net/br0/brif | sort | xargs)" = 'eth0 weir0' ] || fail "br0 has $(ls /sys/class/net/br0/brif)"
 ip link set weir0 nomaster && ip link delete br0 && ip link delete eth0
 ip address delete 192.168.50.1/24 dev weir0

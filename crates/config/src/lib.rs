@@ -69,7 +69,6 @@ pub mod reload;
 mod section;
 pub mod settings;
 mod sharing;
-mod suggest;
 mod switch;
 mod template;
 mod uplink;

@@ -47,6 +47,8 @@ keys! {
         allow_symlinks: bool = false, [fixed(NEEDS_A_RESTART)];
         /// The directory below which interfaces that are made while weir runs may have sockets that weir connects to.
         client_dir: Option<SocketPath> = None, [fixed(NEEDS_A_RESTART)];
+        /// The group whose members may open the sockets of interfaces.
+        socket_group: Option<GroupName> = None, [fixed(NEEDS_A_RESTART)];
         /// The program that runs when a port has come up.
         on_up: Option<Program> = None, [fixed(NEEDS_A_RESTART)];
         /// The program that runs when a port has gone down.

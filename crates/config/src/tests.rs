@@ -343,8 +343,8 @@ fn diagnostic_unknown_key_without_suggestion() {
        ·    ╰── unknown key
        ╰────
       help: `switch` can have: execution, realization, workers, latency_budget, schedule, fdb_entries,
-            control, placement, pin_vcpus, move_irqs, user, keeper, allow_symlinks, client_dir, on_up,
-            on_down, group, admin, api_listen, api_token_file
+            control, placement, pin_vcpus, move_irqs, user, keeper, allow_symlinks, client_dir, socket_group,
+            on_up, on_down, group, admin, api_listen, api_token_file
     "#);
 }
 

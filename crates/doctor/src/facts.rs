@@ -167,7 +167,7 @@ impl fmt::Display for Closed {
 impl Closed {
     /// The way to open the socket. `mode` sets the socket's mode.
     pub fn mend(&self, mode: &str) -> String {
-        let group = "start weir with a group of QEMU's user: Group= of its unit, or `sg GROUP -c 'weir run ...'`";
+        let group = "set `socket_group` of [switch] to a group of QEMU's user, and restart weir";
         if self.is_directory {
             let at = self.at.display();
             format!("a directory that QEMU may enter: chmod o+x {at}, or chgrp")

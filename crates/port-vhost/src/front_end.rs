@@ -22,7 +22,7 @@ use weir_vhost_user::{Connection, ConnectionError};
 
 use crate::error::{Refusal, StopReason};
 use crate::keep::Keep;
-use crate::logs::Said;
+use crate::port::Said;
 use crate::port::VhostPort;
 use crate::session::Session;
 

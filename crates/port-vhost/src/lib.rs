@@ -10,7 +10,6 @@
 //! | `manager.rs` | sockets: listen or connect, one thread for all interfaces |
 //! | `front_end.rs` | a thread for each front end that is there |
 //! | `allowance.rs` | the processor time that a session may use |
-//! | `logs.rs` | the kinds of messages about a port, each logged a few times a minute |
 //! | `records.rs` | ring state that survives a SIGKILL, and its file |
 //! | `keep.rs`, `session/kept.rs` | the part of a session that outlives weir, and how the session is resumed |
 //! | `migration.rs`, `session/log.rs` | the dirty log of a guest that is migrated |
@@ -43,7 +42,6 @@ mod error;
 mod features;
 mod front_end;
 mod keep;
-mod logs;
 mod manager;
 mod migration;
 mod notify;

@@ -26,7 +26,7 @@ use weir_sandbox::descriptors;
 
 use crate::front_end::{self, Handle};
 use crate::keep::Keep;
-use crate::logs::Said;
+use crate::port::Said;
 use crate::port::VhostPort;
 
 /// First and longest time between two attempts to connect to a front end.

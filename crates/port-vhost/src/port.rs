@@ -23,13 +23,28 @@ use weir_ring::Record;
 use crate::allowance::Allowance;
 use crate::error::{Fault, StopReason};
 use crate::keep::Keep;
-use crate::logs::{Logs, Said};
 use crate::notify::Caller;
 use crate::queue::{Injected, Queue, Ring};
 use crate::records::Records;
 use crate::rx::Copies;
 use crate::tx::Sending;
 use crate::{rx, tx};
+
+/// A kind of message about a port that its front end can provoke again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Said {
+    Connected,
+    Disconnected,
+    Ended,
+    TurnedAway,
+    AcceptFailed,
+    Stopped,
+    NoRecord,
+    Base,
+}
+
+/// The log limits of one port.
+pub(crate) type Logs = weir_engine::logs::Logs<8>;
 
 /// The options of a new interface.
 #[derive(Debug, Clone)]

@@ -30,7 +30,7 @@ use weir_wire::{Mac, rarp};
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, Offer};
-use crate::logs::Said;
+use crate::port::Said;
 use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
 use crate::port::VhostPort;

@@ -5,9 +5,11 @@
 //! takes all back when the time is over, whatever has become of the command. A file has the commands for that; whoever
 //! renames it has the decision: the one who confirms, or the process that takes back.
 //!
-//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the card, and a route is replaced rather than removed. Connections go on:
-//! their packets find the address and a route at every moment, and the neighbours' caches stay right.
+//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the
+//! card, and a route is replaced rather than removed. Connections go on: their packets find the address and a route, and
+//! the neighbours' caches stay right.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write as _};
@@ -251,7 +253,10 @@ impl Bridging {
             }
             batch(&["-batch", "-"], &take)
         });
-        let Err(source) = done else { return Ok(()) };
+        let Err(source) = done else {
+            flush(interface, &found.routes);
+            return Ok(());
+        };
         let _ = timer.kill();
         let _ = timer.wait();
         if note.claim() {
@@ -328,11 +333,13 @@ impl Bridging {
         let make = format!(
             "link add {bridge} address {address} mtu {mtu} type bridge stp_state 0 forward_delay 0\n"
         );
-        let mut take = String::new();
+        // The bridge has a carrier as soon as it is up, without which IPv6 has no routes. Packets for an address are taken
+        // on any interface meanwhile.
+        let mut take = format!("link set {interface} master {bridge}\nlink set {bridge} up\n");
+        // The kernel may have made the link-local address by then.
         for arguments in addr_info.iter().filter_map(Address::arguments) {
-            let _ = writeln!(take, "addr add {arguments} dev {bridge}");
+            let _ = writeln!(take, "addr replace {arguments} dev {bridge}");
         }
-        let _ = writeln!(take, "link set {bridge} up\nlink set {interface} master {bridge}");
         for port in &self.with {
             let _ = writeln!(take, "link set {port} master {bridge}");
         }
@@ -341,7 +348,6 @@ impl Bridging {
         for net in addr_info.iter().rev().filter_map(Address::net) {
             let _ = writeln!(take, "addr del {net} dev {interface}");
         }
-        take += &flush(interface, routes);
         [make, take]
     }
 
@@ -384,18 +390,14 @@ fn everything(family: &str) -> &'static str {
     if family == "6" { "::/0" } else { "0.0.0.0/0" }
 }
 
-/// The routes that a card still has.
-fn flush(interface: &InterfaceName, routes: &[Route]) -> String {
-    let mut all: Vec<_> = routes
-        .iter()
-        .map(|Route { family, table, .. }| {
-            let table = table.as_deref().unwrap_or("main");
-            format!("route flush root {} dev {interface} table {table}\n", everything(family))
-        })
-        .collect();
-    all.sort();
-    all.dedup();
-    all.concat()
+/// Removes the routes that a card still has: the kernel leaves some of an address that would have expired.
+fn flush(interface: &InterfaceName, routes: &[Route]) {
+    let main = ["4", "6"].map(|family| (family, "main"));
+    let others = routes.iter().filter_map(|it| Some((it.family, it.table.as_deref()?)));
+    for (family, table) in BTreeSet::from_iter(main.into_iter().chain(others)) {
+        let family = format!("-{family}");
+        let _ = batch(&[&family, "route", "flush", "dev", interface.as_str(), "table", table], "");
+    }
 }
 
 fn routes_of(family: &str, interface: &InterfaceName) -> io::Result<String> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use weir_config::{Config, UplinkConfig, UplinkKind};
 
-use crate::nat::{check_local, check_others, check_own, dropped_by, nft};
+use crate::nat::{check_default, check_local, check_others, check_own, dropped_by, nft};
 use crate::programs;
 use crate::switch::{addresses_of, check_host_side};
 
@@ -79,6 +79,16 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
         keys.filter(|(_, wanted)| *wanted).filter_map(|(key, _)| not_routing(Path::new("/"), key)),
     );
     all
+}
+
+/// The reason why guests of networks with NAT reach no other network: this host reaches none itself. weir starts all the
+/// same.
+pub fn cut_off(config: &Config) -> Option<Lack> {
+    let with_nat = config.networks.with_gateway().filter(|(_, _, gateway)| gateway.nat.is_some());
+    let mut addresses = with_nat.flat_map(|(_, _, gateway)| gateway.addresses.iter()).peekable();
+    addresses.peek()?;
+    let (help, error) = check_default(addresses.any(|it| it.get().addr().is_ipv4())).err()?;
+    Some(Lack { what: error.to_string(), help })
 }
 
 /// The problem that this process may not make rules of nftables.

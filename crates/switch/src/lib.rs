@@ -37,7 +37,6 @@ pub mod host;
 mod loops;
 mod manager;
 pub mod memory;
-pub mod named;
 mod nat;
 pub mod programs;
 mod resolver;

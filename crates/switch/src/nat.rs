@@ -227,6 +227,8 @@ struct ShownRoute {
     dst: String,
     #[serde(default)]
     dev: Option<String>,
+    #[serde(default)]
+    flags: Vec<String>,
 }
 
 /// Checks that the host reaches no subnet by another interface than this one: packets for guests, or for stations
@@ -270,6 +272,35 @@ pub(crate) fn check_others(
     let help = "choose another subnet for `address`, such as 192.168.78.1/24";
     let what = format!("{subnet} is what the host reaches by `{other}` ({net})");
     Err((Some(help.to_owned()), io::Error::other(what)))
+}
+
+/// Looks whether the host itself reaches other networks: it has a default route, and the card of that has a carrier.
+///
+/// # Errors
+/// With what can be done about it.
+pub(crate) fn check_default(ipv4: bool) -> Result<(), (Option<String>, io::Error)> {
+    let (family, name) = if ipv4 { ("-4", "IPv4") } else { ("-6", "IPv6") };
+    let arguments = ["-j", family, "route", "show", "default"];
+    let Ok(routes) = shown::<ShownRoute>(&arguments) else { return Ok(()) };
+    match no_way(&routes) {
+        None => Ok(()),
+        Some(None) => {
+            let help = "`ip route add default via GATEWAY`, or have a DHCP client ask for one";
+            let what = format!("this host has no default route for {name}, so guests reach it alone");
+            Err((Some(help.into()), io::Error::other(what)))
+        }
+        Some(Some(card)) => {
+            let help = format!("plug the cable in, or `ip link set {card} up`");
+            let what = format!("`{card}`, by which this host's default route goes, is not connected");
+            Err((Some(help), io::Error::other(what)))
+        }
+    }
+}
+
+/// The card of the first of these default routes if none of them leads anywhere, or no card without routes.
+fn no_way(routes: &[ShownRoute]) -> Option<Option<&str>> {
+    let is_cut = |it: &ShownRoute| it.flags.iter().any(|flag| flag == "linkdown" || flag == "dead");
+    routes.iter().all(is_cut).then(|| routes.first()?.dev.as_deref())
 }
 
 /// Checks whether somebody has changed the host's side of this interface since weir made it. An interface that does not
@@ -424,6 +455,16 @@ mod tests {
         assert_eq!(found(&table("filter", "accept", "")), None);
         assert_eq!(found(&table("filter", "drop", "iifname \"weir-lan\" accept")), None);
         assert_eq!(found(&table("filter", "drop", "").replace("forward", "input")), None);
+    }
+
+    #[test]
+    fn a_host_without_a_default_route_or_with_one_by_a_card_without_a_cable_is_cut_off() {
+        let routes = |text: &str| serde_json::from_str::<Vec<ShownRoute>>(text).unwrap();
+        assert_eq!(no_way(&[]), Some(None));
+        let down = r#"{"dst":"default","gateway":"10.0.0.1","dev":"eth0","flags":["linkdown"]}"#;
+        let up = r#"{"dst":"default","gateway":"10.1.0.1","dev":"eth1","flags":[]}"#;
+        assert_eq!(no_way(&routes(&format!("[{down}]"))), Some(Some("eth0")));
+        assert_eq!(no_way(&routes(&format!("[{down},{up}]"))), None);
     }
 
     fn task() -> NatTask {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use miette::Diagnostic;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
-use weir_config::{Config, Execution, SocketPath, UserName};
+use weir_config::{Config, Execution, GroupName, SocketPath, UserName};
 use weir_sandbox::{Enforcement, Identity, IdentityError, Landlocked, Plan, Profile, SandboxError};
 
 use crate::helper::{Hands, Helper, Tasks};
 use crate::host::{Lack, no_right};
 use crate::resolver;
 use crate::switch::gateways::nat_tasks;
+use crate::unix_socket;
 
 /// The default user that weir becomes, if it exists.
 const USER: &str = "weir";
@@ -87,6 +88,7 @@ pub struct Needs {
     /// Sockets outside the control socket's directory.
     sockets: Vec<SocketPath>,
     user: Option<UserName>,
+    socket_group: Option<GroupName>,
     xen: bool,
     real_time: bool,
 }
@@ -108,6 +110,7 @@ impl Needs {
                 pin_vcpus: config.switch.placement.pin_vcpus,
                 config: None,
                 group: None,
+                socket_group: None,
                 beside: false,
                 allow_links: config.switch.allow_symlinks,
                 client_dir: config.switch.client_dir.clone(),
@@ -118,6 +121,7 @@ impl Needs {
             },
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),
+            socket_group: config.switch.socket_group.clone(),
             xen: config.xen.is_some(),
             real_time: config.switch.execution == Execution::RtThreads,
         }
@@ -148,15 +152,23 @@ impl Needs {
     }
 }
 
-/// A note about a configured user that this host does not have, or that is root.
+/// A note about a configured user or group that this host does not have, or a user that is root.
 pub fn user_note(config: &Config) -> Option<String> {
-    let user = config.switch.user.as_ref()?;
-    let error = Identity::named(user.as_str()).err()?;
-    Some(format!("`user` of [switch]: {error}, and `weir run` takes one"))
+    let (user, group) = (&config.switch.user, &config.switch.socket_group);
+    let user = user.as_ref().and_then(|user| Some(("user", Identity::named(user.as_str()).err()?)));
+    let group = || {
+        let name = group.as_ref()?.as_str();
+        Some(("socket_group", weir_sandbox::group(name).err()?))
+    };
+    let (key, error) = user.or_else(group)?;
+    Some(format!("`{key}` of [switch]: {error}, and `weir run` takes one"))
 }
 
 /// Starts the helper of a weir that is about to be confined. The helper has this process's present privileges.
 pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineError> {
+    let named = needs.socket_group.as_ref().map(|group| weir_sandbox::group(group.as_str()));
+    let socket_group = named.transpose()?;
+    socket_group.into_iter().for_each(unix_socket::sockets_are_for);
     if mode == SandboxMode::Off {
         return Ok(Hands::Own);
     }
@@ -165,7 +177,8 @@ pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineEr
     {
         return Err(ConfineError::WayOut { what, help });
     }
-    let helper = Helper::start(needs.tasks.clone(), needs.sockets.iter().cloned());
+    let tasks = Tasks { socket_group, ..needs.tasks.clone() };
+    let helper = Helper::start(tasks, needs.sockets.iter().cloned());
     Ok(Hands::Helper(Arc::new(helper.map_err(ConfineError::Helper)?)))
 }
 

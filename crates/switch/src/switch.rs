@@ -25,10 +25,10 @@ use crate::control::{Response, VifStatus};
 use crate::helper::{Ahead, Hands, WantedSocket};
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
-use crate::named::NoSuchPort;
+use crate::control::NoSuchPort;
 use crate::nat::Nat;
 use crate::programs::Programs;
-use crate::unix_socket::{BoundListener, ListenError};
+use crate::unix_socket::{self, BoundListener, ListenError};
 use crate::upgrade::{Upgrades, with_causes};
 
 mod bond;
@@ -843,7 +843,8 @@ fn worker_count(workers: Workers) -> usize {
 /// The filter rules of a port that is being added.
 /// The permissions of the sockets that weir makes for an interface.
 fn mode_of(vif: &VifConfig) -> SocketMode {
-    vif.socket_mode.unwrap_or(SocketMode::OWNER)
+    let usual = SocketMode::of_control(unix_socket::socket_group().is_some());
+    vif.socket_mode.unwrap_or(usual)
 }
 
 fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, SwitchError> {

@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use miette::Diagnostic;
 use rustix::fs::{
@@ -162,7 +162,7 @@ impl BoundListener {
     /// Listens on `path` with permissions `mode`. Creates a missing directory, and replaces a stale socket of a
     /// killed program.
     pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, ListenError> {
-        Self::bind_for(path, mode, None)
+        Self::bind_for(path, mode, socket_group())
     }
 
     /// As [`bind`](Self::bind), for a group if one is given.
@@ -235,6 +235,18 @@ static ANY_LINKS: AtomicBool = AtomicBool::new(false);
 /// See [`SwitchConfig::allow_symlinks`](weir_config::SwitchConfig::allow_symlinks).
 pub(crate) fn allow_links(any: bool) {
     ANY_LINKS.store(any, Ordering::Relaxed);
+}
+
+/// The group of interfaces' sockets.
+static SOCKET_GROUP: OnceLock<u32> = OnceLock::new();
+
+/// See [`SwitchConfig::socket_group`](weir_config::SwitchConfig::socket_group). It is set once, before any socket is made.
+pub(crate) fn sockets_are_for(group: u32) {
+    let _ = SOCKET_GROUP.set(group);
+}
+
+pub(crate) fn socket_group() -> Option<u32> {
+    SOCKET_GROUP.get().copied()
 }
 
 fn links() -> Links {

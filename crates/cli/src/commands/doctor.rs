@@ -84,7 +84,10 @@ pub fn doctor(
 /// tells nothing.
 fn look_at_file(facts: &mut Facts, path: &Path, defaults: &Defaults) {
     match Config::load(path, &Defaults { control_named: true, ..defaults.clone() }) {
-        Ok(config) => facts.host.lacks = host::lacks(&config),
+        Ok(config) => {
+            facts.host.lacks = host::lacks(&config);
+            facts.host.lacks.extend(host::cut_off(&config));
+        }
         Err(error) if !error.problems().is_empty() => {
             facts.host.bad_file = Some(BadFile { path: path.into(), mistakes: error.lines() });
         }

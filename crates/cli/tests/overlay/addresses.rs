@@ -608,6 +608,8 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     }
     at.run("ip route del 192.168.0.0/16 dev u0");
     at.run("sysctl -qw net.ipv4.ip_forward=1");
+    assert!(doctor().contains("this host has no default route for IPv4"), "{}", doctor());
+    at.run("ip route add default dev u0");
     assert!(!doctor().contains("way-out"), "{}", doctor());
     // What others on the host do meanwhile.
     for (seed, says, mend) in [

@@ -174,6 +174,7 @@ const SWITCH_KEYS: &[(&str, &str, &str, bool)] = &[
     ("keeper", "", "keeper = \"/run/weir/keeper.sock\"", false),
     ("allow_symlinks", "", "allow_symlinks = true", false),
     ("client_dir", "", "client_dir = \"/var/lib/kubelet/pods\"", false),
+    ("socket_group", "", "socket_group = \"kvm\"", false),
     ("on_up", "", "on_up = [\"/etc/weir/up\"]", false),
     ("on_down", "", "on_down = [\"/etc/weir/down\", \"-v\"]", false),
     ("group", "", "group = \"kvm\"", false),

@@ -185,7 +185,7 @@ impl Serving {
                 (Answer::Done, None)
             }
             Request::Confine if !self.confined => {
-                match weir_sandbox::confine_helper(self.tasks.group.is_some()) {
+                match weir_sandbox::confine_helper(self.tasks.gives_away()) {
                     Ok(()) => {
                         self.confined = true;
                         crate::give_back_start();
@@ -291,7 +291,8 @@ impl Serving {
             let message = format!("a confined weir may not listen on {path}");
             return (refused(message, Some(HELP_SOCKET.into())), None, None);
         }
-        let group = self.tasks.group.filter(|_| self.tasks.control.as_ref() == Some(path));
+        let is_control = self.tasks.control.as_ref() == Some(path);
+        let group = if is_control { self.tasks.group } else { self.tasks.socket_group };
         let path = path.as_path();
         // No process holds two locks: another one could hold the same ones the other way around.
         drop(last.take_if(|it| it.place_of(path).is_none()));

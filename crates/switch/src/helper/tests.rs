@@ -35,6 +35,7 @@ fn helper(dir: &Path) -> Serving {
         pin_vcpus: true,
         config,
         group: None,
+        socket_group: None,
         beside: false,
         allow_links: false,
         client_dir: None,

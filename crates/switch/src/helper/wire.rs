@@ -33,6 +33,8 @@ pub(crate) struct Tasks {
     pub(crate) control: Option<SocketPath>,
     /// The group that has access to the control socket.
     pub(crate) group: Option<u32>,
+    /// The group that has access to other sockets.
+    pub(crate) socket_group: Option<u32>,
     /// Interfaces whose network cards may be configured.
     pub(crate) interfaces: BTreeSet<InterfaceName>,
     /// True if the helper may set the affinity of virtual processors.
@@ -54,6 +56,13 @@ pub(crate) struct Tasks {
     pub(crate) nat: Vec<NatTask>,
     /// weir's own addresses in networks, if the host's resolvers may be asked.
     pub(crate) resolver: Option<Vec<IpAddr>>,
+}
+
+impl Tasks {
+    /// True if the helper has to give sockets to a group.
+    pub(super) fn gives_away(&self) -> bool {
+        self.group.or(self.socket_group).is_some()
+    }
 }
 
 /// An FRR daemon that must run for FRR's routes to be valid.

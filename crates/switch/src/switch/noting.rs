@@ -41,10 +41,10 @@ impl Switch {
     /// # Errors
     /// The thread that looks at the ports cannot be started.
     pub fn runs(self: &Arc<Self>, programs: Programs) -> io::Result<()> {
-        let programs = Arc::clone(self.programs.get_or_init(|| Arc::new(programs)));
         let (noted, left) = (self.keeper.noted(), self.keeper.left());
         let before = noted.told_up.intersection(&left).filter_map(|port| port.parse().ok());
         programs.before(&before.collect(), &self.up());
+        let programs = Arc::clone(self.programs.get_or_init(|| Arc::new(programs)));
         let (switch, telling) = (Arc::downgrade(self), Arc::downgrade(&programs));
         programs.watch(move || {
             let (Some(switch), Some(programs)) = (switch.upgrade(), telling.upgrade()) else {
@@ -95,8 +95,11 @@ impl Switch {
             ports.uplinks.iter().filter_map(|it| Some((&it.config.name, it.bond.as_ref()?)));
         let carriers = bonds.map(|(name, bond)| (name.to_string(), bond.carriers())).collect();
         drop(ports);
-        let up = self.programs.get().map(|programs| programs.up()).unwrap_or_default();
-        let told_up = up.iter().map(ToString::to_string).collect();
+        let told_up = match self.programs.get() {
+            Some(programs) => programs.up().iter().map(ToString::to_string).collect(),
+            // They are not there yet.
+            None => self.keeper.noted().told_up.clone(),
+        };
         Ok(Noted { addresses, leases, carriers, told_up, ..self.set_since()? })
     }
 

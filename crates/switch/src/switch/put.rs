@@ -4,15 +4,17 @@
 use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
-use weir_config::reload::{KeyDifference, shown_vif, vif_difference};
+use weir_config::reload::{KeyDifference, SettingFrom, shown_vif, vif_difference};
 use weir_config::{
-    Defaults, PortName, SocketPath, TemplateName, Templates, VifChanges, VifConfig, mirror_note,
+    Defaults, PortName, SocketMode, SocketPath, TemplateName, Templates, VifChanges, VifConfig,
+    mirror_note,
 };
 use weir_engine::guest::{PortInfo, State};
 
 use super::settings::Settings;
 use super::{Link, Ports, Switch, Vif, failed, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
+use crate::unix_socket::socket_group;
 
 /// The changes of an interface.
 #[derive(Default)]
@@ -71,12 +73,20 @@ impl Switch {
         let unset = VifConfig { latency_budget: None, ..vif.config.clone() };
         let budget = self.budget(&unset);
         let PortInfo { state, stop_reason, .. } = vif.port.info();
+        let mut settings = shown_vif(&vif.config, file, &self.templates(), &self.networks, budget);
+        let of_group = settings.iter_mut().find(|it| it.key == "socket_mode");
+        if let Some(mode) = of_group.filter(|_| vif.config.socket_mode.is_none())
+            && socket_group().is_some()
+        {
+            mode.value = Some(SocketMode::of_control(true).to_string());
+            mode.from = SettingFrom::Switch;
+        }
         let shown = VifShown {
             name: name.clone(),
             state: state.into(),
             stopped_reason: stop_reason.filter(|_| state == State::Stopped),
             origin: vif.origin(),
-            settings: shown_vif(&vif.config, file, &self.templates(), &self.networks, budget),
+            settings,
         };
         Response::Shown { vif: Box::new(shown) }
     }

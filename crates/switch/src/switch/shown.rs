@@ -29,7 +29,7 @@ use crate::explain::{
 };
 use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
-use crate::named::NoSuchPort;
+use crate::control::NoSuchPort;
 use crate::stats::{
     BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats, MemberStats,
     MulticastStats, PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers,
