@@ -18,7 +18,7 @@ use super::error::Problem;
 use super::gateway::{self, FixedAddress, GatewayConfig, GatewayKeys};
 use super::group::RuleSide;
 use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
-use super::section::{closest, Fault, FromToml, Located, Section, each, missing, report_repeated};
+use super::section::{Fault, FromToml, Located, Section, closest, each, missing, report_repeated};
 use super::values::{
     HostAddress, InterfaceName, Mtu, NetworkName, OverlayDscp, PacketRate, PortName, QueuePairs,
     UdpPort, ValueError, Vid, VlanMode, Vni,

@@ -30,9 +30,9 @@ use weir_wire::{Mac, rarp};
 
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, Offer};
-use crate::port::Said;
 use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
+use crate::port::Said;
 use crate::port::VhostPort;
 use crate::queue::{Injected, Queue, Ring};
 use crate::records::Region;

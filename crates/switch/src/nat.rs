@@ -286,12 +286,14 @@ pub(crate) fn check_default(ipv4: bool) -> Result<(), (Option<String>, io::Error
         None => Ok(()),
         Some(None) => {
             let help = "`ip route add default via GATEWAY`, or have a DHCP client ask for one";
-            let what = format!("this host has no default route for {name}, so guests reach it alone");
+            let what =
+                format!("this host has no default route for {name}, so guests reach it alone");
             Err((Some(help.into()), io::Error::other(what)))
         }
         Some(Some(card)) => {
             let help = format!("plug the cable in, or `ip link set {card} up`");
-            let what = format!("`{card}`, by which this host's default route goes, is not connected");
+            let what =
+                format!("`{card}`, by which this host's default route goes, is not connected");
             Err((Some(help), io::Error::other(what)))
         }
     }

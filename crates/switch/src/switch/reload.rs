@@ -45,7 +45,7 @@ enum Undo {
     Templates(Arc<Templates>),
     /// The old budget of the switch, and the old settings of interfaces.
     Vifs(LatencyBudget, Vec<VifConfig>),
-    Uplink(UplinkConfig),
+    Uplink(Box<UplinkConfig>),
     RemoveVif(PortName),
     AddVif(Box<VifConfig>),
     RemoveUplink(PortName),
@@ -352,7 +352,7 @@ impl Switch {
             self.hold_to_groups();
         }
         for uplink in steps.uplinks_changed {
-            undo.extend(self.change_uplink(uplink)?.map(Undo::Uplink));
+            undo.extend(self.change_uplink(uplink)?.map(|old| Undo::Uplink(old.into())));
         }
         for prepared in ready {
             let name = prepared.config.name.clone();
@@ -404,7 +404,7 @@ impl Switch {
                     Ok(())
                 }
                 Undo::Vifs(budget, vifs) => self.set_all(Some(budget), &vifs, &mut Vec::new()),
-                Undo::Uplink(uplink) => self.change_uplink(uplink).map(drop),
+                Undo::Uplink(uplink) => self.change_uplink(*uplink).map(drop),
                 Undo::RemoveUplink(name) => {
                     self.unplug(&name);
                     Ok(())

@@ -21,6 +21,7 @@ use weir_port_tap::UplinkPort;
 use super::bond::Bond;
 use super::{Gateway, Overlay, Ports, Switch, Uplink, Vif};
 use crate::GuestPort;
+use crate::control::NoSuchPort;
 use crate::control::{AddressEntry, AddressOrigin, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
@@ -29,7 +30,6 @@ use crate::explain::{
 };
 use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
-use crate::control::NoSuchPort;
 use crate::stats::{
     BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats, MemberStats,
     MulticastStats, PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers,
