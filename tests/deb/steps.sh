@@ -261,8 +261,10 @@ served_to kvm
 edited SupplementaryGroups=operators RuntimeDirectoryMode=0755
 served_to operators
 [ "$(ps -o user= -p "$(main_pid)")" = weir ] || fail "weir does not run as weir"
-# As for Xen.
-edited User=root RuntimeDirectoryMode=0755 DevicePolicy=auto CapabilityBoundingSet=~ AppArmorProfile=
+# As install.md has it for Xen.
+later=
+[ "$(systemctl --version | sed -n '1s/systemd \([0-9]*\).*/\1/p')" -lt 257 ] || later=NoNewPrivileges=no
+edited User=root RuntimeDirectoryMode=0755 DevicePolicy=auto CapabilityBoundingSet=~ AppArmorProfile= $later
 systemctl stop weir
 served_to operators
 [ "$(ps -o user= -p "$(main_pid)")" != root ] || fail "weir stays root"

@@ -1,14 +1,16 @@
 //! `make fabric`: the tests of networks under BGP EVPN, with each installed FRR.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use weir_bed::{
+    compatibility::{self, Row},
     error::{Error, Result, check},
     fabric::{FRR_ROOT, Frr},
+    process::run as output,
     workspace::Workspace,
 };
 
@@ -18,6 +20,8 @@ const TESTS: [&str; 3] = ["evpn::", "suppress::", "lives::"];
 /// Runs the tests with this system's FRR and with the FRR of each root in [`FRR_ROOT`], a list separated by colons.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let (mut tried, mut failed) = (Vec::new(), Vec::new());
+    let results = workspace.target("fabric")?.join("frr.tsv");
+    let date = output(&["date", "+%F"])?.trim().to_owned();
     for root in roots(env::var_os(FRR_ROOT).unwrap_or_default().to_string_lossy().as_ref()) {
         let Some(version) = Frr::version_in(&root) else {
             println!("skipped: no FRR in {}", root.display());
@@ -31,6 +35,19 @@ pub fn run(workspace: &Workspace) -> Result<()> {
             command.env(FRR_ROOT, &root);
         }
         let status = command.status().map_err(Error::io("run cargo in", &workspace.root))?;
+        let (verdict, why) = match status.success() {
+            true => ("works", ""),
+            false => ("FAILED", "a system test of networks under FRR"),
+        };
+        let row = Row {
+            what: format!("FRR of Debian {}", release(&root)),
+            version: version.rsplit(' ').next().unwrap_or("-").into(),
+            tried: "networks under BGP EVPN: the system tests with FRR".into(),
+            verdict: verdict.into(),
+            date: date.clone(),
+            why: why.into(),
+        };
+        compatibility::leave(&results, vec![row])?;
         if !status.success() {
             failed.push(version.clone());
         }
@@ -41,6 +58,13 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     })?;
     println!("tried: {}", tried.join(", "));
     check(failed.is_empty(), || format!("failed: {}", failed.join(", ")))
+}
+
+/// The release of the Debian at `root`.
+fn release(root: &Path) -> String {
+    let text = fs::read_to_string(root.join("etc/os-release")).unwrap_or_default();
+    let id = text.lines().find_map(|line| line.strip_prefix("VERSION_ID="));
+    id.map_or_else(|| "sid".into(), |id| id.trim_matches('"').into())
 }
 
 /// The root of this system, and then the other roots, each once.

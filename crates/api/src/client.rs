@@ -20,7 +20,7 @@ use weir_config::reload::Difference;
 use weir_config::{Defaults, FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::capture::CaptureRequest;
-use weir_switch::control::{AddressEntry, Put, VifShown, VifStatus};
+use weir_switch::control::{AddressEntry, Extent, Put, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, SwitchStats};
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
@@ -314,10 +314,14 @@ impl Client {
         saved.map(|saved: ConfigurationText| saved.text)
     }
 
-    /// Changes the switch to a configuration with this text; `partly` does the possible part if not all is possible.
-    pub fn reload(&mut self, text: String, partly: bool) -> Result<Reloaded, ClientError> {
-        let path = format!("/v1/configuration?partly={partly}");
-        self.ask_within(Method::PUT, &path, toml(text), RELOAD_TIMEOUT)
+    /// Changes the switch to a configuration with this text.
+    pub fn reload(&mut self, text: String, extent: Extent) -> Result<Reloaded, ClientError> {
+        let path = match extent {
+            Extent::Whole => "/v1/configuration",
+            Extent::Possible => "/v1/configuration?partly=true",
+            Extent::Nothing => "/v1/configuration?unchanged=true",
+        };
+        self.ask_within(Method::PUT, path, toml(text), RELOAD_TIMEOUT)
     }
 
     /// Has the program that is now installed take the running weir's place; returns a note about it.

@@ -13,7 +13,7 @@ use weir_config::{ApiConfig, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::Hands;
 use weir_switch::control::{
-    ControlHandler, Put, PutOutcome, ReloadOutcome, Request, Response, VifStatus,
+    ControlHandler, Extent, Put, PutOutcome, ReloadOutcome, Request, Response, VifStatus,
 };
 use weir_switch::events::Glance;
 use weir_switch::stats::{ConnectionPage, PortKind, PortState, PortStats, SwitchStats};
@@ -342,14 +342,14 @@ fn connections_come_in_pages_and_can_be_forgotten() {
 fn the_largest_configuration_fits_into_a_request() {
     let served = Served::new();
     let text = "\"\n".repeat(limits::CONFIG_BYTES_MAX as usize / 2);
-    let reloaded = served.client().reload(text.clone(), true).unwrap();
+    let reloaded = served.client().reload(text.clone(), Extent::Possible).unwrap();
     assert!(reloaded.difference.is_empty());
     assert_eq!(reloaded.outcome, ReloadOutcome::Applied { notes: vec!["a note".into()] });
     served.client().diff(text.clone()).unwrap();
     let file = served.client().config_file().unwrap();
     assert_eq!(file.unwrap().to_str(), Some("/etc/weir/weir.toml"));
     let expected = [
-        Request::Reload { text: text.clone(), partly: true },
+        Request::Reload { text: text.clone(), extent: Extent::Possible },
         Request::Diff { text },
         Request::ConfigFile,
     ];

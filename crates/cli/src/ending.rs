@@ -2,7 +2,8 @@
 //!
 //! The thread `weir-signals` waits for signals and for nothing else. It passes each to the main thread, which ends
 //! weir in order. If that takes too long, `weir-signals` ends weir itself: it restores weir's changes to this
-//! machine, logs the threads that delayed the end, and exits.
+//! machine, logs the threads that delayed the end, and exits. It writes no log before: whoever does not read the log
+//! would keep it waiting.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver};
@@ -47,7 +48,7 @@ pub(crate) struct Left {
 
 /// The requests of signals, as the main thread receives them.
 #[derive(Debug)]
-pub(crate) struct Asks(Receiver<Asked>);
+pub(crate) struct Asks(Receiver<(i32, Asked)>);
 
 impl Asks {
     /// Starts the thread. From here on, weir ends within two seconds of a signal for its end.
@@ -60,14 +61,8 @@ impl Asks {
                     SIGUSR2 => Asked::Leave,
                     _ => Asked::End,
                 };
-                let what = match asked {
-                    Asked::Reload => "a reload",
-                    Asked::Leave => "an upgrade",
-                    Asked::End => "the end",
-                };
-                tracing::info!(signal, "a signal asks for {what}");
                 // If the main thread has ended, it receives nothing.
-                let _ = ask.send(asked);
+                let _ = ask.send((signal, asked));
                 if asked == Asked::End {
                     weir_switch::leave_memory_to_exit();
                     if let Some(compiler) = &left.compiler {
@@ -85,7 +80,14 @@ impl Asks {
     /// The next request; `None` after the signals were closed: another process has replaced this one, or the only
     /// front end has disconnected.
     pub(crate) fn next(&self) -> Option<Asked> {
-        self.0.recv().ok()
+        let (signal, asked) = self.0.recv().ok()?;
+        let what = match asked {
+            Asked::Reload => "a reload",
+            Asked::Leave => "an upgrade",
+            Asked::End => "the end",
+        };
+        tracing::info!(signal, "a signal asks for {what}");
+        Some(asked)
     }
 }
 

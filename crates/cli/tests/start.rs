@@ -1,10 +1,13 @@
-//! The start of a weir with many interfaces: its cost grows with their number, and no faster.
+//! The start of a weir with many interfaces, whose cost grows with their number and no faster; and its end.
 
 use std::fs;
+use std::io::{Write, pipe};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
 use weir_testing::eventually;
 
 /// A running process. Dropping the value kills it.
@@ -78,4 +81,33 @@ fn an_interface_takes_one_line_of_the_log_and_wakes_nobody_for_itself() {
     assert_eq!(many.lines, few.lines + MORE, "{few:?}, {many:?}");
     assert!(many.other_writes < few.other_writes + 32, "{few:?}, {many:?}");
     assert!(many.wakes < few.wakes + 32, "{few:?}, {many:?}");
+}
+
+#[test]
+fn a_signal_ends_a_weir_whose_log_nobody_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let control = at("control.sock");
+    let config = format!("[switch]\nworkers = 1\ncontrol = {control:?}\n[vif.a]\n");
+    fs::write(at("weir.toml"), config).unwrap();
+    let (reader, mut writer) = pipe().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command
+        .arg("run")
+        .arg(at("weir.toml"))
+        .stdin(Stdio::null())
+        .stderr(writer.try_clone().unwrap());
+    let mut weir = Running(command.spawn().unwrap());
+    eventually("weir serves", || UnixStream::connect(&control).ok());
+    // What weir writes from now on has no room.
+    let flags = fcntl_getfl(&writer).unwrap();
+    fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+    while writer.write(&[b'\n'; 512]).is_ok() {}
+    while writer.write(b"\n").is_ok() {}
+    fcntl_setfl(&writer, flags).unwrap();
+    kill_process(Pid::from_child(&weir.0), Signal::TERM).unwrap();
+    let status = eventually("it ends", || weir.0.try_wait().unwrap());
+    assert_eq!(status.code(), Some(6), "out of order");
+    assert!(!control.exists() && !at("a.sock").exists(), "the sockets are left");
+    drop(reader);
 }

@@ -158,6 +158,12 @@ impl Difference {
         self.tables.iter().all(|table| table.kind == DifferenceKind::Unlisted)
     }
 
+    /// True if the file says otherwise than what runs, in what can change while weir runs.
+    pub fn is_otherwise(&self) -> bool {
+        use DifferenceKind::{Added, Changed, Removed, Unlisted};
+        [Added, Removed, Changed, Unlisted].into_iter().any(|kind| self.count(kind) > 0)
+    }
+
     /// The number of tables with this kind of difference that weir can change while it runs.
     pub fn count(&self, kind: DifferenceKind) -> usize {
         let does = |table: &&TableDifference| {

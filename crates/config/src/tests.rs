@@ -142,6 +142,8 @@ fn every_key_is_read() {
         interface: "weir0".parse().unwrap(),
         bridge: None,
         address: None,
+        on_up: None,
+        on_down: None,
         path: None,
         host_access: None,
         queues: 4.try_into().unwrap(),

@@ -7,7 +7,7 @@ mod model;
 use std::net::IpAddr;
 
 use frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ip, ping, tcp, udp};
-use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
+use weir_limits::{BURST_MAX, GROUP_CONNECTIONS_MAX, GROUP_REFUSALS, GROUP_TAKE_UP_NS, HEAD_LEN};
 
 use crate::{
     Decision, Direction, Ends, Frame, GroupId, Other, Peer, Policy, Rows, Rule, Table, Vlans, Why,

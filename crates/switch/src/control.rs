@@ -46,6 +46,17 @@ pub enum NoSuchPort {
     Overlay(PortName),
 }
 
+/// The changes of a reload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// All, or none if one is impossible.
+    Whole,
+    /// Those that are possible.
+    Possible,
+    /// None: the configuration says what runs, and the switch notes it as that of its file.
+    Nothing,
+}
+
 /// A request to the switch.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Request {
@@ -118,8 +129,8 @@ pub enum Request {
     Reload {
         /// The configuration's text.
         text: String,
-        /// If some changes are impossible, makes the others.
-        partly: bool,
+        /// The changes that are wanted.
+        extent: Extent,
     },
     /// Replaces this weir by the program that is installed now. Answer: [`Response::Noted`].
     Upgrade,

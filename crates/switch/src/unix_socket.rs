@@ -158,6 +158,11 @@ struct Remover {
     remove: Box<dyn Fn(&Path) + Send + Sync>,
 }
 
+/// A new listener as one whose waiting connections end with its last descriptor.
+pub(crate) fn foreign_at(listener: UnixListener, path: &Path) -> Foreign<UnixListener> {
+    Foreign::new(listener, &Party::new(path.display().to_string()))
+}
+
 impl BoundListener {
     /// Listens on `path` with permissions `mode`. Creates a missing directory, and replaces a stale socket of a
     /// killed program.
@@ -174,16 +179,13 @@ impl BoundListener {
         Directory::of(path)?.bind_for(path, mode, group)
     }
 
-    fn new(listener: UnixListener, path: &Path, file: FileId, made: Made) -> Self {
-        // Waiting connections end with the listener's last descriptor.
-        let party = Party::new(path.display().to_string());
-        let listener = Arc::new(Foreign::new(listener, &party));
-        Self { listener, path: path.into(), file, made }
+    fn new(listener: Foreign<UnixListener>, path: &Path, file: FileId, made: Made) -> Self {
+        Self { listener: Arc::new(listener), path: path.into(), file, made }
     }
 
     /// A listener that another process has made. On drop, `remove` has that process remove its file.
     pub(crate) fn of_another(
-        listener: UnixListener,
+        listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
         remove: Box<dyn Fn(&Path) + Send + Sync>,
@@ -194,7 +196,7 @@ impl BoundListener {
 
     /// A listener that an earlier weir left, if its file still exists.
     pub(crate) fn adopt(
-        listener: UnixListener,
+        listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
         mode: SocketMode,
@@ -385,7 +387,7 @@ impl Directory {
         remove_stale(path, &place)?;
         let (listener, file) = bind(&place.path(), mode, group).map_err(io_error)?;
         let made = Made::Here(BoundFile::new(path, file));
-        Ok(BoundListener::new(listener, path, file, made))
+        Ok(BoundListener::new(foreign_at(listener, path), path, file, made))
     }
 }
 
@@ -761,7 +763,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s.sock");
         let old = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
-        let (file, kept) = (old.file(), old.listener().try_clone().unwrap().release());
+        let (file, kept) = (old.file(), old.listener().try_clone().unwrap());
         // Forgotten, as if the program were killed.
         std::mem::forget(old);
         let again = kept.try_clone().unwrap();

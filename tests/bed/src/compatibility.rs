@@ -14,15 +14,15 @@ use crate::{
 };
 
 /// Folders below `target` with files of rows.
-const FOLDERS: [&str; 2] = ["frontends", "distros"];
+const FOLDERS: [&str; 3] = ["frontends", "distros", "fabric"];
 
 /// The head of the page, above the table.
 const HEAD: &str = "\
 # Compatibility
 
-What was tried with weir, as `docs/compatibility.tsv` records it. `make frontends` and `make distros` leave their
-results below `target`; `cargo run -p xtask -- compatibility` takes them into the record and writes this page. The
-[front ends](guide/frontends.md) have needs of their own.
+What was tried with weir, as `docs/compatibility.tsv` records it. `make frontends`, `make fabric` and `make distros`
+leave their results below `target`; `cargo run -p xtask -- compatibility` takes them into the record and writes this
+page. The [front ends](guide/frontends.md) have needs of their own.
 
 | front end or system | version | tried | verdict | date |
 |---|---|---|---|---|
@@ -110,6 +110,8 @@ fn page(rows: &[Row]) -> Result<String> {
             notes += &wrapped(&format!("- {what}, {tried}: {verdict}: {why}"));
         }
     }
+    let works = rows.iter().filter(|row| row.verdict == "works").count();
+    text += &format!("\n{works} of {} work.\n", rows.len());
     Ok(if notes.is_empty() { text } else { text + "\n" + &notes })
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use weir_config::reload::Difference;
 use weir_config::{FilterRule, FilterRules, PortName, TemplateName, VifChanges, VifConfig, cost};
 use weir_switch::control::{
-    ControlHandler, Put, Refusal, ReloadOutcome, Request as Ask, Response as Answer,
+    ControlHandler, Extent, Put, Refusal, ReloadOutcome, Request as Ask, Response as Answer,
 };
 
 use crate::api::{Api, Asker, Named, Writer, body, json, parsed, text};
@@ -64,6 +64,10 @@ pub(super) struct HowMuch {
     /// Makes the possible changes if not all are possible.
     #[serde(default)]
     partly: bool,
+    /// Makes no change: refuses a configuration that says otherwise than what runs, and takes another one for the
+    /// file's.
+    #[serde(default)]
+    unchanged: bool,
 }
 
 impl Api {
@@ -350,8 +354,13 @@ pub(super) async fn reload(
     how_much: Result<Query<HowMuch>, axum::extract::rejection::QueryRejection>,
     request: Request,
 ) -> Result<Response, Problem> {
-    let Query(HowMuch { partly }) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
-    let ask = move |text| Ask::Reload { text, partly };
+    let Query(how_much) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
+    let extent = match how_much {
+        HowMuch { unchanged: true, .. } => Extent::Nothing,
+        HowMuch { partly: true, .. } => Extent::Possible,
+        _ => Extent::Whole,
+    };
+    let ask = move |text| Ask::Reload { text, extent };
     api.configured(writer, request, cost::to_read, ask, |answer| match answer {
         Answer::Reloaded { difference, outcome } => {
             Ok(json(&Reloaded { difference: *difference, outcome }))

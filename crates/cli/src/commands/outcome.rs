@@ -73,6 +73,13 @@ pub enum CommandError {
         /// The reason.
         why: String,
     },
+    /// Settings have changed while the file was written. They go on, and the file has those of before.
+    #[error("{} has what ran before: somebody has changed a setting meanwhile, which goes on", path.display())]
+    #[diagnostic(help("save again; `weir diff` shows the setting"))]
+    SavedBefore {
+        /// The file.
+        path: std::path::PathBuf,
+    },
     /// Standard input is no terminal.
     #[error("nothing is saved: there is no terminal to ask at")]
     #[diagnostic(help("`weir save --yes` does not ask"))]

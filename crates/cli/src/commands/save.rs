@@ -10,7 +10,7 @@ use weir_api::{Client, Reloaded};
 use weir_config::reload::{Difference, DifferenceKind};
 use weir_config::{Config, Defaults, open_file, read_text};
 use weir_foreign::place::Place;
-use weir_switch::control::ReloadOutcome;
+use weir_switch::control::{Extent, ReloadOutcome};
 
 use super::CommandError;
 use super::write_as;
@@ -40,7 +40,8 @@ pub fn reload(
 ) -> Result<(), CommandError> {
     let mut client = Client::connect(defaults.control.as_path())?;
     let text = text(args.file.as_deref(), &mut client, defaults)?;
-    let reloaded = client.reload(text, args.partly)?;
+    let extent = if args.partly { Extent::Possible } else { Extent::Whole };
+    let reloaded = client.reload(text, extent)?;
     if args.json && matches!(reloaded.outcome, ReloadOutcome::Applied { .. }) {
         return write_json(out, &reloaded);
     }
@@ -143,8 +144,7 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
         return Ok(writeln!(out, "{} says what runs", path.display())?);
     }
     let left = client.diff(new.clone())?;
-    use DifferenceKind::{Added, Changed, Removed, Unlisted};
-    if [Added, Removed, Changed, Unlisted].into_iter().any(|kind| left.count(kind) > 0) {
+    if left.is_otherwise() {
         let difference = show::difference(&left);
         return Err(not_saved(
             &path,
@@ -157,8 +157,10 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
         return Err(not_saved(&path, "it is as it was"));
     }
     replace(&place.path(), &old, &new).map_err(|error| not_saved(&path, error))?;
-    // The reload tells weir that its file has these settings. Settings that take a restart stay unchanged.
-    client.reload(new, true)?;
+    // weir hears that its file has these settings. Those of others that came meanwhile stay as they are.
+    if client.reload(new, Extent::Nothing)?.outcome == ReloadOutcome::Refused {
+        return Err(CommandError::SavedBefore { path });
+    }
     Ok(writeln!(out, "saved: {} says what runs", path.display())?)
 }
 

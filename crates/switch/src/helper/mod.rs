@@ -27,7 +27,7 @@ use weir_port_vhost::Records;
 use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::manager::{Gathering, UplinkInterface, restore_left_over, set_affinity};
 use crate::resolver;
-use crate::unix_socket::{self, BoundListener, FileId, Listed, ListenError};
+use crate::unix_socket::{self, BoundListener, FileId, Listed, ListenError, foreign_at};
 
 mod fabric;
 mod serve;
@@ -237,7 +237,7 @@ impl Hands {
     /// Takes over a listening socket of an earlier weir.
     pub(crate) fn adopt(
         &self,
-        listener: UnixListener,
+        listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
         mode: SocketMode,
@@ -576,7 +576,7 @@ impl Helper {
         let (answer, socket) = self.ask(&Request::Bind { path: path.clone(), mode })?;
         let listener = socket.map(UnixListener::from).ok_or_else(no_descriptor)?;
         let Answer::Bound { file } = answer else { return Err(no_descriptor().into()) };
-        Ok(self.bound(listener, &path, file))
+        Ok(self.bound(foreign_at(listener, path.as_path()), &path, file))
     }
 
     fn bind_all(self: &Arc<Self>, wanted: Vec<WantedSocket>) -> BTreeMap<SocketPath, Ahead> {
@@ -589,9 +589,9 @@ impl Helper {
         let made = wanted.into_iter().zip(all).map(|(WantedSocket { path, .. }, made)| {
             let Made { bound, records } = made;
             let bound = match bound {
-                Answer::Bound { file } => {
-                    next().map(|socket| self.bound(socket.into(), &path, file))
-                }
+                Answer::Bound { file } => next().map(|socket| {
+                    self.bound(foreign_at(socket.into(), path.as_path()), &path, file)
+                }),
                 Answer::Refused { message, help } => Err(HelperError::Refused { message, help }),
                 _ => Err(no_descriptor()),
             };
@@ -611,7 +611,7 @@ impl Helper {
 
     fn adopt(
         self: &Arc<Self>,
-        listener: UnixListener,
+        listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
         mode: SocketMode,
@@ -623,7 +623,7 @@ impl Helper {
 
     fn bound(
         self: &Arc<Self>,
-        listener: UnixListener,
+        listener: Foreign<UnixListener>,
         path: &SocketPath,
         file: FileId,
     ) -> BoundListener {

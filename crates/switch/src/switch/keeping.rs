@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use weir_config::{Config, PortName};
 use weir_engine::lock;
 use weir_fabric::Known;
-use weir_foreign::Foreign;
+use weir_foreign::{Foreign, Party};
 use weir_keeper::{Keeper, Taken};
 use weir_limits::{KEPT_TAKE_UP_NS, QUEUE_PAIRS_MAX};
 use weir_port_stream::Keep as KeepLine;
@@ -174,7 +174,7 @@ impl Keeping {
     }
 
     /// The socket on which an interface listened under another weir, and the identity of its file.
-    pub(super) fn listener(&self, name: &PortName) -> Option<(UnixListener, FileId)> {
+    pub(super) fn listener(&self, name: &PortName) -> Option<(Foreign<UnixListener>, FileId)> {
         let prefix = format!("{name}/{LISTENER}");
         let mut taken = lock(&self.taken);
         let key = taken.keys().find(|key| key.starts_with(&prefix))?.clone();
@@ -182,7 +182,7 @@ impl Keeping {
         if let Some(keeper) = &self.keeper {
             keeper.remove(&key);
         }
-        Some((socket.release().into(), file_of(&key)?))
+        Some((socket.map(Into::into), file_of(&key)?))
     }
 
     /// Has the keeper hold the socket on which an interface listens.
@@ -193,14 +193,17 @@ impl Keeping {
     /// The socket on which another weir listened for an agent; `adopt` decides if it is the wanted one.
     pub(super) fn agents(
         &self,
-        adopt: impl Fn(UnixListener, FileId) -> Option<BoundListener>,
+        adopt: impl Fn(Foreign<UnixListener>, FileId) -> Option<BoundListener>,
     ) -> Option<BoundListener> {
         let mut taken = lock(&self.taken);
         let prefix = format!("{AGENTS}/{LISTENER}");
         let all = taken.iter().filter(|(key, _)| key.starts_with(&prefix));
+        let copy = |socket: &Foreign<OwnedFd>| {
+            Some(Foreign::new(socket.try_clone().ok()?.into(), &Party::new(AGENTS)))
+        };
         let (key, bound) = all
-            .filter_map(|(key, socket)| Some((key, socket.try_clone().ok()?, file_of(key)?)))
-            .find_map(|(key, socket, file)| Some((key.clone(), adopt(socket.into(), file)?)))?;
+            .filter_map(|(key, socket)| Some((key, copy(socket)?, file_of(key)?)))
+            .find_map(|(key, socket, file)| Some((key.clone(), adopt(socket, file)?)))?;
         drop(taken.remove(&key).map(Foreign::release));
         Some(bound)
     }

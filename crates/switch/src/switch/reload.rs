@@ -20,7 +20,7 @@ use super::settings::{Listed, Source};
 use super::{
     Link, Meeting, Prepared, Switch, SwitchError, Uplink, UplinkDevice, Vif, failed, port_rules,
 };
-use crate::control::{ReloadOutcome, Response};
+use crate::control::{Extent, ReloadOutcome, Response};
 use crate::events::{self, Event, ReloadNews};
 use crate::helper::Hands;
 use crate::manager;
@@ -136,7 +136,7 @@ impl Switch {
         let text = self.hands.open_config(&file).and_then(|open| read_text(open, &file));
         match text {
             Ok(text) => {
-                self.reload(&text, false);
+                self.reload(&text, Extent::Whole);
                 drop(text);
                 weir_config::give_back();
             }
@@ -157,15 +157,15 @@ impl Switch {
     }
 
     /// The configuration is parsed before the lock is taken, because compiling its expressions can take long.
-    pub(super) fn reload(&self, text: &str, partly: bool) -> Response {
+    pub(super) fn reload(&self, text: &str, extent: Extent) -> Response {
         let (config, own) = (self.parsed(text), self.is_own_file(text));
-        self.one_after_the_other(|it| it.change_to(config, partly, own))
+        self.one_after_the_other(|it| it.change_to(config, extent, own))
     }
 
     fn change_to(
         &self,
         config: Result<Config, Box<Response>>,
-        partly: bool,
+        extent: Extent,
         own: bool,
     ) -> Response {
         let compared = config.and_then(|config| self.compare(config));
@@ -179,7 +179,10 @@ impl Switch {
             }
         };
         let fixed: Vec<_> = difference.fixed().map(|(what, _)| what).collect();
-        let outcome = if !fixed.is_empty() && !partly {
+        let outcome = if extent == Extent::Nothing && difference.is_otherwise() {
+            tracing::warn!("what runs was changed while it was saved; it goes on");
+            ReloadOutcome::Refused
+        } else if !fixed.is_empty() && extent == Extent::Whole {
             tracing::error!(
                 cannot_change = fixed.join(", "),
                 "not reloaded, nothing changed; `weir diff` says more"

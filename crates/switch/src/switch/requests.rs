@@ -83,7 +83,7 @@ impl ControlHandler for Switch {
             Request::ConfigFile => Response::ConfigFile { path: self.config_file() },
             Request::Diff { text } => self.diff(&text),
             Request::Saved { text } => self.saved(&text),
-            Request::Reload { text, partly } => self.reload(&text, partly),
+            Request::Reload { text, extent } => self.reload(&text, extent),
             Request::Upgrade => self.upgrade(),
             Request::VifList => self.vif_list(),
             Request::VifShow { name } => self.vif_show(&name),

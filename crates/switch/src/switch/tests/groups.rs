@@ -7,7 +7,7 @@ use weir_config::SecurityGroup;
 use weir_limits::{GROUP_REFUSALS, LOG_LINES_MAX};
 
 use super::*;
-use crate::control::ReloadOutcome;
+use crate::control::{Extent, ReloadOutcome};
 use crate::stats::GroupStats;
 
 mod over_hosts;
@@ -100,7 +100,7 @@ impl Bench {
 
     fn reload(&self, tables: &str) {
         let text = format!("[switch]\nworkers = 2\n{tables}");
-        let reloaded = self.switch.handle(Request::Reload { text, partly: false });
+        let reloaded = self.switch.handle(Request::Reload { text, extent: Extent::Whole });
         assert!(
             matches!(
                 &reloaded,
@@ -345,7 +345,7 @@ fn both_guests_rules_hold_and_name_the_other_ones_groups() {
     assert_eq!(message, "there is no group nobody");
     // A group goes with those who are in it, and not before them.
     let text = "[switch]\nworkers = 2\n[vif.a]\n[vif.c]\n[vif.b]\ngroups = [\"lb\"]\n".to_owned();
-    let refused = bench.switch.handle(Request::Reload { text, partly: false });
+    let refused = bench.switch.handle(Request::Reload { text, extent: Extent::Whole });
     assert!(matches!(refused, Response::Error { .. }), "{refused:?}");
     bench.reload("[vif.a]\n[vif.b]\n[vif.c]\n");
     put(c, &tcp(3, 1, [4000, 22], SYN));

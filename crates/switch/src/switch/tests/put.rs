@@ -1,7 +1,7 @@
 //! Interfaces that are requested to exist with given settings.
 
 use super::*;
-use crate::control::{Put, PutOutcome, VifOrigin};
+use crate::control::{Extent, Put, PutOutcome, VifOrigin};
 
 impl Bench {
     pub(super) fn config(&self, vif: &str, settings: &str) -> VifConfig {
@@ -126,7 +126,7 @@ fn a_reload_changes_the_schedule_with_the_keys_that_belong_to_it_or_neither() {
     let bench = Bench::with("[vif.a]\nweight = 3\n");
     let reload = |keys: &str| {
         let text = format!("[switch]\nworkers = 2\n{keys}");
-        bench.switch.handle(Request::Reload { text, partly: false })
+        bench.switch.handle(Request::Reload { text, extent: Extent::Whole })
     };
     let applied = |response: &Response| {
         let Response::Reloaded { outcome, .. } = response else { return false };
@@ -148,6 +148,31 @@ fn a_reload_changes_the_schedule_with_the_keys_that_belong_to_it_or_neither() {
     bench.switch.handle(Request::VifDel { name: name("late") });
     assert!(applied(&reload("[vif.a]\nweight = 2\n")));
     assert_eq!(bench.switch.engine.schedule(), Kind::Drr);
+}
+
+#[test]
+fn a_setting_that_comes_while_the_file_is_saved_goes_on_and_is_told() {
+    let bench = Bench::with("[vif.a]\n[vif.b]\n");
+    let set = |name: &str| assert_eq!(bench.set(name, "mtu=1400"), Response::Ok);
+    let file = "[switch]\nworkers = 2\n[vif.a]\n[vif.b]\n".to_owned();
+    let saved = || match bench.switch.handle(Request::Saved { text: file.clone() }) {
+        Response::Text { text } => text,
+        other => panic!("{other:?}"),
+    };
+    let notes = |text| match bench.switch.handle(Request::Reload { text, extent: Extent::Nothing })
+    {
+        Response::Reloaded { outcome, .. } => outcome,
+        other => panic!("{other:?}"),
+    };
+    use crate::control::ReloadOutcome::{Applied, Refused};
+    set("a");
+    let before = saved();
+    set("b");
+    assert_eq!(notes(before), Refused, "what was set meanwhile is not taken back");
+    assert_eq!(bench.listed("b").config.mtu, bench.listed("a").config.mtu);
+    assert!(bench.listed("b").config.mtu.is_some());
+    assert!(matches!(notes(saved()), Applied { .. }));
+    assert_eq!(notes(file.clone()), Refused);
 }
 
 /// A switch with interfaces on demand, and the directory in which their monitors listen.
@@ -199,7 +224,7 @@ impl Demand {
 
     fn reload(&self, tables: &str) -> Response {
         let text = format!("[switch]\nworkers = 2\n{tables}");
-        self.bench.switch.handle(Request::Reload { text, partly: false })
+        self.bench.switch.handle(Request::Reload { text, extent: Extent::Whole })
     }
 }
 

@@ -7,7 +7,7 @@ use weir_config::ConfigError;
 
 use super::put::refusal;
 use super::*;
-use crate::control::ReloadOutcome;
+use crate::control::{Extent, ReloadOutcome};
 
 /// Settings that are good by themselves, in each combination.
 const SETTINGS: &[&str] = &[
@@ -162,7 +162,7 @@ proptest! {
         let late = one_by_one.vif("late");
         wanted.vifs.push(before.templates.followed(&wanted.templates, &late));
         let refused = one_by_one.by_commands(&wanted);
-        match at_once.switch.handle(Request::Reload { text: after, partly: false }) {
+        match at_once.switch.handle(Request::Reload { text: after, extent: Extent::Whole }) {
             Response::Reloaded { outcome: ReloadOutcome::Applied { .. }, .. } => {
                 prop_assert!(refused.is_empty(), "by commands: {refused:?}");
                 prop_assert_eq!(at_once.vifs(), one_by_one.vifs());
