@@ -16,8 +16,8 @@ use crate::error::{Fault, StopReason};
 use crate::features::Features;
 use crate::migration::{Logging, Logs};
 use crate::notify::Notifier;
-use crate::rx::container::Unseen;
 use crate::rx::room::Room;
+use crate::rx::unseen::Unseen;
 
 /// The place of a ring when its service began.
 #[derive(Debug, Clone, Copy)]

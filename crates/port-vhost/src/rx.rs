@@ -9,9 +9,10 @@
 //! [`weir_engine::queue`] orders frames and decides when the guest is notified. If no frame is longer than its front,
 //! nothing is left to copy, and `place` finishes.
 
-pub(crate) mod container;
+mod container;
 mod logged;
 pub(crate) mod room;
+pub(crate) mod unseen;
 
 use std::mem::take;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ use weir_policy::steering::Mark;
 use weir_ring::{DeviceRing, Direction, RingError, Taken};
 use weir_wire::VnetHdr;
 
-use self::container::{Open, Unseen};
 use self::room::Reserved;
+use self::unseen::{Open, Unseen};
 use crate::error::{Fault, StopReason};
 use crate::queue::{Queue, Ring};
 

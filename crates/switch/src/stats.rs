@@ -19,17 +19,19 @@ use weir_engine::guest::State;
 pub use weir_engine::stats::TIME_BOUNDS_NS;
 use weir_engine::stats::TimesSummary;
 
+mod fabric;
 mod guard;
+mod limits;
 mod queues;
-mod whole;
+mod workers;
 
+pub use fabric::{BlockStats, LoopStats, MemberStats, MulticastStats};
 pub use guard::{
     ConnectionPage, ConnectionStats, GroupStats, GuardExplanation, LeaseExplanation, RuleStats,
 };
+pub use limits::{Limit, Limits, descriptors, limits};
 pub use queues::{QueuePairNumbers, RingSizes, Silence, SilentRing};
-pub use whole::{BlockStats, LoopStats, MemberStats, MulticastStats};
-pub use whole::{Limit, Limits, descriptors, limits};
-pub use whole::{PlacementStats, StageStats};
+pub use workers::{PlacementStats, StageStats};
 
 /// The number of ports that [`SwitchStats::greatest`] names.
 const GREATEST: usize = 3;

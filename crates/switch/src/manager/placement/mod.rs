@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `sight.rs` | the workers' traffic for each guest, and the CPUs of the guest's virtual processors |
 //! | `vcpus.rs` | threads of virtual processors, from `/proc` |
+//! | `affinity.rs` | a thread's CPU affinity |
 //! | `pins.rs` | threads of other processes that were pinned, and the restoration of their affinity |
 //! | `shown.rs` | `weir explain placement` |
 
@@ -22,6 +23,7 @@ use weir_topology::{Topology, cpu_list};
 
 use crate::helper::Hands;
 
+mod affinity;
 mod pins;
 mod shown;
 mod sight;
@@ -29,7 +31,7 @@ mod sight;
 mod tests;
 mod vcpus;
 
-pub(crate) use pins::set as set_affinity;
+pub(crate) use affinity::set as set_affinity;
 
 use pins::{Outcome, Pins};
 pub(super) use sight::PortLook;
@@ -129,7 +131,7 @@ impl Placement {
         for (state, thread) in old.workers.iter().zip(engine.worker_threads()) {
             if let (Some(_), Some(thread)) = (&state.set, thread) {
                 // If this fails, the new settings report the error at the next look.
-                let _ = pins::set(thread, &allowed);
+                let _ = affinity::set(thread, &allowed);
             }
         }
     }
@@ -205,7 +207,7 @@ impl Placement {
                 continue;
             };
             let cpus = cpu_list(&wanted);
-            state.refusal = pins::set(thread, &wanted).err();
+            state.refusal = affinity::set(thread, &wanted).err();
             match state.refusal {
                 None => {
                     tracing::info!(worker = index, cpus, "worker moved");
@@ -213,7 +215,7 @@ impl Placement {
                     self.counts.moves.add(1);
                 }
                 Some(error) => {
-                    let reason = pins::explain(error);
+                    let reason = affinity::explain(error);
                     tracing::warn!(worker = index, cpus, reason, "cannot move a worker");
                     self.counts.refused.add(1);
                 }
@@ -242,7 +244,7 @@ impl Placement {
                         self.counts.vcpu_moves.add(1);
                     }
                     Outcome::Refused(error) => {
-                        let (thread, reason) = (thread.id, pins::explain(error));
+                        let (thread, reason) = (thread.id, affinity::explain(error));
                         tracing::warn!(guest = guest.look.id, thread, reason, "cannot move a vCPU");
                         self.counts.refused.add(1);
                     }
@@ -257,8 +259,8 @@ impl Placement {
 fn look_at(host: &Host, known: Result<Machine, String>) -> Result<Machine, String> {
     let allowed = match &host.allowed {
         Some(allowed) => allowed.clone(),
-        None => pins::allowed(None).map_err(|error| {
-            format!("where weir may run is not known: {}", pins::explain(error))
+        None => affinity::allowed(None).map_err(|error| {
+            format!("where weir may run is not known: {}", affinity::explain(error))
         })?,
     };
     if let Ok(known) = known

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use rustix::process::Pid;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::affinity;
 use super::vcpus::Thread;
 use crate::helper::Hands;
 
@@ -55,7 +54,7 @@ impl Pins {
 
     /// The affinity of `thread` without weir's pin; `None` if the thread has ended.
     pub(super) fn may_run(&mut self, thread: Thread) -> Option<BTreeSet<u16>> {
-        let now = allowed(Some(thread.id)).ok()?;
+        let now = affinity::allowed(Some(thread.id)).ok()?;
         match self.pins.get(&thread) {
             Some(pin) if pin.set == now => Some(pin.found.clone()),
             Some(_) => {
@@ -85,7 +84,7 @@ impl Pins {
         }
         let result = match self.pins.get(&thread) {
             Some(pin) => Ok(pin.found.clone()),
-            None if thread.is_there(&self.proc) => allowed(Some(thread.id)),
+            None if thread.is_there(&self.proc) => affinity::allowed(Some(thread.id)),
             None => Err(Errno::SRCH),
         };
         let result = result.and_then(|found| {
@@ -123,7 +122,7 @@ impl Pins {
         let Some(pin) = self.pins.remove(&thread) else {
             return false;
         };
-        let is_ours = || allowed(Some(thread.id)).is_ok_and(|now| now == pin.set);
+        let is_ours = || affinity::allowed(Some(thread.id)).is_ok_and(|now| now == pin.set);
         thread.is_there(&self.proc) && is_ours() && self.hands.pin(thread.id, &pin.found).is_ok()
     }
 }
@@ -132,41 +131,4 @@ impl Drop for Pins {
     fn drop(&mut self) {
         self.keep(&BTreeSet::new());
     }
-}
-
-/// The processors on which a thread may run; this thread if none is named.
-pub(super) fn allowed(thread: Option<u32>) -> Result<BTreeSet<u16>, Errno> {
-    let set = sched_getaffinity(thread.map(pid).transpose()?)?;
-    let cpus = (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu));
-    Ok(cpus.filter_map(|cpu| u16::try_from(cpu).ok()).collect())
-}
-
-/// Restricts a thread to `cpus`.
-///
-/// # Errors
-/// `EPERM`: the thread is another user's; `EINVAL`: there are no such processors, or this process's cpuset has none
-/// of them; `ESRCH`: the thread has ended.
-pub(crate) fn set(thread: u32, cpus: &BTreeSet<u16>) -> Result<(), Errno> {
-    let mut set = CpuSet::new();
-    for cpu in cpus.iter().map(|cpu| usize::from(*cpu)).filter(|cpu| *cpu < CpuSet::MAX_CPU) {
-        set.set(cpu);
-    }
-    sched_setaffinity(Some(pid(thread)?), &set)
-}
-
-fn pid(thread: u32) -> Result<Pid, Errno> {
-    i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)
-}
-
-/// The meaning of an error.
-pub(super) fn explain(error: Errno) -> String {
-    let hint = match error {
-        Errno::PERM => {
-            " (the thread is another user's: run weir as that user, or with CAP_SYS_NICE)"
-        }
-        Errno::INVAL => " (the kernel, or this process's cpuset, has no such processor)",
-        Errno::SRCH => " (the thread has ended)",
-        _ => "",
-    };
-    format!("{}{hint}", std::io::Error::from(error))
 }

@@ -8,7 +8,7 @@ use weir_policy::placement::{
 };
 use weir_topology::{Topology, cpu_list};
 
-use super::{Machine, Placement, look_at, pins};
+use super::{Machine, Placement, affinity, look_at};
 use crate::explain::{GuestPlacement, MachineSummary, PlacementExplanation, WorkerPlacement};
 
 impl Placement {
@@ -73,7 +73,7 @@ impl Placement {
             ports,
             reason: reason(place),
             rejected: rejected.collect(),
-            refused: state.and_then(|state| state.refusal).map(pins::explain),
+            refused: state.and_then(|state| state.refusal).map(affinity::explain),
         }
     }
 
@@ -97,7 +97,7 @@ impl Placement {
             last_ran: cpu_list(&ran),
             cpus: place.and_then(|place| place.cpus.as_ref()).map(cpu_list),
             reason,
-            refused: refused.map(pins::explain),
+            refused: refused.map(affinity::explain),
         }
     }
 }

@@ -43,7 +43,7 @@ const FAR_AND_SLOW: &str = "devices/system/cpu/online = 0-2\n\
 
 /// True if this machine has processors 0 and 1, and the tests may use them.
 fn has_two() -> bool {
-    pins::allowed(None).unwrap().is_superset(&[0, 1].into())
+    affinity::allowed(None).unwrap().is_superset(&[0, 1].into())
 }
 
 /// A thread that stands for a virtual processor. Dropping the value ends the thread.
@@ -66,7 +66,7 @@ impl Vcpu {
     }
 
     fn allowed(&self) -> BTreeSet<u16> {
-        pins::allowed(Some(self.id)).unwrap()
+        affinity::allowed(Some(self.id)).unwrap()
     }
 }
 
@@ -150,7 +150,7 @@ impl Rig {
     }
 
     fn worker_allowed(&self) -> BTreeSet<u16> {
-        pins::allowed(self.engine.worker_threads()[0]).unwrap()
+        affinity::allowed(self.engine.worker_threads()[0]).unwrap()
     }
 
     fn switch_off(&mut self) {
@@ -180,7 +180,7 @@ fn a_workers_affinity_follows_its_guests_virtual_processors() {
     }
     let mut rig = Rig::new(TWO_CACHES, &[0, 1, 2, 3], config(PlacementMode::Static, false));
     for (vcpu, worker) in [(0, 1), (1, 0)] {
-        pins::set(rig.vcpu.id, &[vcpu].into()).unwrap();
+        affinity::set(rig.vcpu.id, &[vcpu].into()).unwrap();
         let explained = rig.settle();
         assert_eq!(rig.worker_allowed(), [worker].into());
         let place = &explained.workers[0];
@@ -197,7 +197,7 @@ fn a_workers_affinity_follows_its_guests_virtual_processors() {
     rig.placement.config.move_irqs = false;
     assert!(rig.placement.cpus_of(&rig.engine, rig.port, 1).is_empty());
     rig.switch_off();
-    assert_eq!(rig.worker_allowed(), pins::allowed(None).unwrap());
+    assert_eq!(rig.worker_allowed(), affinity::allowed(None).unwrap());
     assert!(rig.placement.cpus_of(&rig.engine, rig.port, 1).is_empty());
 }
 
@@ -231,11 +231,11 @@ fn virtual_processors_are_moved_with_permission_and_given_back() {
     if !has_two() {
         return;
     }
-    let found = pins::allowed(None).unwrap();
+    let found = affinity::allowed(None).unwrap();
     let pinned = config(PlacementMode::Static, true);
     for by_drop in [false, true] {
         let mut rig = Rig::new(FAR_AND_SLOW, &[0, 1, 2], pinned);
-        pins::set(rig.vcpu.id, &[0, 1].into()).unwrap();
+        affinity::set(rig.vcpu.id, &[0, 1].into()).unwrap();
         let explained = rig.settle();
         assert_eq!((rig.worker_allowed(), rig.vcpu.allowed()), ([1].into(), [0].into()));
         assert_eq!(explained.guests[0].cpus.as_deref(), Some("0"));
@@ -257,9 +257,9 @@ fn a_virtual_processor_that_somebody_else_moves_is_left_alone() {
         return;
     }
     let mut rig = Rig::new(FAR_AND_SLOW, &[0, 1, 2], config(PlacementMode::Static, true));
-    pins::set(rig.vcpu.id, &[0, 1].into()).unwrap();
+    affinity::set(rig.vcpu.id, &[0, 1].into()).unwrap();
     rig.settle();
-    pins::set(rig.vcpu.id, &[1].into()).unwrap();
+    affinity::set(rig.vcpu.id, &[1].into()).unwrap();
     let explained = rig.settle();
     assert_eq!(rig.vcpu.allowed(), [1].into());
     let reason = &explained.guests[0].reason;
@@ -271,7 +271,7 @@ fn a_virtual_processor_that_somebody_else_moves_is_left_alone() {
 #[test]
 fn a_place_that_the_kernel_refuses_is_counted_once_and_explained() {
     let far = [92, 93, 94, 95];
-    if pins::allowed(None).unwrap().iter().any(|cpu| far.contains(cpu)) {
+    if affinity::allowed(None).unwrap().iter().any(|cpu| far.contains(cpu)) {
         return;
     }
     let mut rig = Rig::new(fixtures::AMD_CCX, &far, config(PlacementMode::Static, false));
