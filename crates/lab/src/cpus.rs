@@ -485,9 +485,6 @@ impl Cpus {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 impl Cpus {
     /// Makes an interrupt handler, which runs on one CPU, before all threads and without a switch.
     pub fn spawn_handler(&mut self, cpu: CpuId) -> ThreadId {
@@ -635,3 +632,6 @@ impl Cpus {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -134,54 +134,6 @@ fn short_beside(value: f64, largest: f64) -> String {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn scale(values: &[f64]) -> (f64, Vec<String>) {
-        let scale = Scale::holding(values.iter().copied());
-        (scale.from, scale.ticks().map(|tick| tick.1).collect())
-    }
-
-    #[test]
-    fn a_scale_begins_at_zero_and_has_few_round_ticks_and_room_above() {
-        assert_eq!(
-            scale(&[3.0, 40.0]),
-            (0.0, ["0", "10", "20", "30", "40"].map(String::from).into())
-        );
-        assert_eq!(scale(&[20e3]).1, ["0", "5k", "10k", "15k", "20k"].map(String::from));
-        assert_eq!(scale(&[982.0, 986.0]).0, 0.0);
-        assert_eq!(scale(&[-5.0, 5.0]).0, -6.0);
-        for values in [&[][..], &[0.0, 0.0], &[7.0], &[1e-9, 1e12]] {
-            let scale = Scale::holding(values.iter().copied());
-            assert!((2..=8).contains(&scale.ticks().count()), "{values:?} {scale:?}");
-            assert!(values.iter().all(|value| scale.share(*value) <= 1.0 / (1.0 + HEADROOM / 2.0)));
-        }
-    }
-
-    #[test]
-    fn names_that_are_numbers_stand_where_they_say() {
-        let at = |points: &[&str]| {
-            let points: Vec<_> = points.iter().map(|point| (*point).to_owned()).collect();
-            numeric(&points)
-        };
-        assert_eq!(at(&["1", "3", "9"]), Some(vec![0.0, 0.25, 1.0]));
-        assert_eq!(at(&["500us", "1ms", "1.5 ms"]), Some(vec![0.0, 0.5, 1.0]));
-        assert_eq!(at(&["1", "10", "1000"]), Some(vec![0.0, 0.5, 1.0]), "else two of them touch");
-        for named in
-            [&["none", "BVIC"][..], &["3", "1"], &["1", "1"], &["1"], &[], &["UDP 50", "1"]]
-        {
-            assert_eq!(at(named), None, "{named:?}");
-        }
-    }
-
-    #[test]
-    fn short_numbers_are_short() {
-        let all = [0.0, -0.001, 0.25, 12.34, 216.1, 9_999.0, 34_773.3, 2.5e6, 3e9].map(short);
-        assert_eq!(all, ["0", "0", "0.25", "12.3", "216", "9999", "34.8k", "2.5M", "3G"]);
-    }
-}
-
 const SIZE: f64 = 12.0;
 const LINE: f64 = 20.0;
 /// Width of a key, and gap between two entries.
@@ -279,5 +231,53 @@ fn called(kind: MarkKind) -> &'static str {
         MarkKind::Down => "paper: goes down to here",
         MarkKind::Least(1) => "paper: least",
         MarkKind::Least(_) => "paper: next least",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scale(values: &[f64]) -> (f64, Vec<String>) {
+        let scale = Scale::holding(values.iter().copied());
+        (scale.from, scale.ticks().map(|tick| tick.1).collect())
+    }
+
+    #[test]
+    fn a_scale_begins_at_zero_and_has_few_round_ticks_and_room_above() {
+        assert_eq!(
+            scale(&[3.0, 40.0]),
+            (0.0, ["0", "10", "20", "30", "40"].map(String::from).into())
+        );
+        assert_eq!(scale(&[20e3]).1, ["0", "5k", "10k", "15k", "20k"].map(String::from));
+        assert_eq!(scale(&[982.0, 986.0]).0, 0.0);
+        assert_eq!(scale(&[-5.0, 5.0]).0, -6.0);
+        for values in [&[][..], &[0.0, 0.0], &[7.0], &[1e-9, 1e12]] {
+            let scale = Scale::holding(values.iter().copied());
+            assert!((2..=8).contains(&scale.ticks().count()), "{values:?} {scale:?}");
+            assert!(values.iter().all(|value| scale.share(*value) <= 1.0 / (1.0 + HEADROOM / 2.0)));
+        }
+    }
+
+    #[test]
+    fn names_that_are_numbers_stand_where_they_say() {
+        let at = |points: &[&str]| {
+            let points: Vec<_> = points.iter().map(|point| (*point).to_owned()).collect();
+            numeric(&points)
+        };
+        assert_eq!(at(&["1", "3", "9"]), Some(vec![0.0, 0.25, 1.0]));
+        assert_eq!(at(&["500us", "1ms", "1.5 ms"]), Some(vec![0.0, 0.5, 1.0]));
+        assert_eq!(at(&["1", "10", "1000"]), Some(vec![0.0, 0.5, 1.0]), "else two of them touch");
+        for named in
+            [&["none", "BVIC"][..], &["3", "1"], &["1", "1"], &["1"], &[], &["UDP 50", "1"]]
+        {
+            assert_eq!(at(named), None, "{named:?}");
+        }
+    }
+
+    #[test]
+    fn short_numbers_are_short() {
+        let all = [0.0, -0.001, 0.25, 12.34, 216.1, 9_999.0, 34_773.3, 2.5e6, 3e9].map(short);
+        assert_eq!(all, ["0", "0", "0.25", "12.3", "216", "9999", "34.8k", "2.5M", "3G"]);
     }
 }
