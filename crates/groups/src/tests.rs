@@ -1,7 +1,6 @@
 //! Tests of decisions, frame by frame.
 
 mod frames;
-mod lists;
 mod model;
 
 use std::net::IpAddr;

@@ -1,12 +1,14 @@
-//! The table against a plain map with the same rules, written down again: what passes, for any order of frames.
+//! The table against a plain map with the same rules, written down again, for any order of frames; and lists of frames in
+//! rows against the same frames one by one.
 
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use weir_limits::{BURST_MAX, HEAD_LEN};
 
-use super::frames::{ACK, FIN, RST, SYN, icmp_error, ping, tcp, udp};
-use super::{Bed, GUEST, PEER, SECOND, closed_in, rule};
-use crate::{Decision, Direction, Other};
+use super::frames::{ACK, FIN, Packet, RST, SYN, icmp_error, ping, tcp, udp};
+use super::{Bed, GUEST, PEER, SECOND, closed_in, front, rule};
+use crate::{Decision, Direction, Frame, GroupId, Other, Peer, Policy, Table, Vlans};
 
 /// A frame of a small world: two peers, two ports at each end.
 #[derive(Clone, Copy, Debug)]
@@ -259,5 +261,219 @@ proptest! {
             bytes[14] = if v6 { 0x60 } else { 0x45 };
         }
         bed.judge(if out { Direction::Out } else { Direction::In }, &bytes);
+    }
+}
+
+/// Frames as they lie in a worker's list, the way that they go, and what is asked of each.
+struct List<'l> {
+    direction: Direction,
+    heads: &'l [([u8; HEAD_LEN], usize)],
+    vlans: &'l [Vlans],
+    /// The ID of groups in the header of each, of frames of another host.
+    claimed: Option<&'l [u16]>,
+}
+
+impl List<'_> {
+    fn judge_one(&self, table: &mut Table, policy: &Policy, nth: usize, now_ns: u64) -> bool {
+        let (head, len) = &self.heads[nth];
+        let (bytes, len) = (&head[..*len], *len as u32);
+        let vid = self.vlans[nth].of(self.direction);
+        let claimed = self.claimed.map(|ids| ids[nth]);
+        let lb = [GroupId::of("lb")];
+        let groups = if matches!(claimed, Some(17 | 18)) { &lb[..] } else { &[] };
+        let peer = Peer { groups, claimed, ..Peer::default() };
+        let frame = Frame { bytes, len, vid, again: false };
+        let judged = table.judge(policy, self.direction, frame, peer, now_ns);
+        matches!(judged, Some(Decision::Passes(_)))
+    }
+
+    /// The frames that pass of those that are asked for together, and the places of those that are judged.
+    fn ask(&self, bed: &mut Bed) -> (Vec<bool>, Vec<usize>) {
+        let Bed { table, rows, policy, now_ns } = bed;
+        let (mut passing, mut judged) = (vec![true; self.heads.len()], Vec::new());
+        rows.read(self.heads.len(), |nth| {
+            let (head, len) = &self.heads[nth];
+            (head, *len, self.vlans[nth])
+        });
+        let id_of = self.claimed.map(|ids| move |nth: usize| ids[nth]);
+        let id_of = id_of.as_ref().map(|id_of| id_of as &dyn Fn(usize) -> u16);
+        table.ask(policy, self.direction, rows, id_of, *now_ns, &mut |table, nth, claimed| {
+            assert_eq!(claimed, self.claimed.map(|ids| ids[nth]));
+            judged.push(nth);
+            passing[nth] = self.judge_one(table, policy, nth, *now_ns);
+        });
+        (passing, judged)
+    }
+}
+
+/// The places of frames that are judged, in VLANs of their own, if those in `passing` pass then.
+fn judged(heads: &[([u8; HEAD_LEN], usize)], vlans: &[Vlans], passing: &[usize]) -> Vec<usize> {
+    let (mut bed, mut judged) = (Bed::new(closed_in(&[])), Vec::new());
+    let list = List { direction: Direction::Out, heads, vlans, claimed: None };
+    bed.rows.read(heads.len(), |nth| (&heads[nth].0, heads[nth].1, vlans[nth]));
+    let Bed { table, rows, policy, now_ns } = &mut bed;
+    table.ask(policy, Direction::Out, rows, None, *now_ns, &mut |table, nth, _| {
+        judged.push(nth);
+        if passing.contains(&nth) {
+            assert!(list.judge_one(table, policy, nth, *now_ns));
+        }
+    });
+    judged
+}
+
+#[test]
+fn of_a_row_only_frames_up_to_the_first_that_goes_on_are_judged() {
+    let sent = |vids: [u16; 6]| vids.map(|vid| Vlans::new(vid, 0));
+    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
+        let datagram = |port| front(&Packet(udp(guest, peer, port, 80)).padded(30).0);
+        let heads = [1, 1, 1, 2, 1, 1].map(datagram);
+        let one_vlan = [Vlans::new(7, 0); BURST_MAX];
+        assert_eq!(judged(&heads, &one_vlan, &[0, 3]), [0, 3]);
+        assert_eq!(judged(&heads, &one_vlan, &[1, 3]), [0, 1, 3]);
+        assert_eq!(judged(&heads, &one_vlan, &[5]), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(judged(&heads, &one_vlan, &[]), [0, 1, 2, 3, 4, 5]);
+        let vlans = sent([1, 7, 7, 1, 1, 7]);
+        assert_eq!(judged(&heads, &vlans, &[0, 1, 3]), [0, 1, 3]);
+        assert_eq!(judged(&heads, &vlans, &[1, 3]), [0, 1, 3, 4], "another VLAN is another flow");
+        for count in 0..=BURST_MAX {
+            let alike = [heads[0]; BURST_MAX];
+            assert_eq!(judged(&alike[..count], &one_vlan, &[0]), [0][..count.min(1)]);
+            assert_eq!(judged(&alike[..count], &one_vlan, &[]).len(), count);
+        }
+    }
+}
+
+#[test]
+fn a_receivers_vlans_keep_connections_apart_and_its_senders_do_not() {
+    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
+        let asks = |port| front(&Packet(udp(guest, peer, port, 80)).padded(30).0);
+        let told = |port| front(&Packet(udp(peer, guest, 80, port)).padded(30).0);
+        let mut bed = Bed::new(closed_in(&[]));
+        // The guest asks in VLAN 7. The other end has VLAN 7 as its untagged one.
+        let own = |vid| Vlans::new(vid, 0);
+        let (heads, vlans) = ([asks(1)], [own(7)]);
+        let list = List { direction: Direction::Out, heads: &heads, vlans: &vlans, claimed: None };
+        assert_eq!(list.ask(&mut bed).0, [true]);
+        // Answers count by the VLAN as the guest gets it, whichever tag they had at their sender.
+        let heads = [told(1); 5];
+        let vlans = [(0, 7), (0, 8), (7, 0), (9, 7), (7, 8)].map(|(at, to)| Vlans::new(at, to));
+        let list = List { direction: Direction::In, heads: &heads, vlans: &vlans, claimed: None };
+        assert_eq!(list.ask(&mut bed).0, [true, false, false, true, false]);
+        // The same in the middle of frames without a tag, which are of another connection.
+        let (heads, vlans) = ([asks(2)], [own(0)]);
+        let list = List { direction: Direction::Out, heads: &heads, vlans: &vlans, claimed: None };
+        assert_eq!(list.ask(&mut bed).0, [true]);
+        let (heads, vlans) = ([told(2); 4], [0, 0, 7, 0].map(|to| Vlans::new(0, to)));
+        let list = List { direction: Direction::In, heads: &heads, vlans: &vlans, claimed: None };
+        assert_eq!(list.ask(&mut bed).0, [true, true, false, true]);
+    }
+}
+
+#[test]
+fn each_frame_of_a_row_counts_with_the_groups_that_it_claims_itself() {
+    for (guest, peer) in [(GUEST, PEER), ("fd00::1", "fd00::2")] {
+        let from = rule(Direction::In, None, &[], Other::Group(GroupId::of("lb")));
+        let mut bed = Bed::new(closed_in(&[from]));
+        let heads = [front(&Packet(udp(peer, guest, 80, 5000)).padded(30).0); BURST_MAX];
+        let vlans = [Vlans::default(); BURST_MAX];
+        let mut ask = |ids: &[u16]| {
+            let (heads, vlans) = (&heads[..ids.len()], &vlans[..ids.len()]);
+            List { direction: Direction::In, heads, vlans, claimed: Some(ids) }.ask(&mut bed)
+        };
+        assert_eq!(ask(&[17, 17, 17, 17]), (vec![true; 4], vec![0]));
+        assert_eq!(ask(&[17, 17, 17, 17]), (vec![true; 4], vec![]));
+        let with_others = [17, 17, 20, 17, 0, 18, 18, 17];
+        let passing = with_others.map(|id| matches!(id, 17 | 18));
+        assert_eq!(ask(&with_others), (passing.to_vec(), vec![2, 3, 4, 5, 7]));
+        assert_eq!(ask(&[20, 20, 17]), (vec![false, false, true], vec![0, 1, 2]));
+    }
+}
+
+/// A frame of a small world, and whether it goes on in a row.
+fn frame(out: bool) -> impl Strategy<Value = Vec<u8>> {
+    let flags = prop_oneof![
+        3 => Just(SYN), 3 => Just(SYN | ACK), 9 => Just(ACK), 1 => Just(FIN | ACK), 1 => Just(RST),
+        1 => Just(ACK | 8),
+    ];
+    let kind = prop_oneof![6 => Just(0), 4 => Just(1), 1 => Just(2), 1 => Just(3), 1 => Just(4)];
+    let ends = (any::<bool>(), 1..3_u16, 80..82_u16);
+    (kind, ends, flags, 20..40_usize).prop_map(move |(kind, (v6, own, other), flags, len)| {
+        let (guest, peer) = if v6 { ("fd00::1", "fd00::2") } else { (GUEST, PEER) };
+        let (src, dst) = if out { (guest, peer) } else { (peer, guest) };
+        let (sport, dport) = if out { (own, other) } else { (other, own) };
+        match kind {
+            0 => Packet(tcp(src, dst, sport, dport, flags)).padded(len).0,
+            1 => Packet(udp(src, dst, sport, dport)).padded(len).0,
+            2 => ping(src, dst, own, flags != SYN),
+            3 => icmp_error(src, dst, &udp(dst, src, dport, sport)),
+            _ => Packet(udp(src, dst, sport, dport)).fragment(1, 0, 16, true).0,
+        }
+    })
+}
+
+/// A frame as often as it comes in a row, the VLANs of both ends, and the ID that each claims.
+type Part = (Vec<u8>, Vec<(bool, bool, u16)>);
+
+/// A list of frames that go one way: of another host or not, under the rules of before or not, and after a pause.
+#[derive(Clone, Debug)]
+struct Listed {
+    out: bool,
+    parts: Vec<Part>,
+    claims: bool,
+    rules_change: bool,
+    pause_secs: u64,
+}
+
+fn listed() -> impl Strategy<Value = Listed> {
+    let tags = (
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+        prop_oneof![8 => Just(17_u16), 1 => Just(18), 1 => Just(20)],
+    );
+    let rest = (
+        any::<bool>(),
+        prop::bool::weighted(0.1),
+        prop_oneof![4 => Just(0_u64), 1 => Just(29), 1 => Just(70)],
+    );
+    (any::<bool>(), rest).prop_flat_map(move |(out, (claims, rules_change, pause_secs))| {
+        let part = (frame(out), prop::collection::vec(tags.clone(), 1..5));
+        prop::collection::vec(part, 1..10).prop_map(move |parts| {
+            // The other end's groups stand in frames to the guest.
+            Listed { out, parts, claims: claims && !out, rules_change, pause_secs }
+        })
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_list_passes_and_leaves_behind_what_its_frames_do_one_by_one(lists in prop::collection::vec(listed(), 1..12)) {
+        let rules = [
+            rule(Direction::In, Some(6), &[(1, 1)], Other::Anyone),
+            rule(Direction::In, None, &[(2, 2)], Other::Group(GroupId::of("lb"))),
+        ];
+        let mut bed = Bed::new(closed_in(&rules));
+        // With the same seed, the same connections are in the same places.
+        let mut one_by_one = Bed::new(closed_in(&rules));
+        for listed in lists {
+            for bed in [&mut bed, &mut one_by_one] {
+                bed.now_ns += listed.pause_secs * SECOND;
+                bed.policy.generation += u16::from(listed.rules_change);
+            }
+            let each = || listed.parts.iter().flat_map(|(frame, all)| all.iter().map(move |it| (frame, it)));
+            let heads: Vec<_> = each().map(|(frame, _)| front(frame)).take(BURST_MAX).collect();
+            let vid = |tagged: bool| if tagged { 7 } else { 0 };
+            let vlans: Vec<_> = each().map(|(_, &(at, to, _))| Vlans::new(vid(at), vid(to))).collect();
+            let ids: Vec<_> = each().map(|(_, &(_, _, id))| id).collect();
+            let direction = if listed.out { Direction::Out } else { Direction::In };
+            let claimed = listed.claims.then_some(&ids[..]);
+            let list = List { direction, heads: &heads, vlans: &vlans, claimed };
+            let (passing, _) = list.ask(&mut bed);
+            let Bed { table, policy, now_ns, .. } = &mut one_by_one;
+            let alone: Vec<_> = (0..heads.len()).map(|nth| list.judge_one(table, policy, nth, *now_ns)).collect();
+            prop_assert_eq!(passing, alone);
+        }
+        prop_assert!(bed.table.is_like(&one_by_one.table));
     }
 }
