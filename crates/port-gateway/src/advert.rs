@@ -178,9 +178,67 @@ fn summed<const N: usize>(mut bytes: [u8; N], at: usize, mut sum: Sum) -> [u8; N
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use weir_fabric::{Fabric, PortConfig, Snooping, Vid};
 
     use super::*;
+
+    fn net() -> impl Strategy<Value = Ipv6Net> {
+        let bits = any::<u128>().prop_map(|bits| Ipv6Addr::from(bits >> 3 | 1 << 125));
+        (bits, 1..=126_u8).prop_map(|(ip, len)| Ipv6Net::new(ip, len).unwrap().trunc())
+    }
+
+    proptest! {
+        /// A station reads the advertisement as RFC 4861 §6.1.2 and §6.3.4 and RFC 4862 §5.5.3 have it do.
+        #[test]
+        fn rfc_4861_6_1_2_an_advertisement_is_valid_and_says_what_is_configured(
+            prefixes in prop::collection::vec(net(), 0..8),
+            dns in prop::collection::vec(any::<u128>().prop_map(Ipv6Addr::from), 0..=4),
+            (mtu, domain) in (prop::option::of(1280..=9000_u16), prop::option::of("[a-z]{1,9}")),
+            router_secs in prop::sample::select(vec![0, weir_limits::RA_ROUTER_SECS]),
+        ) {
+            let (own, to) = (Mac([2, 0, 0, 0, 0, 9]), Mac([2, 0, 0, 0, 0, 1]));
+            let settings = RaSettings { prefixes, dns, domain, router_secs };
+            let frame = advertisement(own, to, &settings, mtu).unwrap();
+            let (ip, message) = frame[14..].split_at(40);
+            prop_assert_eq!((&frame[..6], &frame[6..14]), (&to.0[..], &[2, 0, 0, 0, 0, 9, 0x86, 0xdd][..]));
+            prop_assert_eq!((ip[0], ip[6], ip[7]), (0x60, 58, 255));
+            prop_assert_eq!(usize::from(u16::from_be_bytes([ip[4], ip[5]])), message.len());
+            let from: [u8; 16] = ip[8..24].try_into().unwrap();
+            prop_assert!(Ipv6Addr::from(from).is_unicast_link_local());
+            let mut sum = Sum::new();
+            sum.add(&ip[8..]);
+            sum.add_u32(message.len() as u32 + 58);
+            sum.add(message);
+            prop_assert_eq!((sum.finish(), message[0], message[1]), (0, 134, 0));
+            prop_assert_eq!(&message[6..8], &router_secs.to_be_bytes());
+            let (mut told, mut servers, mut said_mtu) = (Vec::new(), Vec::new(), None);
+            let mut rest = &message[16..];
+            while !rest.is_empty() {
+                prop_assert!(rest[1] > 0, "an option without a length");
+                let (option, after) = rest.split_at(8 * usize::from(rest[1]));
+                let ip = |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&option[at..at + 16]).unwrap());
+                let secs = |at: usize| u32::from_be_bytes(option[at..at + 4].try_into().unwrap());
+                match option[0] {
+                    1 => prop_assert_eq!(&option[2..], &own.0),
+                    3 => {
+                        // Addresses are formed only from 64 bits, and are preferred no longer than they are valid.
+                        prop_assert_eq!(option[3], if option[2] == 64 { 0xc0 } else { 0x80 });
+                        prop_assert!(secs(8) <= secs(4) && secs(8) > 0);
+                        told.push(Ipv6Net::new(ip(16), option[2]).unwrap());
+                    }
+                    5 => said_mtu = u16::try_from(secs(4)).ok(),
+                    25 => {
+                        prop_assert!(u64::from(secs(4)) >= 3 * weir_limits::RA_INTERVAL_SECS);
+                        servers.extend((8..option.len()).step_by(16).map(ip));
+                    }
+                    other => prop_assert!(false, "option {}", other),
+                }
+                rest = after;
+            }
+            prop_assert_eq!((told, servers, said_mtu), (settings.prefixes, settings.dns, mtu));
+        }
+    }
 
     #[test]
     fn a_query_is_one_that_snooping_believes() {

@@ -257,7 +257,10 @@ impl Clerk {
                 answer?
             }
             Wanted::Routers => {
-                let asker = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
+                let Some(asker) = self.station.asker(&arrival.frame) else {
+                    counters.ignored.add(1);
+                    return None;
+                };
                 self.advertise(asker, &arrival.served.guest)?
             }
             Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,

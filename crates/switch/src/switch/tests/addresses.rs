@@ -421,12 +421,14 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     let solicit = |number: u8, hops: u8| {
         let all_routers = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
         let ip = [&[0x60, 0, 0, 0, 0, 8, 58, hops][..], &[0; 16], &all_routers].concat();
+        let summed = [&all_routers[..], &[0, 8, 0, 58], &[133, 0, 0, 0, 0, 0, 0, 0]].concat();
+        let [high, low] = sum(&summed).to_be_bytes();
         [
             &[0x33, 0x33, 0, 0, 0, 2],
             &mac(number)[..],
             &[0x86, 0xdd],
             &ip,
-            &[133, 0, 0, 0, 0, 0, 0, 0],
+            &[133, 0, high, low, 0, 0, 0, 0],
         ]
         .concat()
     };
