@@ -30,13 +30,16 @@ const ROUTER_SOLICITATION: u8 = 133;
 fn is_valid(whole: &[u8]) -> bool {
     const AT: usize = HEADER_LEN + IPV6_HEADER_LEN as usize;
     let Ok(Network::Ipv6(ip)) = Layers::parse(whole).map(|it| it.network) else { return false };
-    let Some(message) = whole.get(AT..AT + usize::from(ip.payload_len)) else { return false };
+    let message = whole.get(AT..AT + usize::from(ip.payload_len));
+    let (Some(message), Some(addresses)) = (message, whole.get(HEADER_LEN + 8..AT)) else {
+        return false;
+    };
     let (Some(&kind), Some(0)) = (message.first(), message.get(1)) else { return false };
     let Some(options) = message.get(if kind == SOLICITATION { 24 } else { 8 }..) else {
         return false;
     };
     let mut sum = Sum::new();
-    sum.add(&whole[HEADER_LEN + 8..AT]);
+    sum.add(addresses);
     sum.add_u32(ip.payload_len.into());
     sum.add_u32(protocol::ICMPV6.into());
     sum.add(message);
