@@ -217,8 +217,10 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
     let mut underlay = Underlay::new(1);
     let at = &mut underlay.hosts[0];
     let vif = |name: &str| format!("[vif.{name}]\nsocket = {:?}\n", at.socket(name));
-    let config = "[network.lan]\naddress = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\nra = true\ndhcp = true\nrouter = \"192.168.77.1\"\n\
-                  routes = [\"10.0.0.0/8 192.168.77.10\", \"11.0.0.0/8 192.168.77.9\"]\ndns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"lab.internal\"\nfixed = \"db0 192.168.77.10\"\n\
+    let config = "[network.lan]\naddress = [\"192.168.77.2/24\", \"fd00:77::2/64\"]\nra = true\ndhcp = true\n\
+                  router = \"192.168.77.1\"\nroutes = [\"10.0.0.0/8 192.168.77.10\", \"11.0.0.0/8 192.168.77.9\"]\n\
+                  dns = [\"192.168.77.1\", \"9.9.9.9\"]\ndomain = \"lab.internal\"\n\
+                  fixed = \"db0 192.168.77.10\"\n\
                   [uplink.lan]\nkind = \"tap\"\nname = \"weir0\"\n"
         .to_owned()
         + &vif("web0")
@@ -518,8 +520,8 @@ fn root_ipv6_and_datagrams_pass_the_host_and_tcp_fits_a_narrower_way_out() {
     at.run("sysctl -qw net.ipv4.ip_forward=1");
     at.run("sysctl -qw net.ipv6.conf.all.forwarding=1");
     at.run("ip link set u0 mtu 1300");
-    let config = "[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\ndhcp = true\nra = true\nnat = true\n\
-                  fixed = \"web0 192.168.77.10\"\nforward = \"udp 5300 web0:53\"\n"
+    let config = "[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\ndhcp = true\nra = true\n\
+                  nat = true\nfixed = \"web0 192.168.77.10\"\nforward = \"udp 5300 web0:53\"\n"
         .to_owned();
     let vif = |name: &str| format!("[vif.{name}]\nsocket = {:?}\n", at.socket(name));
     let config = config + &vif("web0") + &vif("db0");
@@ -569,8 +571,8 @@ fn root_ipv6_and_datagrams_pass_the_host_and_tcp_fits_a_narrower_way_out() {
     }
 }
 
-/// Makes Kea's client, which takes itself for a relay, clients behind interfaces: the messages of each of its clients go
-/// through an interface of their own.
+/// The clients that Kea's program plays. It takes itself for a relay; here the messages of each client go through an
+/// interface of their own.
 struct Clients {
     socket: UdpSocket,
     vifs: Vec<(Vif, QueuePair)>,
