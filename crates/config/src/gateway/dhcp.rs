@@ -22,7 +22,7 @@ pub struct Route {
 }
 
 impl Route {
-    pub(super) const EXPECTED: &str = "a prefix of IPv4 without bits behind its length, and who forwards packets for it, such as \
+    pub(super) const EXPECTED: &str = "a prefix of IPv4 without bits behind its length, and its gateway, such as \
                             \"10.0.0.0/8 192.168.77.3\"";
 }
 
