@@ -11,11 +11,11 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
 use weir_config::{
-    Config, FilterRule, InterfaceName, Key, PortName, SecurityGroup, Setting, SocketPath,
-    TemplateName, ValueError, VifChanges, VifConfig,
+    Config, FilterRule, Key, PortName, SecurityGroup, Setting, SocketPath, TemplateName,
+    ValueError, VifChanges, VifConfig,
 };
+use weir_doctor::bridging::UplinkCommand;
 use weir_libvirt::LibvirtCommand;
-use weir_limits::{BRIDGE_WITHIN_SECS_DEFAULT, BRIDGE_WITHIN_SECS_MAX, BRIDGE_WITHIN_SECS_MIN};
 use weir_workbench::args::LabCommand;
 
 use crate::vm_args::{MemorySize, Monitor, QemuVersion};
@@ -148,46 +148,6 @@ Signals:
   SIGTERM, SIGINT  end for good: front ends are disconnected, sockets and TAPs are removed
   SIGUSR2          end for the next weir: with a keeper, guests stay as they are until it serves
   SIGHUP           apply the changed file, as `weir reload`";
-
-/// `weir uplink`
-#[derive(Debug, Subcommand)]
-pub enum UplinkCommand {
-    /// Make a bridge of which a card is a port, and take it back unless it is confirmed
-    #[command(after_help = BRIDGE_NOTES)]
-    Bridge(BridgeArgs),
-}
-
-/// `weir uplink bridge`
-#[derive(Debug, Args)]
-pub struct BridgeArgs {
-    /// The card, which has the host's address
-    #[arg(value_name = "INTERFACE", value_parser = explained::<InterfaceName>)]
-    pub interface: InterfaceName,
-    /// The bridge to make
-    #[arg(long, value_name = "BRIDGE", default_value = "br0", value_parser = explained::<InterfaceName>)]
-    pub name: InterfaceName,
-    /// Another port of the bridge, such as the TAP of an uplink
-    #[arg(long, value_name = "INTERFACE", value_parser = explained::<InterfaceName>)]
-    pub with: Vec<InterfaceName>,
-    /// Seconds until the change is taken back
-    #[arg(long, value_name = "SECONDS", default_value_t = BRIDGE_WITHIN_SECS_DEFAULT)]
-    #[arg(value_parser = clap::value_parser!(u64).range(BRIDGE_WITHIN_SECS_MIN..=BRIDGE_WITHIN_SECS_MAX))]
-    pub within: u64,
-    /// Have the change stay
-    #[arg(long, conflicts_with = "undo")]
-    pub confirm: bool,
-    /// Take the change back at once
-    #[arg(long)]
-    pub undo: bool,
-}
-
-const BRIDGE_NOTES: &str = "\
-The bridge gets the addresses, the routes and the MAC address of the card; connections go on. \
-Without --confirm in time, another process gives all back to the card, even if this command was \
-killed or its terminal is gone.
-
-The change ends with the next start of the host. Give networkd, netplan or ifupdown their files \
-before --confirm: docs/guide/host-network.md.";
 
 /// `weir check`
 #[derive(Debug, Args)]

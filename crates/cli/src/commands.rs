@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
-use miette::{IntoDiagnostic, Report};
+use miette::Report;
 use weir_api::{Client, ClientError, Serving};
 use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
@@ -19,7 +19,6 @@ use weir_config::{
 };
 use weir_libvirt::LibvirtError;
 use weir_limits::CONTROL_RESPONSE_BYTES_MAX;
-use weir_switch::bridging::{self, Bridging};
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
 use weir_switch::descriptors::Carried;
 use weir_switch::host::Lack;
@@ -29,9 +28,7 @@ use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
 use weir_workbench::LabError;
 
-use crate::args::{
-    AddressesArgs, BridgeArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand,
-};
+use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
 use crate::show;
 use crate::vm_args::VmOptions;
@@ -52,34 +49,6 @@ use outcome::{write_as, write_json};
 pub use save::{diff, reload, save, upgrade};
 pub use status::status;
 pub use trace::{capture, trace};
-
-/// Makes a bridge of the host's card, or decides about one that waits.
-///
-/// # Errors
-/// [`bridging::BridgeError`]
-pub fn bridge(args: &BridgeArgs, out: &mut dyn Write) -> Result<(), Report> {
-    let BridgeArgs { interface, name, within, .. } = args;
-    let done = match (args.confirm, args.undo) {
-        (true, _) => {
-            bridging::confirm(interface)?;
-            "the bridge stays until the host starts again; docs/guide/host-network.md has what lasts".into()
-        }
-        (_, true) => {
-            bridging::undo(interface)?;
-            format!("{interface} has its addresses and routes again")
-        }
-        _ => {
-            let (with, wait) = (args.with.clone(), Duration::from_secs(*within));
-            let (interface, bridge) = (interface.clone(), name.clone());
-            Bridging { interface, bridge, with, within: wait }.begin()?;
-            let it = &args.interface;
-            format!(
-                "{it} is a port of {name}, which has its addresses and routes\nwithin {within} s: weir uplink bridge {it} --confirm"
-            )
-        }
-    };
-    writeln!(out, "{done}").into_diagnostic()
-}
 
 /// Exit code of a command that failed; a wrong command line gives 2, by clap.
 const EXIT_FAILED: u8 = 1;

@@ -6,8 +6,9 @@ use std::io;
 use std::process::ExitCode;
 
 use miette::Report;
-use weir::args::{Cli, Command, UplinkCommand};
+use weir::args::{Cli, Command};
 use weir::commands;
+use weir_doctor::bridging;
 use weir_text::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
     if let Some(ended) = weir_switch::compiler::run_if_asked() {
         return ended;
     }
-    if let Some(ended) = weir_switch::bridging::run_if_asked() {
+    if let Some(ended) = bridging::run_if_asked() {
         return ended;
     }
     commands::exit_code(run(Cli::parse_grouped()))
@@ -56,7 +57,7 @@ fn run(cli: Cli) -> Result<(), Report> {
         Command::Vif(command) => commands::vif(&command, &defaults, &mut plain())?,
         Command::Group(command) => commands::group(&command, &defaults, &mut plain())?,
         Command::Filter(command) => commands::filter(&command, &defaults, &mut plain())?,
-        Command::Uplink(UplinkCommand::Bridge(args)) => commands::bridge(&args, &mut plain())?,
+        Command::Uplink(command) => bridging::run(&command, &mut plain())?,
         Command::Top(args) => weir::top::run(&args, &defaults, &mut out)?,
         Command::Status(args) => commands::status(&args, &defaults, &mut plain())?,
         Command::Stats(args) => commands::stats(&args, &defaults, &mut out, terminal)?,

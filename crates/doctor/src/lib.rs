@@ -5,10 +5,12 @@
 //! | [`Facts`], [`Finding`] | all facts that are read, and all that is found, as data |
 //! | `host` | reads the host's state |
 //! | `checks` | one function for each fault, from facts to findings |
+//! | [`bridging`] | a bridge for the host's card, with a way back |
 //! | `reasons` | the reasons why an interface stopped, in words that help |
 
 #![forbid(unsafe_code)]
 
+pub mod bridging;
 mod checks;
 mod facts;
 mod host;

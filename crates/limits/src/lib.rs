@@ -711,7 +711,8 @@ pub const PROGRAM_WORD_LEN_MAX: usize = 255;
 pub const PROGRAMS_AT_ONCE_MAX: usize = 4;
 /// Time (ns) after which such a program is killed.
 pub const PROGRAM_NS_MAX: u64 = 10_000_000_000;
-/// Shortest time (ns) between two starts of such a program for one port: a guest can begin and end as often as it likes.
+/// Shortest time (ns) between two starts of such a program for one port: a guest can begin and end as often as it
+/// likes.
 pub const PROGRAM_PAUSE_NS: u64 = 1_000_000_000;
 /// Output of one run that goes into the log (bytes); the rest is read and dropped.
 pub const PROGRAM_OUTPUT_BYTES_MAX: usize = 512;

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use weir_config::{Config, UplinkConfig, UplinkKind};
 
 use crate::nat::{check_default, check_local, check_others, check_own, dropped_by, nft};
+pub use crate::nat::{ip, said_by, shown};
 use crate::programs;
 use crate::switch::{addresses_of, check_host_side};
 
@@ -81,8 +82,8 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
     all
 }
 
-/// The reason why guests of networks with NAT reach no other network: this host reaches none itself. weir starts all the
-/// same.
+/// The reason why guests of networks with NAT reach no other network: this host reaches none itself. weir starts
+/// nevertheless.
 pub fn cut_off(config: &Config) -> Option<Lack> {
     let with_nat = config.networks.with_gateway().filter(|(_, _, gateway)| gateway.nat.is_some());
     let mut addresses = with_nat.flat_map(|(_, _, gateway)| gateway.addresses.iter()).peekable();

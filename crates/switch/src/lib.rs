@@ -13,7 +13,6 @@
 //! | [`compiler`] | compilation of filter expressions in another process |
 //! | `helper` | the privileged work of a confined program |
 //! | [`watchdog`] | detection of stalled threads; messages to the service manager |
-//! | [`bridging`] | a bridge for the host's card, with a way back |
 //! | [`host`] | the means that a host lacks for a configuration |
 //! | [`descriptors`] | the numbers of interfaces and guests that the limit of descriptors allows |
 //! | [`memory`] | the memory that interfaces promise their front ends |
@@ -25,7 +24,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod bridging;
 pub mod capture;
 pub mod compiler;
 pub mod control;

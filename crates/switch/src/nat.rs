@@ -118,7 +118,7 @@ impl Drop for Nat {
 ///
 /// # Errors
 /// The command's error message.
-pub(crate) fn said_by(name: &str, command: &mut Command, input: &str) -> io::Result<()> {
+pub fn said_by(name: &str, command: &mut Command, input: &str) -> io::Result<()> {
     let command = command.env_clear().current_dir("/").stdin(Stdio::piped());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
@@ -416,13 +416,21 @@ pub(crate) fn check_bridge(bridge: &InterfaceName) -> Result<(), (Option<String>
     Err((Some(help), io::Error::other(format!("the host has no bridge `{bridge}`"))))
 }
 
-pub(crate) fn ip() -> io::Result<Command> {
+/// The program `ip`.
+///
+/// # Errors
+/// There is none.
+pub fn ip() -> io::Result<Command> {
     const PATHS: [&str; 4] = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"];
     let path = PATHS.into_iter().find(|path| Path::new(path).exists());
     path.map(Command::new).ok_or_else(|| io::Error::other("there is no program `ip`"))
 }
 
-pub(crate) fn shown<T: DeserializeOwned>(arguments: &[&str]) -> io::Result<Vec<T>> {
+/// What `ip` prints for these arguments, which ask for JSON.
+///
+/// # Errors
+/// The error message of `ip`.
+pub fn shown<T: DeserializeOwned>(arguments: &[&str]) -> io::Result<Vec<T>> {
     let mut command = ip()?;
     let output =
         command.args(arguments).env_clear().current_dir("/").stdin(Stdio::null()).output()?;

@@ -2,8 +2,8 @@
 //!
 //! A confined weir cannot start a process. The runner is another process, made before weir is confined: it has the
 //! privileges that weir was started with, and the configured programs. weir tells it which ports are up, and the runner
-//! starts the programs. An attacker who controls weir can have them started for any port that exists, and for interfaces
-//! that do not, each port once a second. A port's name and the interface in the file are all that a program is told.
+//! starts the programs. An attacker who controls weir can have them started for any port that exists, and for
+//! interfaces that do not, each port once a second. A program is told a port's name, and the interface in the file.
 //!
 //! No part of weir waits for the runner, but for the end: a bounded time, as the service manager may kill the runner
 //! together with weir.
@@ -168,7 +168,7 @@ fn check(path: &Path) -> Result<PathBuf, Unsafe> {
     if !is_ours(file.uid()) || file.mode() & OTHERS_WRITE != 0 {
         let (mode, owner) = (file.mode() & 0o7777, file.uid());
         let what = format!(
-            "others may write {shown} (mode {mode:04o}, owner {owner}), and what they write would have weir's privileges"
+            "others may write {shown} (mode {mode:04o}, owner {owner}), and so use weir's privileges"
         );
         return Err(Unsafe {
             what,

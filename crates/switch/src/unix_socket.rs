@@ -242,7 +242,8 @@ pub(crate) fn allow_links(any: bool) {
 /// The group of interfaces' sockets.
 static SOCKET_GROUP: OnceLock<u32> = OnceLock::new();
 
-/// See [`SwitchConfig::socket_group`](weir_config::SwitchConfig::socket_group). It is set once, before any socket is made.
+/// See [`SwitchConfig::socket_group`](weir_config::SwitchConfig::socket_group). It is set once, before any socket is
+/// made.
 pub(crate) fn sockets_are_for(group: u32) {
     let _ = SOCKET_GROUP.set(group);
 }

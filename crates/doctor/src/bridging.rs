@@ -5,14 +5,14 @@
 //! takes all back when the time is over, whatever has become of the command. A file has the commands for that; whoever
 //! renames it has the decision: the one who confirms, or the process that takes back.
 //!
-//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the
-//! card, and a route is replaced rather than removed. Connections go on: their packets find the address and a route, and
-//! the neighbours' caches stay right.
+//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the card, and a route is replaced
+//! rather than removed. Connections go on: their packets find the address and a route, and the neighbours' caches stay
+//! right.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
@@ -22,18 +22,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use clap::{Args, Subcommand};
 use ipnet::IpNet;
 use miette::Diagnostic;
 use serde::Deserialize;
 use signal_hook::consts::{SIGHUP, SIGINT};
 use thiserror::Error;
 use weir_config::InterfaceName;
-use weir_limits::BRIDGE_LOOK_NS;
-
-use crate::nat::{ip, said_by, shown};
+use weir_limits::{
+    BRIDGE_LOOK_NS, BRIDGE_WITHIN_SECS_DEFAULT, BRIDGE_WITHIN_SECS_MAX, BRIDGE_WITHIN_SECS_MIN,
+};
+use weir_switch::host::{ip, said_by, shown};
 
 /// The first argument of the process that takes the change back. The interface and the seconds follow.
 const ARGUMENT: &str = "takes-a-bridge-back";
+/// The last line of the commands that take a change back.
+const COMPLETE: &str = "# complete\n";
+/// The answers of that process: it waits for the time to be over, or another change waits already.
+const READY: &str = "ready\n";
+/// See [`READY`].
+const WAITS: &str = "waits\n";
 /// A lifetime that does not end.
 const FOREVER: u32 = u32::MAX;
 /// Settings of the card that the bridge takes over, below `/proc/sys/net`.
@@ -83,18 +91,45 @@ fn failed(what: &str) -> impl FnOnce(io::Error) -> BridgeError {
     move |source| BridgeError::Failed(what, source)
 }
 
-/// A change that is to be made.
-#[derive(Debug, Clone)]
-pub struct Bridging {
-    /// The card.
-    pub interface: InterfaceName,
-    /// The bridge, which is made.
-    pub bridge: InterfaceName,
-    /// Other interfaces that become ports of the bridge, such as weir's TAP.
-    pub with: Vec<InterfaceName>,
-    /// The time after which the change is taken back.
-    pub within: Duration,
+/// `weir uplink`
+#[derive(Debug, Subcommand)]
+pub enum UplinkCommand {
+    /// Make a bridge of which a card is a port, and take it back unless it is confirmed
+    #[command(after_help = BRIDGE_NOTES)]
+    Bridge(BridgeArgs),
 }
+
+/// `weir uplink bridge`
+#[derive(Debug, Args)]
+pub struct BridgeArgs {
+    /// The card, which has the host's address
+    #[arg(value_name = "INTERFACE")]
+    pub interface: InterfaceName,
+    /// The bridge to make
+    #[arg(long, value_name = "BRIDGE", default_value = "br0")]
+    pub name: InterfaceName,
+    /// Another port of the bridge, such as the TAP of an uplink
+    #[arg(long, value_name = "INTERFACE")]
+    pub with: Vec<InterfaceName>,
+    /// Seconds until the change is taken back
+    #[arg(long, value_name = "SECONDS", default_value_t = BRIDGE_WITHIN_SECS_DEFAULT)]
+    #[arg(value_parser = clap::value_parser!(u64).range(BRIDGE_WITHIN_SECS_MIN..=BRIDGE_WITHIN_SECS_MAX))]
+    pub within: u64,
+    /// Have the change stay
+    #[arg(long, conflicts_with = "undo")]
+    pub confirm: bool,
+    /// Take the change back at once
+    #[arg(long)]
+    pub undo: bool,
+}
+
+const BRIDGE_NOTES: &str = "\
+The bridge gets the addresses, the routes and the MAC address of the card; connections go on. \
+Without --confirm in time, another process gives all back to the card, even if this command was \
+killed or its terminal is gone.
+
+The change ends with the next start of the host. Give networkd, netplan or ifupdown their files \
+before --confirm: docs/guide/host-network.md.";
 
 /// The card as `ip -j -d addr` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -223,6 +258,32 @@ impl Route {
     }
 }
 
+/// Runs `weir uplink`.
+///
+/// # Errors
+/// [`BridgeError`]
+pub fn run(command: &UplinkCommand, out: &mut dyn io::Write) -> Result<(), BridgeError> {
+    let UplinkCommand::Bridge(args) = command;
+    let BridgeArgs { interface, name, within, .. } = args;
+    let done = match (args.confirm, args.undo) {
+        (true, _) => {
+            confirm(interface)?;
+            "the bridge stays until the host starts again; docs/guide/host-network.md has what lasts"
+                .into()
+        }
+        (_, true) => {
+            undo(interface)?;
+            format!("{interface} has its addresses and routes again")
+        }
+        _ => {
+            args.begin()?;
+            let next = format!("within {within} s: weir uplink bridge {interface} --confirm");
+            format!("{interface} is a port of {name}, which has its addresses and routes\n{next}")
+        }
+    };
+    writeln!(out, "{done}").map_err(failed("the output cannot be written"))
+}
+
 /// The state of the card before the change.
 #[derive(Debug)]
 struct Found {
@@ -230,26 +291,23 @@ struct Found {
     routes: Vec<Route>,
 }
 
-impl Bridging {
-    /// Makes the change. It is taken back after the time that was set, unless it is [confirmed](confirm) before.
+impl BridgeArgs {
+    /// Makes the change. It is taken back after the time that was set, unless it is confirmed before.
     ///
     /// # Errors
     /// [`BridgeError`]; the host is as it was, then.
-    pub fn begin(&self) -> Result<(), BridgeError> {
+    fn begin(&self) -> Result<(), BridgeError> {
         let interface = &self.interface;
         let found = self.look()?;
         let settings = settings(interface);
         let back = self.back(&found);
         let note = Note::of(interface);
-        note.make(&back)?;
-        let timer = self.timer().inspect_err(|_| note.drop_it());
-        let mut timer =
-            timer.map_err(failed("the process that takes the change back is not there"))?;
+        let mut timer = self.timer(&back)?;
         let [make, take] = self.there(&found);
         let done = batch(&["-batch", "-"], &make).and_then(|()| {
             // Settings that the kernel does not have for a bridge are left out.
             for (family, key, value) in &settings {
-                let _ = fs::write(setting(family, key, &self.bridge), value);
+                let _ = fs::write(setting(family, key, &self.name), value);
             }
             batch(&["-batch", "-"], &take)
         });
@@ -267,7 +325,7 @@ impl Bridging {
 
     /// Looks at the host, and refuses what cannot be moved.
     fn look(&self) -> Result<Found, BridgeError> {
-        let (interface, bridge) = (&self.interface, &self.bridge);
+        let (interface, bridge) = (&self.interface, &self.name);
         if !weir_sandbox::may_administer_networks() {
             return refused(
                 "this user may not change the host's interfaces",
@@ -282,7 +340,7 @@ impl Bridging {
         };
         if find(bridge).is_some() {
             let help = format!(
-                "choose another name with --name; a bridge that is there gets a port by `ip link set {interface} master {bridge}`"
+                "choose another name with --name; a bridge gets a port by `ip link set {interface} master {bridge}`"
             );
             return refused(format!("{bridge} is there already"), help);
         }
@@ -327,14 +385,14 @@ impl Bridging {
 
     /// The commands of `ip` before and after the bridge gets the card's settings.
     fn there(&self, found: &Found) -> [String; 2] {
-        let (interface, bridge) = (&self.interface, &self.bridge);
+        let (interface, bridge) = (&self.interface, &self.name);
         let Found { card: Card { address, mtu, addr_info, .. }, routes } = found;
         // Without a delay a port forwards at once, whatever the protocol of bridges says.
         let make = format!(
             "link add {bridge} address {address} mtu {mtu} type bridge stp_state 0 forward_delay 0\n"
         );
-        // The bridge has a carrier as soon as it is up, without which IPv6 has no routes. Packets for an address are taken
-        // on any interface meanwhile.
+        // The bridge has a carrier as soon as it is up, without which IPv6 has no routes. Packets for an address are
+        // taken on any interface meanwhile.
         let mut take = format!("link set {interface} master {bridge}\nlink set {bridge} up\n");
         // The kernel may have made the link-local address by then.
         for arguments in addr_info.iter().filter_map(Address::arguments) {
@@ -353,7 +411,7 @@ impl Bridging {
 
     /// The commands of `ip` that take the change back. Each holds whether the change was made in part or not at all.
     fn back(&self, found: &Found) -> String {
-        let (interface, bridge) = (&self.interface, &self.bridge);
+        let (interface, bridge) = (&self.interface, &self.name);
         let mut back = String::new();
         for address in &found.card.addr_info {
             let Some(arguments) = address.arguments() else { continue };
@@ -369,25 +427,46 @@ impl Bridging {
         back
     }
 
-    /// Starts the process that takes the change back. No end of the terminal or of this process ends it.
-    fn timer(&self) -> io::Result<Child> {
-        let seconds = self.within.as_secs().to_string();
-        Command::new("/proc/self/exe")
-            .arg0("weir-bridge-back")
-            .args([ARGUMENT, self.interface.as_str(), &seconds])
-            .current_dir("/")
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
+    /// Starts the process that takes the change back, and waits until it has noted how. No end of the terminal or of
+    /// this process ends it.
+    fn timer(&self, back: &str) -> Result<Child, BridgeError> {
+        let start = || {
+            let seconds = self.within.to_string();
+            let mut timer = Command::new("/proc/self/exe")
+                .arg0("weir-bridge-back")
+                .args([ARGUMENT, self.interface.as_str(), &seconds])
+                .current_dir("/")
+                .env_clear()
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .process_group(0)
+                .spawn()?;
+            if let Some(mut commands) = timer.stdin.take() {
+                commands.write_all(format!("{back}{COMPLETE}").as_bytes())?;
+            }
+            let mut said = String::new();
+            if let Some(stdout) = timer.stdout.take() {
+                BufReader::new(stdout).read_line(&mut said)?;
+            }
+            Ok((timer, said))
+        };
+        let (mut timer, said) =
+            start().map_err(failed("the process that takes the change back does not start"))?;
+        if said == READY {
+            return Ok(timer);
+        }
+        let _ = timer.wait();
+        match said == WAITS {
+            true => refused(
+                format!("a change of {} waits to be confirmed", self.interface),
+                "confirm it with --confirm, or take it back with --undo",
+            ),
+            false => Err(failed("it cannot be noted how to take the change back")(
+                io::Error::other(said),
+            )),
+        }
     }
-}
-
-/// The prefix of all addresses.
-fn everything(family: &str) -> &'static str {
-    if family == "6" { "::/0" } else { "0.0.0.0/0" }
 }
 
 /// Removes the routes that a card still has: the kernel leaves some of an address that would have expired.
@@ -444,27 +523,16 @@ impl Note {
         Self { open: at(""), claimed: at(".back"), over: at(".over") }
     }
 
-    fn make(&self, back: &str) -> Result<(), BridgeError> {
+    fn make(&self, back: &str) -> io::Result<()> {
         let _ = fs::remove_file(&self.over);
         let mut options = fs::File::options();
         let made = options.write(true).create_new(true).mode(0o600).open(&self.open);
-        let written = made.and_then(|mut file| file.write_all(back.as_bytes()));
-        match written {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                let help = "confirm it with --confirm, or take it back with --undo";
-                refused("a change of this interface waits to be confirmed", help)
-            }
-            written => written.map_err(failed("cannot write what takes the change back")),
-        }
+        made.and_then(|mut file| file.write_all(back.as_bytes()))
     }
 
     /// Takes the decision. False if somebody else has taken it.
     fn claim(&self) -> bool {
         fs::rename(&self.open, &self.claimed).is_ok()
-    }
-
-    fn drop_it(&self) {
-        let _ = fs::remove_file(&self.open);
     }
 }
 
@@ -472,7 +540,7 @@ impl Note {
 ///
 /// # Errors
 /// There is no change that waits.
-pub fn confirm(interface: &InterfaceName) -> Result<(), BridgeError> {
+fn confirm(interface: &InterfaceName) -> Result<(), BridgeError> {
     let note = Note::of(interface);
     if !note.claim() {
         return nothing(interface, &note);
@@ -485,7 +553,7 @@ pub fn confirm(interface: &InterfaceName) -> Result<(), BridgeError> {
 ///
 /// # Errors
 /// There is no change that waits, or `ip` fails.
-pub fn undo(interface: &InterfaceName) -> Result<(), BridgeError> {
+fn undo(interface: &InterfaceName) -> Result<(), BridgeError> {
     let note = Note::of(interface);
     // A process that has claimed it may have been killed.
     if !note.claim() && !note.claimed.exists() {
@@ -523,8 +591,8 @@ fn take_back(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> 
     Ok(())
 }
 
-/// Takes a change back when its time is over, if this process was started for that, and returns the exit code. A program
-/// that makes such changes calls this first.
+/// Takes a change back when its time is over, if this process was started for that, and returns the exit code. A
+/// program that makes such changes calls this first.
 pub fn run_if_asked() -> Option<ExitCode> {
     let mut arguments = std::env::args().skip(1);
     if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
@@ -540,6 +608,22 @@ pub fn run_if_asked() -> Option<ExitCode> {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
     let note = Note::of(&interface);
+    let mut back = String::new();
+    let read = io::stdin().read_to_string(&mut back);
+    // Whoever asks has ended before the first change.
+    if read.is_err() || !back.ends_with(COMPLETE) {
+        return Some(ExitCode::FAILURE);
+    }
+    let said = match note.make(&back) {
+        Ok(()) => READY.to_owned(),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => WAITS.to_owned(),
+        Err(error) => format!("{}: {error}\n", note.open.display()),
+    };
+    let _ = io::stdout().write_all(said.as_bytes());
+    let _ = io::stdout().flush();
+    if said != READY {
+        return Some(ExitCode::FAILURE);
+    }
     let end = Instant::now() + Duration::from_secs(seconds);
     while Instant::now() < end {
         std::thread::sleep(Duration::from_nanos(BRIDGE_LOOK_NS));
