@@ -5,9 +5,9 @@
 //! takes all back when the time is over, whatever has become of the command. A file has the commands for that; whoever
 //! renames it has the decision: the one who confirms, or the process that takes back.
 //!
-//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the card, and a route is replaced
-//! rather than removed. Connections go on: their packets find the address and a route, and the neighbours' caches stay
-//! right.
+//! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the card, and a route is
+//! replaced rather than removed. Connections go on: their packets find the address and a route, and the neighbours'
+//! caches stay right.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -430,7 +430,7 @@ impl BridgeArgs {
     /// Starts the process that takes the change back, and waits until it has noted how. No end of the terminal or of
     /// this process ends it.
     fn timer(&self, back: &str) -> Result<Child, BridgeError> {
-        let start = || {
+        let start = || -> io::Result<(Child, String)> {
             let seconds = self.within.to_string();
             let mut timer = Command::new("/proc/self/exe")
                 .arg0("weir-bridge-back")
