@@ -469,6 +469,11 @@ impl BridgeArgs {
     }
 }
 
+/// The prefix of all addresses.
+fn everything(family: &str) -> &'static str {
+    if family == "6" { "::/0" } else { "0.0.0.0/0" }
+}
+
 /// Removes the routes that a card still has: the kernel leaves some of an address that would have expired.
 fn flush(interface: &InterfaceName, routes: &[Route]) {
     let main = ["4", "6"].map(|family| (family, "main"));
