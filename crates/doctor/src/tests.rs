@@ -14,8 +14,8 @@ use weir_switch::explain::{
 use weir_switch::host::Lack;
 use weir_switch::stats::{
     BlockStats, CallSettings, GroupStats, KeeperState, Limit, OnDemandStats, PortKind, PortState,
-    PortStats, ProgramFailure, QueuePairNumbers, RuleStats, Silence, SilentRing, StillThread,
-    SwitchStats, Unclosed, WorkerStats,
+    PortStats, QueuePairNumbers, RuleStats, Silence, SilentRing, StillThread, SwitchStats,
+    Unclosed, WorkerStats,
 };
 
 use super::host::Process;
@@ -361,10 +361,8 @@ fn faults() -> Vec<(&'static str, Seed)> {
             it.switch.as_mut().unwrap().still = vec![still];
         }),
         ("program-fails", |it| {
-            let reason = "/etc/weir/up: exit status: 1".into();
-            let failed =
-                ProgramFailure { port: name(VIF), event: "up".into(), reason, seconds: 9.0 };
-            it.switch.as_mut().unwrap().programs_failed = vec![failed];
+            let reason = "on_up, 9 s ago: /etc/weir/up: exit status: 1".into();
+            it.switch.as_mut().unwrap().programs_failed = [(name(VIF), reason)].into();
         }),
         ("unclosed", |it| {
             let unclosed = Unclosed { party: VIF.into(), descriptors: 64, seconds: 9.0 };

@@ -35,7 +35,6 @@ use weir_limits::{
 
 use crate::helper::wire;
 use crate::host::Lack;
-use crate::stats::ProgramFailure;
 
 /// The first argument of a program that is to be the runner. Its weir is on standard input.
 const ARGUMENT: &str = "runner-of-a-weir";
@@ -572,7 +571,8 @@ fn await_end(
 pub struct Programs {
     socket: OwnedFd,
     told: Mutex<BTreeMap<PortName, u64>>,
-    failures: Mutex<BTreeMap<(PortName, bool), (String, Instant)>>,
+    /// The last failure of each port: the event, the reason, and the time.
+    failures: Mutex<BTreeMap<PortName, (bool, String, Instant)>>,
     watch: Mutex<Option<(mpsc::Sender<()>, JoinHandle<()>)>>,
     _process: Child,
 }
@@ -675,9 +675,12 @@ impl Programs {
             };
             let mut failures = lock(&self.failures);
             match failure {
-                Some(reason) => failures.insert((port, up), (reason, Instant::now())),
-                None => failures.remove(&(port, up)),
-            };
+                Some(reason) => _ = failures.insert(port, (up, reason, Instant::now())),
+                None if failures.get(&port).is_some_and(|(event, ..)| *event == up) => {
+                    failures.remove(&port);
+                }
+                None => {}
+            }
             while failures.len() > PORTS_MAX {
                 failures.pop_first();
             }
@@ -690,13 +693,11 @@ impl Programs {
     }
 
     /// The programs that failed when they ran last.
-    pub(crate) fn failures(&self) -> Vec<ProgramFailure> {
+    pub(crate) fn failures(&self) -> BTreeMap<PortName, String> {
         let failures = lock(&self.failures);
-        let shown = failures.iter().map(|((port, up), (reason, since))| ProgramFailure {
-            port: port.clone(),
-            event: word(*up).into(),
-            reason: reason.clone(),
-            seconds: since.elapsed().as_secs_f64(),
+        let shown = failures.iter().map(|(port, (up, reason, since))| {
+            let (event, seconds) = (word(*up), since.elapsed().as_secs());
+            (port.clone(), format!("on_{event}, {seconds} s ago: {reason}"))
         });
         shown.collect()
     }

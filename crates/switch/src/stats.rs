@@ -76,9 +76,10 @@ pub struct SwitchStats {
     /// Parties that have sent descriptors whose close does not return.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unclosed: Vec<Unclosed>,
-    /// Programs for ports (`on_up`, `on_down`) that failed when they ran last.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub programs_failed: Vec<ProgramFailure>,
+    /// Programs for ports (`on_up`, `on_down`) that failed when they ran last: the reason, by port.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schema(value_type = BTreeMap<String, String>)]
+    pub programs_failed: BTreeMap<PortName, String>,
     /// Counters of placement.
     #[serde(default)]
     pub placement: PlacementStats,
@@ -103,19 +104,6 @@ pub struct SwitchStats {
     pub on_demand: Vec<OnDemandStats>,
     /// One entry for each port: VIFs and uplinks.
     pub ports: Vec<PortStats>,
-}
-
-/// A program for a port that has failed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct ProgramFailure {
-    /// The port.
-    pub port: PortName,
-    /// `up` or `down`.
-    pub event: String,
-    /// The program, the reason, and what the program has said.
-    pub reason: String,
-    /// Seconds since then.
-    pub seconds: f64,
 }
 
 /// Interfaces that come with a monitor's socket, of one pattern.

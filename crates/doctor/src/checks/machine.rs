@@ -6,9 +6,7 @@ use weir_switch::control::VifStatus;
 use weir_switch::descriptors::Carried;
 use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
-use weir_switch::stats::{
-    KeeperState, Limits, PortKind, PortState, PortStats, ProgramFailure, Unclosed,
-};
+use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, PortStats, Unclosed};
 
 use crate::facts::{BadFile, Facts, Finding, Qemu, finding, note};
 use crate::host::audited_s;
@@ -196,12 +194,12 @@ pub(super) fn unclosed(facts: &Facts, found: &mut Vec<Finding>) {
 
 pub(super) fn program_fails(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(switch) = &facts.switch else { return };
-    for ProgramFailure { port, event, reason, seconds } in &switch.programs_failed {
+    for (port, reason) in &switch.programs_failed {
         found.push(finding(
             "program-fails",
             port.as_str(),
-            format!("the program of `on_{event}` has failed: what it does for the port is not done"),
-            format!("{reason}; {seconds:.0} s ago"),
+            "its program has failed: what that does for the port is not done",
+            reason,
             "run it by hand with the same environment; it runs again when the port comes up or goes down next",
         ));
     }

@@ -282,7 +282,7 @@ impl Switch {
                 .collect(),
             still: still().into_iter().map(|thread| still_thread(&ports, thread)).collect(),
             unclosed: weir_foreign::stuck().into_iter().map(unclosed).collect(),
-            programs_failed: self.programs.get().map_or(Vec::new(), |it| it.failures()),
+            programs_failed: self.programs.get().map(|it| it.failures()).unwrap_or_default(),
             placement: self.manager.placement_counts().into(),
             loops: self.loop_stats(),
             limits: self.limits(&ports),

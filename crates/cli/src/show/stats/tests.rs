@@ -74,7 +74,7 @@ fn sample() -> SwitchStats {
             kernel: "state D (disk sleep), in folio_wait_bit".into(),
         }],
         unclosed: vec![Unclosed { party: "bad".into(), descriptors: 64, seconds: 7.8 }],
-        programs_failed: Vec::new(),
+        programs_failed: Default::default(),
         placement: PlacementStats::default(),
         loops: LoopStats { suspected: 3, found: 1 },
         stages: Vec::new(),
