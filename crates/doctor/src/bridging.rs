@@ -216,7 +216,7 @@ struct Route {
 }
 
 impl Route {
-    /// The route of a line of `ip route show table all dev X`; `None` if the kernel makes it, for one of `nets`.
+    /// The route of a line of `ip -o route show table all`; `None` if the kernel makes it, for one of `nets`.
     fn of(family: &'static str, line: &str, nets: &[IpNet]) -> Option<Result<Self, String>> {
         let mut words = line.split_whitespace().filter(|word| !STATES.contains(word)).peekable();
         let first = *words.peek()?;
@@ -232,6 +232,10 @@ impl Route {
                     continue;
                 }
                 "proto" => is_kernels = words.peek() == Some(&"kernel"),
+                "dev" => {
+                    words.next();
+                    continue;
+                }
                 // The number is shown with a unit that the command does not take.
                 "expires" => {
                     let seconds = words.next().unwrap_or_default().trim_end_matches("sec");
@@ -366,9 +370,13 @@ impl BridgeArgs {
         let nets: Vec<_> = card.addr_info.iter().filter(covered).filter_map(Address::net).collect();
         let mut routes = Vec::new();
         for family in ["4", "6"] {
-            let lines =
-                routes_of(family, interface).map_err(failed("the host's routes cannot be read"))?;
-            for route in lines.lines().filter_map(|line| Route::of(family, line, &nets)) {
+            let lines = routes_of(family).map_err(failed("the host's routes cannot be read"))?;
+            let is_its = |line: &&str| {
+                let words: Vec<_> = line.split_whitespace().collect();
+                words.windows(2).any(|pair| pair == ["dev", interface.as_str()])
+            };
+            let lines = lines.lines().filter(is_its);
+            for route in lines.filter_map(|line| Route::of(family, line, &nets)) {
                 match route {
                     Ok(route) => routes.push(route),
                     Err(line) => {
@@ -484,10 +492,11 @@ fn flush(interface: &InterfaceName, routes: &[Route]) {
     }
 }
 
-fn routes_of(family: &str, interface: &InterfaceName) -> io::Result<String> {
+/// All routes, each on a line with all of its next hops.
+fn routes_of(family: &str) -> io::Result<String> {
     let mut command = ip()?;
     let family = format!("-{family}");
-    let arguments = [family.as_str(), "route", "show", "table", "all", "dev", interface.as_str()];
+    let arguments = [family.as_str(), "-o", "route", "show", "table", "all"];
     let output = command.args(arguments).env_clear().stdin(Stdio::null()).output()?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),

@@ -232,7 +232,8 @@ impl Net {
         );
         let mut lines: Vec<_> = shown
             .lines()
-            .filter(|line| !line.contains("multicast"))
+            // The kernel's route to a link-local address comes a second later, when it has found no second owner.
+            .filter(|line| !line.contains("multicast") && !line.starts_with("local fe80"))
             .map(|line| {
                 let counts =
                     |word: &str| word.ends_with("sec") || word == "\\" || word == "expires";
