@@ -166,7 +166,7 @@ pub fn check(
         writeln!(out, "note: {note}")?;
     }
     for note in
-        config.networks.notes(&config.vifs).into_iter().chain(config.groups.note(&config.networks))
+        config.networks.notes(&config.vifs).into_iter().chain(config.note_of_groups())
     {
         writeln!(out, "note: {note}")?;
     }

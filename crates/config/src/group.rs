@@ -16,7 +16,6 @@ use weir_wire::layers::protocol;
 
 use super::error::Problem;
 use super::keys::{Key, Rows};
-use super::overlay::Networks;
 use super::section::{Fault, FromToml, Located, Section, each, from_toml_string, missing};
 use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
 
@@ -522,9 +521,8 @@ impl Groups {
         groups.iter().filter(has)
     }
 
-    /// A sentence about rules that do not mean guests of the other hosts that there are.
-    pub fn note(&self, networks: &Networks) -> Option<String> {
-        networks.overlay.as_ref()?;
+    /// A sentence about rules that do not mean guests of other hosts, for a switch with an overlay.
+    pub fn note_over_hosts(&self) -> Option<String> {
         let all: Vec<_> = self.all.iter().map(|group| group.name.clone()).collect();
         let groups: Vec<_> = self.with_rules_to_a_group(&all).map(SecurityGroup::as_str).collect();
         (!groups.is_empty()).then(|| {

@@ -69,6 +69,7 @@ pub mod reload;
 mod section;
 pub mod settings;
 mod sharing;
+mod suggest;
 mod switch;
 mod template;
 mod uplink;
@@ -191,6 +192,12 @@ impl Defaults {
 impl Config {
     /// The default path of the configuration of `weir run`.
     pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
+
+    /// A sentence about rules of groups that do not mean guests of the other hosts that there are.
+    pub fn note_of_groups(&self) -> Option<String> {
+        self.networks.overlay.as_ref()?;
+        self.groups.note_over_hosts()
+    }
 
     /// A switch with these interfaces and nothing else.
     pub fn of_vifs(switch: SwitchConfig, vifs: Vec<VifConfig>) -> Self {

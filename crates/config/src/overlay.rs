@@ -18,7 +18,8 @@ use super::error::Problem;
 use super::gateway::{self, FixedAddress, GatewayConfig, GatewayKeys};
 use super::group::RuleSide;
 use super::keys::{Key, NEEDS_A_RESTART, Rows, Value, keys};
-use super::section::{Fault, FromToml, Located, Section, closest, each, missing, report_repeated};
+use super::section::{Fault, FromToml, Located, Section, each, missing, report_repeated};
+use super::suggest;
 use super::values::{
     HostAddress, InterfaceName, Mtu, NetworkName, OverlayDscp, PacketRate, PortName, QueuePairs,
     UdpPort, ValueError, Vid, VlanMode, Vni,
@@ -504,7 +505,7 @@ impl Networks {
         let VlanMode::Network(name) = vlan else { return Ok(None) };
         let network = self.get(name).ok_or_else(|| {
             let names: Vec<_> = self.all.iter().map(|network| network.name.as_str()).collect();
-            let help = match (closest(name.as_str(), &names), names.as_slice()) {
+            let help = match (suggest::closest(name.as_str(), &names), names.as_slice()) {
                 (Some(near), _) => format!("did you mean `{near}`?"),
                 (None, []) => format!("add a table [network.{name}] with its `vni` or its `vlan`"),
                 (None, names) => format!("there are: {}", names.join(", ")),

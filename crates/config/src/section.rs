@@ -13,6 +13,7 @@ use weir_text::plain::plain_short;
 
 use super::cost;
 use super::error::{self, Problem};
+use super::suggest;
 use super::values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
     Execution, FdbEntries, FilePath, FilterAction, ForgetSecs, GroupDefault, GroupName, GuardMode,
@@ -400,7 +401,7 @@ impl<'t> Section<'t> {
             let mut problem = Problem::new(format!("unknown key `{key}` in {place}"))
                 .label(name.span(), "unknown key");
             // The list is complete, however long it is: nothing in it comes from the text.
-            problem.help = Some(match closest(key, &self.asked) {
+            problem.help = Some(match suggest::closest(key, &self.asked) {
                 Some(known) => format!("did you mean `{known}`?"),
                 None => format!("{} can have: {}", plain_short(&place), self.asked.join(", ")),
             });
@@ -680,49 +681,6 @@ impl FromToml for TrunkVids {
             _ => {
                 Err(Fault::wrong_type(value, "VLAN ids in brackets, such as [10, 20], or \"all\""))
             }
-        }
-    }
-}
-
-/// The word of `candidates` that `written` was most likely meant to be. Two of its letters may be inserted, deleted,
-/// changed or swapped, or a third of them if that is more, but fewer than half of a short word: `on` is not meant to be
-/// `off`, nor `tx` to be `rx`. `None` if no word is that close.
-pub(crate) fn closest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    // The time for a distance is the product of both lengths. A word as long as this one was meant to be none of them.
-    let longest = candidates.iter().map(|word| word.len()).max().unwrap_or(0);
-    if written.len() > 2 * longest {
-        return None;
-    }
-    let written = written.to_ascii_lowercase().replace('-', "_");
-    candidates
-        .iter()
-        .map(|word| (strsim::damerau_levenshtein(&written, word), *word))
-        .filter(|(distance, word)| {
-            *distance <= (word.len() / 3).max(2) && 2 * *distance < written.len().max(word.len())
-        })
-        .min_by_key(|(distance, _)| *distance)
-        .map(|(_, word)| word)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::closest;
-
-    #[test]
-    fn a_short_word_is_not_taken_for_its_opposite() {
-        for (written, choices) in [
-            ("on", &["off", "configured", "snooped"][..]),
-            ("tx", &["rx"]),
-            ("rx", &["tx"]),
-            ("udp", &["tcp"]),
-            ("in", &["out"]),
-        ] {
-            assert_eq!(closest(written, choices), None, "{written}");
-        }
-        for (written, word) in
-            [("of", "off"), ("tpa", "tap"), ("rat", "rate"), ("snoop", "snooped")]
-        {
-            assert_eq!(closest(written, &[word, "configured"]), Some(word));
         }
     }
 }

@@ -1285,7 +1285,7 @@ fn networks_that_give_too_few_addresses_or_none_are_noted() {
 fn rules_to_a_group_are_noted_where_there_are_other_hosts() {
     let note = |text: &str| {
         let config = parse(text).unwrap();
-        config.groups.note(&config.networks)
+        config.note_of_groups()
     };
     let group = |rule: &str| {
         format!("[group.lb]\n[group.web]\ndefault_out = \"deny\"\nrules = [{{ {rule} }}]\n")

@@ -4,47 +4,19 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use miette::Diagnostic;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use miette::Diagnostic;
 use weir_config::reload::{Difference, ShownSetting};
-use weir_config::{FilterRule, NetworkName, PortName, TemplateName, VifChanges, VifConfig};
+use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
+use crate::named::NoSuchPort;
 use crate::stats::{ConnectionPage, PortState, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
-
-/// The reason why no interface or uplink has a name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Diagnostic)]
-pub enum NoSuchPort {
-    /// Nothing has the name.
-    #[error("there is no interface or uplink called {name}")]
-    #[diagnostic(help("{there}"))]
-    Absent {
-        /// The name.
-        name: PortName,
-        /// The names of ports, or the kind of thing that has this name.
-        there: String,
-    },
-    /// It is the name of weir's own port in a network.
-    #[error("{name} is weir itself in network `{network}`")]
-    #[diagnostic(help(
-        "its table is [network.{network}]; `weir stats {name}` shows what it answers"
-    ))]
-    Own {
-        /// The name.
-        name: PortName,
-        /// The network.
-        network: NetworkName,
-    },
-    /// The name is that of the overlay's port.
-    #[error("{0} is weir's port to the other hosts of its networks")]
-    #[diagnostic(help("its table is [overlay]; `weir explain {0}` shows what passes"))]
-    Overlay(PortName),
-}
 
 /// The changes of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -35,6 +35,7 @@ pub mod host;
 mod loops;
 mod manager;
 pub mod memory;
+pub mod named;
 mod nat;
 pub mod programs;
 mod resolver;

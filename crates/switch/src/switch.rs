@@ -21,11 +21,11 @@ use weir_port_tap::UplinkPort;
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_sandbox::descriptors;
 
-use crate::control::NoSuchPort;
 use crate::control::{Response, VifStatus};
 use crate::helper::{Ahead, Hands, WantedSocket};
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
+use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::programs::Programs;
 use crate::unix_socket::{self, BoundListener, ListenError};

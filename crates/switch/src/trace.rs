@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use weir_config::PortName;
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 
-use crate::control::NoSuchPort;
+use crate::named::NoSuchPort;
 
 pub use live::{FollowRequest, FollowedFrame, FollowedStep, LiveTrace};
 

@@ -251,7 +251,7 @@ impl ValueError {
                 format!("write the address without a length, or all of the network: \"{network}\"")
             }
             Self::TrunkEmpty => "write for example [10, 20], or \"all\"".into(),
-            Self::NotAChoice { value, choices } => match crate::section::closest(value, choices) {
+            Self::NotAChoice { value, choices } => match crate::suggest::closest(value, choices) {
                 Some(word) => format!("did you mean `{word}`?"),
                 None if *choices == GuardMode::WORDS => {
                     "with configured the guest sends from its addresses only, with snooped also from those that DHCP gives \

@@ -17,7 +17,7 @@ use weir_engine::capture::{Capture, CaptureError, Counted, Header, Wanted};
 use weir_fabric::PortId;
 use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 
-use crate::control::NoSuchPort;
+use crate::named::NoSuchPort;
 use pcapng::Writer;
 
 /// Sleeps of the writing thread after it found frames, and after it found none. Workers never wake the thread: a ring

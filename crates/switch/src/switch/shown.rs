@@ -21,7 +21,6 @@ use weir_port_tap::UplinkPort;
 use super::bond::Bond;
 use super::{Gateway, Overlay, Ports, Switch, Uplink, Vif};
 use crate::GuestPort;
-use crate::control::NoSuchPort;
 use crate::control::{AddressEntry, AddressOrigin, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
@@ -30,6 +29,7 @@ use crate::explain::{
 };
 use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
+use crate::named::NoSuchPort;
 use crate::stats::{
     BlockStats, CallSettings, GuardExplanation, KeeperState, Limit, Limits, LoopStats, MemberStats,
     MulticastStats, PanickedThread, PortDecision, PortKind, PortState, PortStats, QueuePairNumbers,

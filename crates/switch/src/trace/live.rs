@@ -14,7 +14,7 @@ use weir_limits::FOLLOWED_MAX;
 
 use super::TraceStep;
 use crate::capture::{CaptureRefused, epoch_ns};
-use crate::control::NoSuchPort;
+use crate::named::NoSuchPort;
 
 /// The sleep of the writing thread when there is nothing to write. Workers never wake it.
 const PAUSE: Duration = Duration::from_millis(5);
