@@ -141,6 +141,8 @@ fn every_key_is_read() {
         kind: UplinkKind::Tap,
         interface: "weir0".parse().unwrap(),
         bridge: None,
+        on_up: None,
+        on_down: None,
         address: None,
         on_up: None,
         on_down: None,
