@@ -176,6 +176,8 @@ struct Net(Child);
 
 impl Drop for Net {
     fn drop(&mut self) {
+        // A process that waits to take a bridge back ends when nothing waits any more.
+        let _ = self.command("rm -f /run/weir-bridge.*").status();
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
