@@ -165,9 +165,7 @@ pub fn check(
     for note in config.vifs.iter().filter_map(|vif| vif.calls_note(config.latency_budget(vif))) {
         writeln!(out, "note: {note}")?;
     }
-    for note in
-        config.networks.notes(&config.vifs).into_iter().chain(config.note_of_groups())
-    {
+    for note in config.networks.notes(&config.vifs).into_iter().chain(config.note_of_groups()) {
         writeln!(out, "note: {note}")?;
     }
     for directory in missing_directories(&config) {

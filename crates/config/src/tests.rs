@@ -144,8 +144,6 @@ fn every_key_is_read() {
         on_up: None,
         on_down: None,
         address: None,
-        on_up: None,
-        on_down: None,
         path: None,
         host_access: None,
         queues: 4.try_into().unwrap(),
@@ -347,8 +345,8 @@ fn diagnostic_unknown_key_without_suggestion() {
        ·    ╰── unknown key
        ╰────
       help: `switch` can have: execution, realization, workers, latency_budget, schedule, fdb_entries,
-            control, placement, pin_vcpus, move_irqs, user, keeper, allow_symlinks, client_dir, socket_group,
-            on_up, on_down, group, admin, api_listen, api_token_file
+            control, placement, pin_vcpus, move_irqs, user, keeper, allow_symlinks, client_dir,
+            socket_group, on_up, on_down, group, admin, api_listen, api_token_file
     "#);
 }
 
