@@ -1,6 +1,6 @@
 //! Security groups, `[group.NAME]`, and the groups of an interface.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -45,6 +45,14 @@ impl GroupIds {
     /// The groups with this ID.
     pub(super) fn get(&self, id: u16) -> Option<&VifGroups> {
         self.0.get(&id)
+    }
+
+    /// Gives the ID these groups, or none.
+    pub(super) fn put(&mut self, id: u16, groups: Option<&VifGroups>) {
+        match groups {
+            Some(groups) => drop(self.0.insert(id, groups.clone())),
+            None => drop(self.0.remove(&id)),
+        }
     }
 
     /// The ID of a set of groups, in any order.
@@ -105,6 +113,21 @@ impl GroupConfig {
             (Key::new("log", ""), log.then(|| true.to_string())),
             (Key::new("rules", ""), Some(rules).filter(|rules| !rules.is_empty())),
         ]
+    }
+}
+
+impl GroupConfig {
+    /// Takes the values of `from` for these keys.
+    pub(super) fn take(&mut self, keys: &BTreeSet<String>, from: &Self) {
+        let Self { name: _, default_in, default_out, log, rules } = self;
+        for key in keys {
+            match key.as_str() {
+                "default_in" => *default_in = from.default_in,
+                "default_out" => *default_out = from.default_out,
+                "log" => *log = from.log,
+                _ => rules.clone_from(&from.rules),
+            }
+        }
     }
 }
 

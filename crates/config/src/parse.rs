@@ -21,7 +21,9 @@ use super::template::{self, Copied, OnDemandConfig, Templates, templates};
 use super::values::{
     Execution, LatencyBudget, PlacementMode, PortName, SocketPath, UplinkKind, UserName,
 };
-use super::{Config, Defaults, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig};
+use super::{
+    Config, Defaults, Groups, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
+};
 
 /// A port with its places in the text.
 struct Placed<T> {
@@ -110,6 +112,29 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
         vifs: vifs.into_iter().map(|placed| placed.port).collect(),
         xen: xen.map(|(xen, _)| xen),
     })
+}
+
+/// Reads the tables that can change while weir runs and are no port's. What they name beside groups is not looked for.
+///
+/// # Errors
+/// Every problem, in no order.
+pub(super) fn common(text: &str) -> Result<(SwitchConfig, Groups, Templates), Vec<Problem>> {
+    let mut problems = Vec::new();
+    let document = document(text)?;
+    let mut root = Section::new(String::new(), 0..0, document.get_ref());
+    let mut switch = SwitchConfig::default();
+    if let Some(mut section) = root.subtable("switch", &mut problems) {
+        Value::read(&mut switch, &Key::TABLE, &mut section, &mut problems);
+        section.finish(&mut problems);
+    }
+    let ids = root.take(group::GroupIds::TABLE, &mut problems);
+    let groups = group::groups(root.subtables("group", &mut problems), ids, &mut problems);
+    let (templates, _) = templates(root.subtables("template", &mut problems), &mut problems);
+    let patterns = root.subtables(OnDemandConfig::TABLES, &mut problems);
+    let (on_demand, _) = template::on_demand(patterns, &mut problems);
+    root.finish(&mut problems);
+    let templates = Templates { on_demand, ..templates };
+    if problems.is_empty() { Ok((switch, groups, templates)) } else { Err(problems) }
 }
 
 /// Reads one `[vif.NAME]` table and nothing else, with default sockets beside `control`.

@@ -17,11 +17,13 @@ use super::{
     SocketRole, SwitchConfig, TemplateConfig, Templates, UplinkConfig, VifConfig, XenConfig,
 };
 
+mod beside;
 mod save;
 mod shown;
 #[cfg(test)]
 mod tests;
 
+pub use beside::{Beside, Common};
 pub use shown::{SettingFrom, ShownSetting, shown_vif};
 
 /// The differences between a configuration and a running switch.

@@ -86,6 +86,11 @@ impl UplinkConfig {
         Self { kind, interface, ..Self::defaults(name) }
     }
 
+    /// Each key of an uplink or a bond.
+    pub fn keys() -> impl Iterator<Item = Key> {
+        Self::template().rows().into_iter().flat_map(|(key, _)| key.with_others())
+    }
+
     /// An uplink that is to get a name and an interface yet.
     pub(super) fn template() -> Self {
         Self::defaults("new".parse().expect("a constant that is a valid name"))

@@ -1,6 +1,6 @@
 //! A whole switch: the engine, sessions, interfaces and uplinks, and the operations of the control socket on them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -81,6 +81,8 @@ struct Vif {
     link: Link,
     /// True if the configuration file named the interface when it was last read.
     from_file: bool,
+    /// Of an interface with an owner: keys that commands have set and its owner has not.
+    set: BTreeSet<String>,
 }
 
 /// An interface whose sockets are open, before it is a port.
@@ -467,7 +469,9 @@ impl Switch {
         };
         let link = Link::Socket { _listens: listens, has_records };
         let (from_file, shown) = (false, Arc::clone(&port) as _);
-        self.ports().vifs.push(Vif { config, port: shown, rules, guard, agent, link, from_file });
+        let set = BTreeSet::new();
+        let vif = Vif { config, port: shown, rules, guard, agent, link, from_file, set };
+        self.ports().vifs.push(vif);
         Ok(Plugged { port, endpoint, managed })
     }
 
@@ -733,13 +737,14 @@ impl Switch {
         };
         let mut ports = self.ports();
         let Ports { vifs, uplinks, .. } = &mut *ports;
-        let vifs = vifs.iter_mut().map(|Vif { port, config, rules, .. }| {
-            (port.id(), &config.name, &config.vlan, &mut config.filter, rules)
+        let vifs = vifs.iter_mut().map(|Vif { port, config, rules, set, .. }| {
+            let set = config.by.is_some().then_some(set);
+            (port.id(), &config.name, &config.vlan, &mut config.filter, rules, set)
         });
         let uplinks = uplinks.iter_mut().map(|Uplink { id, config, rules, .. }| {
-            (*id, &config.name, &config.vlan, &mut config.filter, rules)
+            (*id, &config.name, &config.vlan, &mut config.filter, rules, None)
         });
-        let Some((id, _, vlan, old_filter, old_rules)) =
+        let Some((id, _, vlan, old_filter, old_rules, set)) =
             vifs.chain(uplinks).find(|(_, port, ..)| *port == name)
         else {
             return Response::from(&ports.no_such_port(name));
@@ -753,6 +758,13 @@ impl Switch {
             return Response::Ok;
         }
         self.engine.change_settings(id, |settings| settings.rules = rules.clone());
+        if let Some(set) = set {
+            // Without rules no rule can be lost.
+            match filter.is_empty() {
+                true => set.remove("filter"),
+                false => set.insert("filter".into()),
+            };
+        }
         (*old_filter, *old_rules) = (filter, rules);
         Response::Ok
     }

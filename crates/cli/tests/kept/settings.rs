@@ -1,7 +1,7 @@
 //! Run-time settings survive every end of weir, and no frame that they keep out passes in the meantime
 //! (`docs/design/restarts.md#0049`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+use weir_config::{VifChanges, VifConfig};
 use weir_testing::{SetAtEnd, eventually};
 use weir_vif::{Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
@@ -172,7 +173,7 @@ fn keys(config: &Value) -> BTreeMap<String, Value> {
 }
 
 /// The settings with which an interface is added.
-const ADDED: [&str; 10] = [
+const ADDED: [&str; 11] = [
     "access_platform=true",
     "mode=client",
     "socket_mode=0660",
@@ -183,6 +184,7 @@ const ADDED: [&str; 10] = [
     "unknown_per_second=100",
     "queues=3",
     "mac=02:00:00:00:00:77",
+    "template=t",
 ];
 
 /// Settings of the file's interfaces, so that no key has its default.
@@ -204,6 +206,7 @@ const SET: [(&str, &[&str]); 3] = [
             "multicast_router=true",
             "groups=web",
             "vlan=7",
+            "tag_protocol=802.1ad",
             "source_guard=configured",
             "addresses=10.0.0.5,fd00::5",
             "router=true",
@@ -221,12 +224,40 @@ const SET: [(&str, &[&str]); 3] = [
     ("c", &["mirror=a"]),
 ];
 
-/// A new key has to be set here as well, or the last lines fail.
+/// Keys of an interface that are not set here, each with the reason.
+const NOT_TRIED: [(&str, &str); 1] =
+    [("network", "another word for `vlan`, which needs a network")];
+
+/// Each interface's settings, as `weir vif show` has them.
+fn shown(weir: &Weir) -> BTreeMap<(String, String), Value> {
+    let mut all = BTreeMap::new();
+    for name in weir.configs().into_keys() {
+        let vif: Value =
+            serde_json::from_str(&weir.does(&["vif", "show", &name, "--json"])).unwrap();
+        for setting in vif["settings"].as_array().unwrap() {
+            let key = setting["key"].as_str().unwrap().to_owned();
+            all.insert((name.clone(), key), setting["value"].clone());
+        }
+    }
+    all
+}
+
+/// The table of keys decides which ones there are: a new key has to be set here as well.
+#[test]
+fn each_key_of_the_table_is_set_in_the_next_test_or_has_a_reason() {
+    let set = SET.iter().flat_map(|(_, settings)| settings.iter()).chain(&ADDED);
+    let more = ["weight=", "window=", "period=", "filter=", "agent=", "socket=", "by="];
+    let tried: BTreeSet<_> = set.chain(&more).filter_map(|it| it.split('=').next()).collect();
+    let tried: BTreeSet<_> = tried.into_iter().chain(NOT_TRIED.map(|(key, _)| key)).collect();
+    let keys = VifConfig::keys().chain(VifChanges::keys()).map(|key| key.name);
+    assert_eq!(keys.collect::<BTreeSet<_>>(), tried);
+}
+
 #[test]
 fn each_key_that_is_set_while_weir_runs_outlives_it() {
     let mut changed = BTreeMap::new();
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
-        let ports = "[group.web]\n[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n";
+        let ports = "[group.web]\n[template.t]\n[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n";
         let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
         let defaults = keys(&weir.configs()["b"]);
         for (name, settings) in SET {
@@ -240,12 +271,13 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
         let socket = format!("socket={}", weir.path("owned.sock").display());
         weir.does(&["vif", "add", "owned", "by=libvirt:7", &socket]);
         weir.does(&["vif", "del", "gone"]);
-        let before = weir.configs();
+        let (before, shown_before) = (weir.configs(), shown(&weir));
         type End = fn(&mut Weir);
         let ends: [End; 4] = [Weir::killed, Weir::upgraded, Weir::killed, Weir::upgraded];
         for end in ends {
             end(&mut weir);
             assert_eq!(weir.configs(), before, "{}", weir.log());
+            assert_eq!(shown(&weir), shown_before, "{}", weir.log());
         }
         let listed = weir.does(&["vif", "list"]);
         for shown in ["late: added", "filter", "rx_packet_burst"] {
@@ -274,6 +306,92 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
     }
     let as_by_default: Vec<_> = changed.iter().filter(|(_, differs)| !**differs).collect();
     assert!(as_by_default.is_empty(), "not tried: {as_by_default:?}");
+}
+
+/// Reloads another file, which has the text of weir's own after `change`.
+fn another(weir: &Weir, change: impl Fn(&str) -> String) {
+    let own = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    let other = change(&own);
+    assert_ne!(other, own);
+    fs::write(weir.path("other.toml"), other).unwrap();
+    weir.does(&["reload", weir.path("other.toml").to_str().unwrap()]);
+}
+
+/// The settings that no file has.
+fn unsaved(weir: &Weir) -> BTreeSet<String> {
+    let stats: Value = serde_json::from_str(&weir.does(&["stats", "--json"])).unwrap();
+    let unsaved = stats["unsaved"].as_array().into_iter().flatten();
+    unsaved.map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+/// Settings of the switch, groups, templates and patterns come by a reload of another file only.
+#[test]
+fn settings_that_are_no_ports_outlive_weir() {
+    let ports = "[group.web]\n[group.gone]\n[group-ids]\n7 = [\"web\"]\n[template.t]\nqueues = 2\n[vif.a]\n";
+    let mut weir = Weir::start("", ports);
+    fs::create_dir(weir.path("vms")).unwrap();
+    // A confined weir looks into no directory that the file did not name when it started.
+    let own = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    let pattern =
+        format!("[vif-on-demand.\"vm-*\"]\ndirectory = {:?}\nmax = 3\n", weir.path("vms"));
+    fs::write(weir.path("weir.toml"), own + &pattern).unwrap();
+    weir.killed();
+    another(&weir, |text| {
+        let switch =
+            "workers = 2\nschedule = \"dwcs\"\nlatency_budget = \"3ms\"\nmove_irqs = false\n";
+        let web = "[group.web]\nlog = true\nrules = [{ direction = \"in\", protocol = \"tcp\", ports = \"80\" }]\n";
+        let text = text.replace("workers = 2\n", switch).replace("[group.web]\n", web);
+        let text = text.replace("[group.gone]\n", "[group.new]\ndefault_out = \"deny\"\n");
+        let text = text.replace("7 = [\"web\"]\n", "8 = [\"web\", \"new\"]\n");
+        let text = text.replace("max = 3\n", "max = 5\n");
+        text.replace("queues = 2\n", "queues = 4\n[template.u]\nmtu = 1400\n")
+    });
+    weir.does(&["vif", "set", "a", "groups=web,new", "window=1/4", "period=1ms"]);
+    let before = weir.configs();
+    let set = [
+        "switch.latency_budget",
+        "switch.move_irqs",
+        "switch.schedule",
+        "group.web.log",
+        "group.web.rules",
+        "group.gone (removed)",
+        "group.new (added)",
+        "group-ids.7",
+        "group-ids.8",
+        "template.t.queues",
+        "template.u (added)",
+        "vif-on-demand.vm-*.max",
+        "vif.a.groups",
+        "vif.a.period",
+        "vif.a.window",
+    ];
+    let set: BTreeSet<_> = set.map(str::to_owned).into();
+    let other = weir.path("other.toml");
+    let ends: [fn(&mut Weir); 4] = [Weir::killed, Weir::upgraded, Weir::killed, Weir::upgraded];
+    for end in ends {
+        end(&mut weir);
+        assert_eq!(weir.configs(), before, "{}", weir.log());
+        assert_eq!(unsaved(&weir), set, "{}", weir.log());
+        let difference = weir.does(&["diff", other.to_str().unwrap()]);
+        assert!(difference.contains("vif.a"), "{difference}");
+        for table in ["switch", "group.", "group-ids", "template", "on-demand"] {
+            assert!(!difference.contains(table), "{difference}");
+        }
+    }
+    // Another key of the file holds, and what was set holds beside it.
+    let own = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    let changed = own.replace("[group.web]\n", "[group.web]\ndefault_out = \"deny\"\n");
+    fs::write(weir.path("weir.toml"), changed).unwrap();
+    weir.upgraded();
+    assert_eq!(unsaved(&weir), set, "{}", weir.log());
+    let groups = weir.does(&["group", "show", "web"]);
+    assert!(groups.contains("deny") && groups.contains("80"), "{groups}");
+    // The file decides after a reload, and nothing older comes back.
+    weir.does(&["reload"]);
+    weir.killed();
+    assert!(unsaved(&weir).is_empty());
+    let difference = weir.does(&["diff"]);
+    assert!(difference.contains("weir runs as the file says"), "{difference}");
 }
 
 /// A hook, or a person who is not sure, repeats a command.
@@ -325,7 +443,7 @@ fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
         status.contains("interfaces  2 waiting") && status.contains("keeper      there"),
         "{status}"
     );
-    assert!(status.contains("vif.a.rate") && !status.contains("vif.web0"), "{status}");
+    assert!(status.contains("vif.a.rate") && status.contains("vif.web0.rate (kept"), "{status}");
     let stats = weir.does(&["stats", "web0"]);
     assert!(stats.contains("web0") && !stats.contains("\na "), "{stats}");
     let missing = weir.output(&["stats", "nobody"]);
@@ -338,6 +456,30 @@ fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
     assert_eq!(first, "web0: removed\n");
     assert_eq!(second, "there is no interface called web0: nothing changed\n");
     assert!(!weir.output(&["vif", "del", "web0"]).status.success());
+}
+
+/// `weir save` leaves such an interface alone, and its owner adds it again without the rules.
+#[test]
+fn rules_of_an_interface_with_an_owner_are_named_at_the_end() {
+    let mut weir = Weir::start("", "[vif.a]\n");
+    weir.does(&["vif", "add", "web0", "by=libvirt:7", "vlan=7"]);
+    assert!(unsaved(&weir).is_empty(), "its owner says all of it");
+    weir.does(&["filter", "set", "web0", "tx drop"]);
+    weir.does(&["vif", "set", "web0", "rate=1Gbit", "vlan=9"]);
+    weir.does(&["vif", "add", "web0", "--may-exist", "vlan=8", "by=libvirt:7"]);
+    let all = ["vif.web0.filter (kept by libvirt:7)", "vif.web0.rate (kept by libvirt:7)"];
+    for end in [Weir::killed, Weir::upgraded] as [fn(&mut Weir); 2] {
+        end(&mut weir);
+        assert_eq!(unsaved(&weir), all.map(str::to_owned).into(), "{}", weir.log());
+    }
+    weir.does(&["save", "--yes"]);
+    weir.keeper.kill().unwrap();
+    weir.keeper.wait().unwrap();
+    eventually("weir knows", || weir.does(&["status"]).contains("does not answer").then_some(()));
+    weir.signal(Signal::TERM);
+    let log = weir.log();
+    let warned = log.lines().find(|line| line.contains("ends with weir")).unwrap_or(&log);
+    assert!(all.iter().all(|it| warned.contains(it)), "{log}");
 }
 
 /// The other keys of the port follow the file.
@@ -438,7 +580,8 @@ fn a_weir_that_is_not_given_the_keeper_of_the_last_one_is_told_who_has_its_socke
 #[test]
 fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
-        let ports = "# Tenants\n[vif.b] # the first\n[vif.gone]\n[vif.a]\nqueues = 4 # many\n[vif.c]\n[group.web]\n";
+        let ports = "# Tenants\n[vif.b] # the first\n[vif.gone]\n[vif.a]\nqueues = 4 # many\n[vif.c]\n\
+                     [group.web]\n[template.t]\n";
         let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
         for (name, settings) in SET {
             weir.does(&[&["vif", "set", name], settings].concat());
@@ -473,6 +616,84 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
         let set = weir.configs_of_the_next();
         assert_eq!(set["b"]["filter"][0]["action"], "drop");
     }
+}
+
+/// Each command with `--save`, for files of every form that TOML has.
+#[test]
+fn each_command_saves_into_a_file_of_any_form() {
+    let weir = Weir::start("", "[vif.a]\n[vif.b]\n");
+    let own = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    let (switch, _) = own.split_once("\n\n").unwrap();
+    let forms = [
+        format!("# Tenants\n{own}"),
+        format!("# Tenants\n{own}").replace('\n', "\r\n"),
+        format!("# Tenants\nvif = {{ a = {{}}, b = {{ queues = 1 }} }}\n{switch}\n"),
+        format!("# Tenants\nvif.a.queues = 1\nvif.b.queues = 1\n{switch}\n"),
+        format!("# Tenants\n{switch}\n[vif]\na.queues = 1\nb = {{}}\n"),
+    ];
+    for form in forms {
+        fs::write(weir.path("weir.toml"), &form).unwrap();
+        weir.does(&["reload"]);
+        let socket = format!("socket={}", weir.path("late.sock").display());
+        let commands: [(&[&str], &str); 6] = [
+            (&["vif", "set", "a", "--save", "rate=1Gbit", "trunk=[3, 4]"], "1Gbit"),
+            (&["vif", "add", "late", "--save", "vlan=7", &socket], "late.sock"),
+            (&["filter", "set", "late", "--save", "tx drop ip6"], "ip6"),
+            (&["filter", "clear", "late", "--save"], "!ip6"),
+            (&["vif", "del", "late", "--save"], "!late"),
+            (&["vif", "del", "b", "--save"], "!vif.b"),
+        ];
+        for (command, says) in commands {
+            let said = weir.does(command);
+            let saved = fs::read_to_string(weir.path("weir.toml")).unwrap();
+            assert!(said.contains("saved: ") && saved.contains("# Tenants"), "{said}{saved}");
+            match says.strip_prefix('!') {
+                None => assert!(saved.contains(says), "{command:?}: {saved}"),
+                Some(gone) => assert!(!saved.contains(gone), "{command:?}: {saved}"),
+            }
+            let difference = weir.does(&["diff"]);
+            assert!(difference.contains("weir runs as the file says"), "{difference}{saved}");
+            assert!(unsaved(&weir).is_empty());
+        }
+    }
+}
+
+/// The command has changed what runs, and says that the file does not say so.
+#[test]
+fn a_command_that_cannot_save_says_so_and_the_file_is_as_it_was() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    let is_root = rustix::process::geteuid().is_root();
+    let switch = if is_root { "group = \"nogroup\"\nadmin = [\"nobody\"]" } else { "" };
+    let weir = Weir::start(switch, "[vif.a]\n");
+    let own = fs::read_to_string(weir.path("weir.toml")).unwrap();
+    // root writes everywhere, so somebody else asks.
+    let mode = fs::Permissions::from_mode(if is_root { 0o755 } else { 0o555 });
+    fs::set_permissions(weir.dir.path(), mode).unwrap();
+    let commands: [&[&str]; 4] = [
+        &["vif", "set", "a", "--save", "rate=1Gbit"],
+        &["filter", "set", "a", "--save", "tx drop"],
+        &["filter", "clear", "a", "--save"],
+        &["vif", "del", "a", "--save"],
+    ];
+    let after = ["vif.a.rate", "vif.a.filter", "vif.a.rate", "vif.a (removed)"];
+    for (args, after) in commands.iter().zip(after) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.env("COLUMNS", "500").arg("--control").arg(weir.path("control.sock")).args(*args);
+        if is_root {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        let said = text(&output);
+        assert!(!output.status.success() && said.contains("Permission denied"), "{args:?}: {said}");
+        assert!(said.contains("weir.toml"), "{said}");
+        assert!(unsaved(&weir).contains(after), "{after}: {said}");
+        assert_eq!(fs::read_to_string(weir.path("weir.toml")).unwrap(), own);
+    }
+    fs::set_permissions(weir.dir.path(), fs::Permissions::from_mode(0o700)).unwrap();
+    let names = fs::read_dir(weir.dir.path()).unwrap().map(|it| it.unwrap().file_name());
+    assert!(names.into_iter().all(|name| !name.to_string_lossy().ends_with(".new")));
+    assert_eq!(unsaved(&weir), ["vif.a (removed)".to_owned()].into());
 }
 
 const RECEIVER: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
@@ -660,6 +881,20 @@ fn failed_open_frames_are_none_in_an_upgrade() {
     let mut weir = Weir::start("", PORTS);
     set_rules(&weir);
     floods(&mut weir, 8, Weir::upgraded);
+}
+
+/// The file with which weir was started lets the group's guest send.
+#[test]
+fn failed_open_frames_are_none_after_a_reload_of_another_file() {
+    let deny = "default_out = \"deny\"\n";
+    let mut weir = Weir::start("", &PORTS.replace(deny, ""));
+    let group = "[group.mute]\n";
+    another(&weir, |text| text.replace(group, &format!("{group}{deny}")));
+    set_rules(&weir);
+    floods(&mut weir, 4, |weir| match weir.later {
+        None => weir.upgraded(),
+        Some(_) => weir.killed(),
+    });
 }
 
 /// `weir reload` replaces each run-time rule by the same rule of the file.

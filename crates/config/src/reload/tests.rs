@@ -685,3 +685,52 @@ fn an_uplink_of_each_kind_is_saved_and_read_back_the_same_whatever_the_file_had(
         }
     }
 }
+
+fn common(config: &Config) -> Common<'_> {
+    Common { switch: &config.switch, groups: &config.groups, templates: &config.templates }
+}
+
+/// What `now` leaves to the next weir, on `file`.
+fn next(before: &Config, now: &Config, file: &Config) -> Config {
+    let beside = Beside::between(common(before), common(now));
+    let text = serde_json::to_string(&beside).unwrap();
+    serde_json::from_str::<Beside>(&text).unwrap().onto(file).unwrap()
+}
+
+#[test]
+fn settings_that_are_no_ports_are_left_to_the_next_weir_key_by_key() {
+    let few = parse("").unwrap();
+    let many = "[switch]\nschedule = \"dwcs\"\nlatency_budget = \"3ms\"\nplacement = \"dynamic\"\n\
+                pin_vcpus = true\nmove_irqs = false\n\
+                [group.a]\nlog = true\ndefault_out = \"deny\"\n\
+                rules = [{ direction = \"in\", protocol = \"tcp\", ports = \"80\", \
+                from = \"group:b\" }, { direction = \"out\", to = \"10.0.0.0/8\" }]\n\
+                [group.b]\ndefault_in = \"allow\"\ndefault_out = \"deny\"\n\
+                [group-ids]\n7 = [\"a\", \"b\"]\n8 = [\"b\"]\n\
+                [template.t]\nrate = \"1Gbit\"\ntrunk = [3, 4]\nnative = 5\ngroups = [\"a\"]\n\
+                filter = [{ direction = \"tx\", action = \"drop\", match = \"ip6\" }]\n\
+                [vif-on-demand.\"vm-*\"]\ndirectory = \"/run/weir/vms\"\n\
+                template = \"t\"\nmax = 7\nforget_s = 8\n";
+    let many = parse(many).unwrap();
+    // No key that can change is left out.
+    let (defaults, rows) = (few.switch.rows(), many.switch.rows());
+    for ((key, default), (_, value)) in defaults.iter().zip(&rows).filter(|((key, _), _)| key.alive)
+    {
+        assert_ne!(default, value, "{}: give it a value above", key.name);
+    }
+    for (before, now) in [(&few, &many), (&many, &few)] {
+        assert_eq!(next(before, now, before), *now);
+        assert!(Beside::between(common(now), common(now)).is_empty());
+    }
+    let text = |web: &str, budget: &str| {
+        parse(&format!("[switch]\nlatency_budget = \"{budget}\"\n[group.web]\n{web}")).unwrap()
+    };
+    let (before, now) = (text("", "1ms"), text("default_out = \"deny\"\n", "1ms"));
+    let file = text("log = true\n", "2ms");
+    let both = text("log = true\ndefault_out = \"deny\"\n", "2ms");
+    assert_eq!(next(&before, &now, &file), both, "other keys are the file's");
+    assert_eq!(next(&before, &now, &few), few, "a table that is gone takes its keys along");
+    let beside = Beside::between(common(&before), common(&now));
+    assert_eq!(beside.names().collect::<Vec<_>>(), ["group.web.default_out"]);
+    assert!(beside.has_groups());
+}

@@ -101,7 +101,12 @@ impl Keeping {
         }
         if let Some(file) = seen.get(NOTED) {
             let noted = Noted::read(file.try_clone().map_err(SwitchError::Start)?)?;
-            if let Some(held) = Wanted::of(config, &noted).held.into_iter().next() {
+            let wanted = Wanted::of(config, &noted);
+            if let Some(why) = wanted.not_set {
+                let port = "groups, templates or the switch".into();
+                return Err(SwitchError::Settings { port, why });
+            }
+            if let Some(held) = wanted.held.into_iter().next() {
                 return Err(SwitchError::Settings { port: held.port, why: held.why });
             }
         }

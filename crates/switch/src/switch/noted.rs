@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use weir_config::reload::Beside;
 use weir_config::{Config, TemplateConfig, Templates, VifConfig};
 use weir_fabric::source_guard::{Lease, Origin};
 use weir_fabric::{Known, PortId, SourceGuard, Vid};
@@ -19,8 +20,8 @@ use super::SwitchError;
 use super::settings::Settings;
 
 /// The version of [`Noted`]; new fields have defaults. A weir that does not know the version refuses to start,
-/// because it might leave out a rule. Version 2 added settings.
-pub(super) const VERSION: u32 = 2;
+/// because it might leave out a rule. Version 2 added settings, version 3 tables.
+pub(super) const VERSION: u32 = 3;
 
 /// The state, see the module.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -34,6 +35,10 @@ pub(super) struct Noted {
     pub(super) templates: BTreeMap<String, serde_json::Value>,
     /// Run-time settings of ports that the file names, by port.
     pub(super) settings: BTreeMap<String, Settings>,
+    /// Run-time settings that are no port's.
+    pub(super) tables: Beside,
+    /// Of each interface with an owner: keys that commands have set and its owner has not.
+    pub(super) set: BTreeMap<String, BTreeSet<String>>,
     /// Ports that the file names but that were removed.
     pub(super) deleted: BTreeSet<String>,
     /// The addresses of each port: VLAN, address, and the second when it was last seen, on the machine's monotonic

@@ -11,7 +11,7 @@ use weir_fabric::{PortId, SourceGuard};
 
 use super::noted::{Noted, NotedLease, VERSION, nobodys};
 use super::settings::Settings;
-use super::{Link, Meeting, Switch};
+use super::{Link, Meeting, Switch, Vif};
 use crate::programs::{LastPrograms, Programs};
 
 impl Switch {
@@ -112,11 +112,15 @@ impl Switch {
         }
         let source = self.source();
         let Some(listed) = source.as_ref().map(|source| &source.listed) else { return Ok(noted) };
+        noted.tables.clone_from(&listed.beside);
         let ports = self.ports();
         noted.settings.clone_from(&listed.left);
         let (of_file, of_xen) = (by_name(&listed.vifs), by_name(&listed.xen));
         for vif in &ports.vifs {
             let now = &vif.config;
+            if !vif.set.is_empty() {
+                noted.set.insert(now.name.to_string(), vif.set.clone());
+            }
             let is_xen = matches!(vif.link, Link::Xen);
             let file = match is_xen {
                 true => of_xen.get(&now.name),
@@ -159,11 +163,17 @@ impl Switch {
             let table = table(name);
             settings.keys().map(move |key| format!("{table}.{key}")).collect::<Vec<_>>()
         });
+        let keys = noted.tables.names().chain(keys);
         let added = noted.added.iter().filter(|vif| nobodys(vif));
         let added = added.filter_map(|vif| vif["name"].as_str());
         let added = added.map(|name| format!("{} (added)", table(name)));
         let deleted = noted.deleted.iter().map(|name| format!("{} (removed)", table(name)));
-        keys.chain(added).chain(deleted).collect()
+        // No file has such interfaces, and their owners do not know of these keys.
+        let of_owner = ports.vifs.iter().filter_map(|vif| Some((vif, vif.config.by.as_ref()?)));
+        let of_owner = of_owner.flat_map(|(Vif { config, set, .. }, by)| {
+            set.iter().map(move |key| format!("vif.{}.{key} (kept by {by})", config.name))
+        });
+        keys.chain(added).chain(deleted).chain(of_owner).collect()
     }
 
     /// Restores an interface's DHCP leases. The call can be repeated for leases whose server's port did not exist
@@ -191,7 +201,10 @@ impl Switch {
             }
         }
         let guards: Vec<_> = {
-            let ports = self.ports();
+            let mut ports = self.ports();
+            for vif in ports.vifs.iter_mut().filter(|vif| vif.config.by.is_some()) {
+                vif.set = noted.set.get(vif.config.name.as_str()).cloned().unwrap_or_default();
+            }
             ports.vifs.iter().map(|vif| (vif.config.name.clone(), vif.guard.clone())).collect()
         };
         for (name, guard) in guards {

@@ -49,7 +49,9 @@ impl Switch {
         match self.becomes(&mut ports, keeper.as_ref(), index, config) {
             Err(refusal) => *refusal,
             // A note repeats that the number of queues still waits for the front end.
-            Ok(Changed { note, .. }) => {
+            Ok(Changed { note, keys }) => {
+                let vif = &mut ports.vifs[index];
+                vif.set.extend(keys.into_iter().filter(|_| vif.config.by.is_some()));
                 let waits = || ports.vifs[index].queue_pairs().note().filter(|_| sizes);
                 note.or_else(waits).map_or(Response::Ok, |note| Response::Noted { note })
             }
@@ -186,7 +188,10 @@ impl Switch {
         match self.becomes(&mut ports, keeper.as_ref(), index, config) {
             Err(refusal) => *refusal,
             Ok(Changed { keys, .. }) if keys.is_empty() => put(PutOutcome::Unchanged, keys, None),
-            Ok(Changed { keys, note }) => put(PutOutcome::Changed, keys, note),
+            Ok(Changed { keys, note }) => {
+                ports.vifs[index].set.retain(|key| !keys.contains(key));
+                put(PutOutcome::Changed, keys, note)
+            }
         }
     }
 }

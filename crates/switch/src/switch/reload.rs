@@ -7,10 +7,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use weir_config::reload::{Able, Difference, DifferenceKind, Running, RunningVif, Steps};
+use weir_config::reload::{
+    Able, Beside, Common, Difference, DifferenceKind, Running, RunningVif, Steps,
+};
 use weir_config::{
     Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
-    SocketRole, Templates, UplinkConfig, UplinkKind, VifConfig, read_text,
+    SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, read_text,
 };
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Kind;
@@ -60,9 +62,19 @@ impl Switch {
         }
     }
 
-    /// Notes the configuration with which the switch was started. Interfaces that were `added` while another weir ran
-    /// do not belong to the configuration, even if it names them.
-    pub(super) fn comes_from(&self, config: &Config, added: &[PortName]) {
+    /// Notes the configuration with which the switch was started, and the settings of the switch by now. Interfaces
+    /// that were `added` while another weir ran do not belong to the configuration, even if it names them.
+    pub(super) fn comes_from(&self, config: &Config, switch: SwitchConfig, added: &[PortName]) {
+        let file =
+            Common { switch: &config.switch, groups: &config.groups, templates: &config.templates };
+        let (groups, templates) = (self.groups(), self.templates());
+        let now = Common { switch: &switch, groups: &groups, templates: &templates };
+        let beside = Beside::between(file, now);
+        // A copy that is the same as what runs takes no memory.
+        let (groups, templates) = match beside.is_empty() {
+            true => (groups, templates),
+            false => (Arc::new(config.groups.clone()), Arc::new(config.templates.clone())),
+        };
         let confined = matches!(self.hands, Hands::Helper(_));
         *self.source() = Some(Source {
             file: None,
@@ -71,10 +83,14 @@ impl Switch {
                 control_named: true,
                 keeper: config.switch.keeper.clone(),
             },
-            switch: config.switch.clone(),
+            switch,
             xen: config.xen.clone(),
             may_pin: !confined || config.switch.placement.pin_vcpus,
             listed: Listed {
+                switch: config.switch.clone(),
+                groups,
+                templates,
+                beside,
                 vifs: config.vifs.clone(),
                 uplinks: config.uplinks.clone(),
                 xen: Vec::new(),
@@ -94,8 +110,26 @@ impl Switch {
         let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
         let (vifs, uplinks) = (vifs.collect(), uplinks.collect());
         drop(ports);
+        let (groups, templates) = (self.groups(), self.templates());
         if let Some(source) = &mut *self.source() {
-            source.listed = Listed { vifs, uplinks, ..std::mem::take(&mut source.listed) };
+            let listed = &mut source.listed;
+            (listed.vifs, listed.uplinks, listed.beside) = (vifs, uplinks, Beside::default());
+            (listed.groups, listed.templates) = (groups, templates);
+            listed.switch.clone_from(&source.switch);
+        }
+    }
+
+    /// Notes how the switch differs from its own file, in settings that are no port's.
+    fn is_beside_what_is_listed(&self) {
+        let (groups, templates) = (self.groups(), self.templates());
+        if let Some(Source { switch, listed, .. }) = &mut *self.source() {
+            let file = Common {
+                switch: &listed.switch,
+                groups: &listed.groups,
+                templates: &listed.templates,
+            };
+            let now = Common { switch, groups: &groups, templates: &templates };
+            listed.beside = Beside::between(file, now);
         }
     }
 
@@ -311,10 +345,13 @@ impl Switch {
         self.mark(config);
         notes.extend(self.still_gone());
         match (own, self.config_file()) {
-            (false, Some(file)) => notes.push(format!(
-                "weir starts with {}, which says otherwise; the next start without a keeper is by that file",
-                file.display()
-            )),
+            (false, Some(file)) => {
+                self.is_beside_what_is_listed();
+                notes.push(format!(
+                    "weir starts with {}, which says otherwise; the next start without a keeper is by that file",
+                    file.display()
+                ));
+            }
             _ => self.is_as_listed(),
         }
         let [added, removed, changed] =
@@ -553,7 +590,7 @@ impl Switch {
     }
 
     /// Changes the placement of workers; returns the old placement.
-    fn place(&self, placement: PlacementConfig) -> PlacementConfig {
+    pub(super) fn place(&self, placement: PlacementConfig) -> PlacementConfig {
         let host = manager::Host { hands: self.hands.clone(), ..manager::Host::default() };
         self.manager.place(placement, host);
         self.source().as_ref().map_or(placement, |source| source.switch.placement)

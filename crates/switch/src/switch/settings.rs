@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use weir_config::reload::Beside;
 use weir_config::{
-    Config, Defaults, FilterRule, PortName, SwitchConfig, UplinkConfig, VifConfig, VlanMode, Whole,
-    XenConfig, filter,
+    Config, Defaults, FilterRule, Groups, PortName, SwitchConfig, TableFault, Templates,
+    UplinkConfig, VifConfig, VlanMode, Whole, XenConfig, filter,
 };
 
 use super::noted::Noted;
@@ -112,13 +114,17 @@ pub(super) struct Source {
     pub(super) switch: SwitchConfig,
     pub(super) xen: Option<XenConfig>,
     pub(super) may_pin: bool,
-    /// Ports as weir's own file defined them when weir last read it. Differences from them were set since.
+    /// What weir's own file said when weir last read it. Differences from it were set since.
     pub(super) listed: Listed,
 }
 
-/// The ports of a file, see [`Source::listed`].
-#[derive(Default)]
+/// The tables of a file, see [`Source::listed`].
 pub(super) struct Listed {
+    pub(super) switch: SwitchConfig,
+    pub(super) groups: Arc<Groups>,
+    pub(super) templates: Arc<Templates>,
+    /// Running settings that differ from the file and are no port's.
+    pub(super) beside: Beside,
     pub(super) vifs: Vec<VifConfig>,
     pub(super) uplinks: Vec<UplinkConfig>,
     /// Vifs of Xen guests, as `[xen]` and the toolstack define them.
@@ -145,12 +151,66 @@ pub(super) struct Wanted {
     pub(super) added: Vec<VifConfig>,
     /// Ports that pass no frames until an administrator decides.
     pub(super) held: Vec<Held>,
+    /// The configuration with run-time settings that are no port's, if there are any and they can be applied.
+    pub(super) config: Option<Box<Config>>,
+    /// The reason why those settings cannot be applied.
+    pub(super) not_set: Option<String>,
 }
 
 impl Wanted {
-    /// Applies the run-time settings to the file's ports. A port whose settings cannot be applied is held: it drops all
-    /// frames.
-    pub(super) fn of(config: &Config, noted: &Noted) -> Self {
+    /// Applies the run-time settings to the file. A port whose settings cannot be applied is held: it drops all frames.
+    /// If the rules of groups cannot be applied, all ports in groups are held.
+    pub(super) fn of(file: &Config, noted: &Noted) -> Self {
+        if noted.tables.is_empty() {
+            return Self::of_ports(file, noted);
+        }
+        let set = noted.tables.onto(file).and_then(|config| {
+            let mut wanted = Self::of_ports(&config, noted);
+            wanted.check_all(&config)?;
+            wanted.config = Some(config.into());
+            Ok(wanted)
+        });
+        set.unwrap_or_else(|why| {
+            let mut wanted = Self::of_ports(file, noted);
+            if noted.tables.has_groups() {
+                let in_group = |vif: &VifConfig| {
+                    let of_file = file.vifs.iter().find(|it| it.name == vif.name);
+                    !vif.groups.is_empty() || of_file.is_some_and(|it| !it.groups.is_empty())
+                };
+                let all = wanted.vifs.iter_mut().chain(&mut wanted.added);
+                for vif in all.filter(|vif| in_group(vif)) {
+                    *vif = closed(vif);
+                    wanted.held.push(Held { port: vif.name.to_string(), why: why.clone() });
+                }
+            }
+            wanted.not_set = Some(why);
+            wanted
+        })
+    }
+
+    /// Checks that all ports fit the whole. An interface that does not is held.
+    ///
+    /// # Errors
+    /// Something else does not fit.
+    fn check_all(&mut self, config: &Config) -> Result<(), String> {
+        let faults = self.whole(config, self.vifs.iter().chain(&self.added).collect()).faults();
+        for TableFault { table, fault, .. } in faults {
+            let name = table.strip_prefix("vif.").unwrap_or_default();
+            let is_held = self.held.iter().any(|held| held.port == name);
+            let mut vifs = self.vifs.iter_mut().chain(&mut self.added);
+            match vifs.find(|vif| vif.name.as_str() == name) {
+                Some(_) if is_held => {}
+                Some(vif) => {
+                    *vif = closed(vif);
+                    self.hold(name, &fault.reason);
+                }
+                None => return Err(format!("{table}: {}", fault.reason)),
+            }
+        }
+        Ok(())
+    }
+
+    fn of_ports(config: &Config, noted: &Noted) -> Self {
         let mut wanted = Self::default();
         for uplink in &config.uplinks {
             let port = wanted.uplink(config, noted, uplink);
@@ -280,6 +340,15 @@ pub(super) fn passes_nothing(port: &str, why: &str) {
     );
 }
 
+/// Logs that settings which are no port's are [given up](Wanted::not_set).
+pub(super) fn not_set(why: &str) {
+    tracing::error!(
+        why,
+        "what was set of groups, templates or the switch while weir ran cannot be applied: the file's values hold, and \
+         interfaces whose groups were changed pass no frames until `weir reload`"
+    );
+}
+
 /// An interface that stays connected but passes no frames.
 pub(super) fn closed(vif: &VifConfig) -> VifConfig {
     VifConfig { vlan: VlanMode::Unset, filter: nothing(), ..vif.clone() }
@@ -366,6 +435,41 @@ mod tests {
         assert_eq!(of("lan"), ["mtu", "name"]);
     }
 
+    /// The table of keys decides which ones there are: a new key has to have a value here.
+    #[test]
+    fn each_key_of_an_uplink_that_can_change_is_left_to_the_next_weir() {
+        let (lan, bond) = (
+            "[uplink.lan]\nkind = \"tap\"\nname = \"t0\"\n",
+            "[uplink.p]\nkind = \"af_packet\"\nname = \"p\"\n[uplink.q]\nkind = \"af_packet\"\nname = \"q\"\n\
+             [bond.lan]\nuplinks = [\"p\", \"q\"]\nmode = \"active-backup\"\n",
+        );
+        let keys: [(&str, &str, &str); 9] = [
+            (lan, "vlan", "vlan = 7"),
+            (lan, "trunk", "trunk = [7]"),
+            (lan, "native", "trunk = [7]\nnative = 8"),
+            (lan, "tag_protocol", "vlan = 7\ntag_protocol = \"802.1ad\""),
+            (lan, "filter", RULE.trim()),
+            (lan, "rss_rebalance", "rss_rebalance = false"),
+            (lan, "weight", "weight = 3"),
+            (bond, "mode", "mode = \"lacp\""),
+            (bond, "lacp_rate", "mode = \"lacp\"\nlacp_rate = \"fast\""),
+        ];
+        // These are values of the field of `vlan`.
+        let of_vlan = ["network", "mirror"];
+        let all = UplinkConfig::keys().filter(|key| key.alive).map(|key| key.name);
+        let tried = keys.iter().map(|(_, key, _)| *key).chain(of_vlan);
+        assert_eq!(all.collect::<BTreeSet<_>>(), tried.collect::<BTreeSet<_>>());
+        let switch = "[switch]\nschedule = \"drr\"\n";
+        for (table, key, lines) in keys {
+            let file = config(&format!("{switch}{table}"));
+            let without = table.replace("mode = \"active-backup\"\n", "");
+            let now = config(&format!("{switch}{without}{lines}\n"));
+            assert_ne!(file.uplinks, now.uplinks, "{key}");
+            let wanted = Wanted::of(&file, &noted(&file, &now));
+            assert_eq!((held(&wanted), &wanted.uplinks), (vec![], &now.uplinks), "{key}");
+        }
+    }
+
     #[test]
     fn rules_that_were_taken_away_stay_away() {
         let file = config(&format!("[vif.a]\nmac = \"02:00:00:00:00:01\"\n{RULE}"));
@@ -420,5 +524,43 @@ mod tests {
         let added = vec![serde_json::json!({"name": "late", "later": 7})];
         let wanted = Wanted::of(&file, &Noted { added, ..Noted::default() });
         assert_eq!((held(&wanted), &wanted.vifs[0].filter), (vec!["late"], &nothing()));
+    }
+
+    #[test]
+    fn rules_of_groups_that_this_weir_cannot_read_close_each_port_in_a_group() {
+        let file = config("[group.web]\n[vif.a]\ngroups = [\"web\"]\n[vif.b]\n");
+        let tables = |text: &str, key: &str| {
+            let (table, _) = key.split_once('/').unwrap();
+            let changed = serde_json::json!({"text": text, "changed": {table: [key]}});
+            Noted { tables: serde_json::from_value(changed).unwrap(), ..Noted::default() }
+        };
+        let wanted = Wanted::of(&file, &tables("[group.web]\nlater = 7\n", "group.web/later"));
+        assert_eq!((held(&wanted), &wanted.vifs[0].filter), (vec!["a"], &nothing()));
+        assert!(wanted.vifs[1] == file.vifs[1] && wanted.config.is_none());
+        assert!(wanted.not_set.unwrap().contains("later"));
+        let wanted = Wanted::of(&file, &tables("[switch]\nlater = 7\n", "switch/later"));
+        assert_eq!((held(&wanted), &wanted.vifs), (vec![], &file.vifs));
+        assert!(wanted.not_set.unwrap().contains("later"));
+    }
+
+    /// The file has a weight since, which the schedule that was set does not know.
+    #[test]
+    fn a_port_of_the_file_that_does_not_fit_what_was_set_of_the_switch_is_closed() {
+        let text = |schedule: &str, a: &str| {
+            config(&format!("[switch]\nschedule = \"{schedule}\"\n[vif.a]\n{a}[vif.b]\n"))
+        };
+        let (before, now) = (text("drr", ""), text("dwcs", ""));
+        let common = |config: &'static Config| weir_config::reload::Common {
+            switch: &config.switch,
+            groups: &config.groups,
+            templates: &config.templates,
+        };
+        let [before, now] = [before, now].map(|it| &*Box::leak(Box::new(it)));
+        let tables = Beside::between(common(before), common(now));
+        let noted = Noted { tables, ..Noted::default() };
+        let file = text("drr", "weight = 3\n");
+        let wanted = Wanted::of(&file, &noted);
+        assert_eq!((held(&wanted), &wanted.vifs[0].filter), (vec!["a"], &nothing()));
+        assert_eq!(wanted.config.unwrap().switch.schedule, now.switch.schedule);
     }
 }

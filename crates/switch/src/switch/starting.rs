@@ -1,14 +1,14 @@
 //! The start of a switch, alone or beside another one that is about to stop.
 
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 
-use weir_config::{Config, VifConfig};
+use weir_config::{Config, SwitchConfig, VifConfig};
 use weir_engine::Options;
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 
-use super::settings::{Wanted, passes_nothing};
+use super::settings::{Wanted, not_set, passes_nothing};
 use super::{Devices, Keeping, Meeting, Plugged, Switch, SwitchError, bond, engine_options};
 use crate::helper::Hands;
 use crate::manager;
@@ -108,6 +108,10 @@ impl Switch {
     fn fill(self: &Arc<Self>, config: &Config, devices: Devices) -> Result<(), SwitchError> {
         let noted = self.keeper.read_noted()?;
         let wanted = Wanted::of(config, noted);
+        let switch = match wanted.config {
+            Some(config) => self.takes_settings(*config),
+            None => config.switch.clone(),
+        };
         self.keeper.start()?;
         // A switch is filled once.
         let _ = self.bonded.set(bond::bonded(&wanted.uplinks));
@@ -124,14 +128,26 @@ impl Switch {
         self.add_noted(noted, wanted.added);
         self.keeper.end_taking();
         self.engine.open();
-        self.comes_from(config, &added);
+        self.comes_from(config, switch, &added);
         wanted.held.iter().for_each(|held| passes_nothing(&held.port, &held.why));
+        wanted.not_set.iter().for_each(|why| not_set(why));
         let unsaved = self.unsaved();
         if !unsaved.is_empty() {
             tracing::info!(unsaved = unsaved.join(", "), "holds beside what the file says");
         }
         self.note();
         Ok(())
+    }
+
+    /// Takes the settings that are no port's, before there are ports. Returns those of the switch.
+    fn takes_settings(&self, config: Config) -> SwitchConfig {
+        let Config { switch, groups, templates, .. } = config;
+        self.replace_groups(Arc::new(groups));
+        self.replace_templates(Arc::new(templates));
+        self.engine.set_schedule(switch.schedule.0);
+        self.place(switch.placement);
+        *self.latency_budget.lock().unwrap_or_else(PoisonError::into_inner) = switch.latency_budget;
+        switch
     }
 
     /// Makes ports of all interfaces. Sockets of later interfaces are made while earlier interfaces become ports.

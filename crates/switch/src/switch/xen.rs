@@ -282,8 +282,16 @@ impl Switch {
             settings: self.vif_settings(&config),
         }]);
         let (link, from_file) = (Link::Xen, false);
-        let shown =
-            Vif { config, port: Arc::clone(&port) as _, rules, guard, agent, link, from_file };
+        let shown = Vif {
+            config,
+            port: Arc::clone(&port) as _,
+            rules,
+            guard,
+            agent,
+            link,
+            from_file,
+            set: Default::default(),
+        };
         self.ports().vifs.push(shown);
         self.settle_mirrors();
         Ok(port)
