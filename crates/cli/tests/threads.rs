@@ -182,3 +182,75 @@ fn each_name_in_the_table_is_one_that_weir_gives() {
     assert!(unlisted.is_empty(), "the table lacks {unlisted:?}");
     assert!(!is_given("weir-nobody"));
 }
+
+/// Parts of the paths of sources whose threads run in no switch.
+const NO_SWITCH: [&str; 9] = [
+    "/tests.rs",
+    "/agent/",
+    "/bench/",
+    "/doctor/",
+    "/lab/",
+    "/testing/",
+    "/workbench/",
+    "/cli/src/commands/",
+    "/cli/src/top/",
+];
+
+/// The beginnings of a name that stands elsewhere in the file than in the call that gives it.
+const ELSEWHERE_IN_FILE: [&str; 4] =
+    ["NAME: &str = \"", "let name = \"", "stream(\"", "name: format!(\""];
+
+/// The names that a file gives to threads.
+fn given_in(code: &str) -> Vec<String> {
+    let code = code.split("\nmod tests {").next().unwrap_or_default();
+    let after = |mark: &str| {
+        let texts = code.split(mark).skip(1).filter_map(|rest| rest.split('"').next());
+        texts.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    for builder in code.split("thread::Builder::new()").skip(1) {
+        // A thread without a name has its parent's.
+        let Some(name) = builder.trim_start().strip_prefix(".name(") else { continue };
+        let name = name.strip_prefix("format!(").unwrap_or(name);
+        let texts = match name.strip_prefix('"') {
+            Some(text) => text.split('"').next().map(str::to_owned).into_iter().collect(),
+            None => ELSEWHERE_IN_FILE.iter().flat_map(|mark| after(mark)).collect::<Vec<_>>(),
+        };
+        assert!(!texts.is_empty(), "the name of a thread is not found: {name:.60}");
+        found.extend(texts);
+    }
+    found
+}
+
+/// A thread that no feature of the test above starts could be unlisted for ever.
+#[test]
+fn each_name_that_weir_gives_a_thread_stands_in_the_table() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut files = Vec::new();
+    for package in fs::read_dir(crates).unwrap().flatten() {
+        let source = package.path().join("src");
+        if source.is_dir() {
+            sources(&source, &mut files);
+        }
+    }
+    let names = names();
+    let (mut builders, mut given) = (0, BTreeSet::new());
+    for file in files.iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {
+        let path = file.display().to_string();
+        if NO_SWITCH.iter().any(|part| path.contains(part)) {
+            continue;
+        }
+        let found = given_in(&fs::read_to_string(file).unwrap());
+        builders += usize::from(!found.is_empty());
+        given.extend(found);
+    }
+    let in_table = |name: &str| match name.split_once('{') {
+        Some(("calls-", _)) => names.contains("calls-VIF"),
+        Some((stem, _)) => names.contains(&format!("{stem}N")),
+        None => names.contains(name),
+    };
+    assert!(builders >= 20, "{given:?}");
+    let unlisted: Vec<_> = given.iter().filter(|name| !in_table(name)).collect();
+    assert!(unlisted.is_empty(), "SECURITY.md lacks {unlisted:?}");
+    assert_eq!(given_in("thread::Builder::new().name(\"weir-new\".into())"), ["weir-new"]);
+}
