@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use rustix::process::{Pid, Signal, kill_process};
 use weir_testing::eventually;
 use weir_vif::{Options, Vif};
@@ -95,6 +95,30 @@ impl Stopped {
     }
 }
 
+impl Stopped {
+    /// Stops a sleeping thread at its next accept of a connection, which `connect` makes.
+    fn at_accept<T>(process: u32, thread: i32, connect: impl FnOnce() -> T) -> (Self, T) {
+        let stopped = Self::at_once(thread);
+        ptrace::setoptions(stopped.0, ptrace::Options::PTRACE_O_TRACESYSGOOD).unwrap();
+        let connected = connect();
+        let mut runs = false;
+        eventually("it accepts", || {
+            let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
+            if runs && waitpid(stopped.0, Some(flags)).unwrap() == WaitStatus::StillAlive {
+                return None;
+            }
+            let call = fs::read_to_string(format!("/proc/{process}/task/{thread}/syscall")).ok()?;
+            if call.split(' ').next()?.parse() == Ok(nix::libc::SYS_accept4) {
+                return Some(());
+            }
+            ptrace::syscall(stopped.0, None).unwrap();
+            runs = true;
+            None
+        });
+        (stopped, connected)
+    }
+}
+
 impl Drop for Stopped {
     fn drop(&mut self) {
         let _ = ptrace::detach(self.0, None);
@@ -160,7 +184,7 @@ fn a_worker_that_stands_still_is_named_and_the_service_manager_hears_nothing_unt
 }
 
 #[test]
-fn a_thread_that_waits_is_named_with_its_party_and_the_service_manager_goes_on_hearing() {
+fn a_thread_that_stands_still_for_one_party_does_not_silence_the_service_manager() {
     let dir = tempfile::tempdir().unwrap();
     let weir = Weir::start(dir.path(), "workers = 2\n[vif.a]\n", &["--no-sandbox"]);
     assert_eq!(weir.other_news(), "READY=1");
@@ -177,6 +201,35 @@ fn a_thread_that_waits_is_named_with_its_party_and_the_service_manager_goes_on_h
         }
         assert!(weir.stats().is_some(), "{name}");
         drop(stopped);
+    }
+}
+
+#[test]
+fn a_thread_that_stands_still_for_one_party_is_named_with_that_party() {
+    let dir = tempfile::tempdir().unwrap();
+    let agent = dir.path().join("a.agent");
+    let config = format!("workers = 1\n[vif.a]\nagent = {agent:?}\n");
+    let weir = Weir::start(dir.path(), &config, &["--no-sandbox"]);
+    assert_eq!(weir.other_news(), "READY=1");
+    let socket = dir.path().join("a.sock");
+    let of_agent = format!("the agent at {}", agent.display());
+    let cases = [("weir-sessions", &socket, "a"), ("weir-manager", &agent, of_agent.as_str())];
+    for (name, socket, party) in cases {
+        eventually("weir listens", || socket.exists().then_some(()));
+        let connect = || UnixStream::connect(socket).unwrap();
+        let (stopped, _connected) =
+            Stopped::at_accept(weir.process.id(), weir.thread(name), connect);
+        let still = eventually("it is found", || weir.stats()?["still"].get(0).cloned());
+        assert_eq!(still["name"], name, "{still}");
+        assert_eq!(still["party"], party, "{still}");
+        let named = |line: &str| {
+            line.contains("a thread stands still")
+                && line.contains(name)
+                && line.contains(&format!("waits_for={party:?}"))
+        };
+        assert!(weir.log().lines().any(named), "{}", weir.log());
+        drop(stopped);
+        eventually("it goes on", || weir.stats()?.get("still").is_none().then_some(()));
     }
 }
 
