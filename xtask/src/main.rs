@@ -27,6 +27,8 @@ mod guides;
 mod life;
 mod lines;
 #[cfg(test)]
+mod logs;
+#[cfg(test)]
 mod package;
 mod shown;
 mod steps;

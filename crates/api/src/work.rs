@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use weir_engine::beat;
+use weir_engine::{beat, logs::Logs};
 use weir_limits::{CONTROL_COMPILES, CONTROL_READERS, CONTROL_WORKERS};
 use weir_switch::control::ControlHandler;
 
@@ -113,11 +113,14 @@ impl Turns {
 impl Workers {
     pub(crate) fn start(handler: &Arc<dyn ControlHandler>) -> io::Result<Self> {
         let ((reads, to_read), (others, to_do)) = (mpsc::channel(), mpsc::channel());
+        let logs = Arc::<Logs<1>>::default();
         let queues = [to_read, to_do].map(|queue| Arc::new(Mutex::new(queue)));
         let spawn = |number| {
             let queue = Arc::clone(&queues[usize::from(number >= CONTROL_READERS)]);
             let handler = Arc::clone(handler);
-            thread::Builder::new().name(NAME.into()).spawn(move || work(&*handler, &queue))
+            let logs = Arc::clone(&logs);
+            let run = move || work(&*handler, &queue, &logs);
+            thread::Builder::new().name(NAME.into()).spawn(run)
         };
         let threads = (0..CONTROL_WORKERS).map(spawn).collect::<io::Result<_>>()?;
         let jobs = Some(Jobs { reads, others });
@@ -138,14 +141,16 @@ impl Drop for Workers {
     }
 }
 
-fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>) {
+fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>, logs: &Logs<1>) {
     // A slow request holds up only its client.
     beat::watch_this_thread(NAME, beat::Role::Own);
     loop {
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = beat::wait(next) else { return };
         if catch_unwind(AssertUnwindSafe(|| job(handler))).is_err() {
-            tracing::error!("a request panicked (please report it)");
+            logs.say(0, |unsaid| {
+                tracing::error!(unsaid, "a request panicked (please report it)");
+            });
         }
     }
 }

@@ -12,6 +12,7 @@ use arc_swap::ArcSwapOption;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::net::{RecvFlags, SocketAddrUnix, SocketType, recv};
 use weir_engine::egress::Packet;
+use weir_engine::logs::Logs;
 use weir_engine::{Side, beat, lock, supervise};
 use weir_foreign::{Foreign, Party, receive_now};
 use weir_guestmem::{Batch, HostBuffer};
@@ -85,8 +86,16 @@ struct Line {
     /// An epoll set that has the present socket: what a worker watches stays when the socket changes.
     watched: [OwnedFd; 1],
     state: Mutex<State>,
+    logs: Logs<2>,
     /// The socket is lost, or the thread is to end.
     woken: Condvar,
+}
+
+/// Messages that the peer can cause again and again.
+#[derive(Clone, Copy)]
+enum Said {
+    Connected,
+    Lost,
 }
 
 #[derive(Default)]
@@ -140,6 +149,7 @@ impl StreamDevice {
                 trouble: Some("not connected yet".into()),
                 ..State::default()
             }),
+            logs: Logs::default(),
             woken: Condvar::new(),
         });
         let mut connecting =
@@ -157,6 +167,11 @@ impl StreamDevice {
             steering: Steering::new(1).map_err(io::Error::other)?,
             thread: Some(thread),
         })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn log_lines_unsaid(&self) -> u64 {
+        self.line.logs.unsaid()
     }
 
     /// Takes whole frames from the socket, as many as there are buffers.
@@ -265,7 +280,9 @@ impl Line {
         if is_present {
             self.socket.store(None);
             let StreamOptions { name, peer, .. } = &self.options;
-            tracing::warn!(uplink = name, peer, why, "connection lost");
+            self.logs.say(Said::Lost as usize, |unsaid| {
+                tracing::warn!(uplink = name, peer, why, unsaid, "connection lost");
+            });
             state.trouble = Some(why);
             self.woken.notify_one();
         }
@@ -440,7 +457,9 @@ impl Connecting {
         state.trouble = None;
         drop(state);
         let StreamOptions { name, peer, .. } = &self.line.options;
-        tracing::info!(uplink = name, peer, "connected");
+        self.line.logs.say(Said::Connected as usize, |unsaid| {
+            tracing::info!(uplink = name, peer, unsaid, "connected");
+        });
         Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use weir_engine::{DropReason, Engine, Outgoing, Port, PortCounters, Take};
 use weir_fabric::PortConfig;
 use weir_foreign::Foreign;
 use weir_guestmem::HostBuffer;
+use weir_limits::LOG_LINES_MAX;
 use weir_port_tap::{FrameDevice, FramePort, SLOT_LEN, UplinkPort};
 use weir_testing::eventually;
 use weir_testing::slow::{lingering, send_with};
@@ -249,6 +250,25 @@ fn a_peer_that_goes_away_and_comes_back_is_found_and_the_keeper_knows_the_socket
     eventually("the keeper lets go", || {
         (*kept.lock().unwrap() == [true, false, true, false]).then_some(())
     });
+}
+
+#[test]
+fn a_peer_that_comes_and_goes_is_logged_a_few_times() {
+    let peers = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&peers);
+    let dial: Dial = Box::new(move |party| {
+        *count.lock().unwrap() += 1;
+        // The peer ends the connection at once.
+        Ok(Foreign::new(UnixStream::pair()?.0.into(), party))
+    });
+    let device = StreamDevice::start(options(), None, dial, unkept()).unwrap();
+    let buffers: [HostBuffer; 0] = [];
+    eventually("it comes again and again", || {
+        let queue = device.queues()[0].as_fd();
+        let _ = device.receive(queue, &mut buffers.iter(), &mut Vec::new());
+        (*peers.lock().unwrap() >= LOG_LINES_MAX + 3).then_some(())
+    });
+    assert!(device.log_lines_unsaid() >= 2, "{}", device.log_lines_unsaid());
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_engine::guest::GuestPort;
+use weir_engine::logs::Logs;
 use weir_engine::{Engine, PortCounters, beat, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::XENSTORE_PAUSE_NS;
@@ -18,7 +19,7 @@ use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{EventChannel, Hypervisor};
 
 use crate::link::Failures;
-use crate::port::{XenOptions, XenPort};
+use crate::port::{Said, XenOptions, XenPort};
 
 /// The switch's part.
 pub trait Board: Send {
@@ -79,7 +80,9 @@ impl Manager {
         let name = "weir-xen";
         let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             let ports = BTreeMap::new();
-            let mut ports = Ports { engine, board, services, split_event_channels, ports };
+            let refusals = Logs::default();
+            let mut ports =
+                Ports { engine, board, services, split_event_channels, ports, refusals };
             let failures = Arc::clone(&ports.services.failures);
             let mut broken = false;
             let returned = supervise(name, || {
@@ -216,6 +219,8 @@ struct Ports<B> {
     services: Services,
     split_event_channels: bool,
     ports: BTreeMap<VifId, Arc<XenPort>>,
+    /// A guest can make its part of xenstore so full that it refuses weir's requests.
+    refusals: Logs<1>,
 }
 
 struct ControlRing {
@@ -268,15 +273,33 @@ impl<B: Board> Serve for Ports<B> {
     fn connect(&mut self, vif: VifId, _: &VifKeys, front: &FrontKeys) -> Result<(), String> {
         let port = self.ports.get(&vif).ok_or("it was not offered")?;
         port.connect(&self.engine, front).map_err(|reason| reason.to_string())?;
-        tracing::info!(%vif, queues = front.queues.len(), "front end connected");
+        port.log(Said::Connected, |unsaid| {
+            tracing::info!(%vif, queues = front.queues.len(), unsaid, "front end connected");
+        });
         Ok(())
     }
 
     fn disconnect(&mut self, vif: VifId) {
         if let Some(port) = self.ports.get(&vif) {
             port.disconnect(&self.engine);
-            tracing::info!(%vif, "front end disconnected");
+            port.log(Said::Disconnected, |unsaid| {
+                tracing::info!(%vif, unsaid, "front end disconnected");
+            });
         }
+    }
+
+    fn closed(&mut self, vif: VifId, reason: &str) {
+        if let Some(port) = self.ports.get(&vif) {
+            port.log(Said::Closed, |unsaid| {
+                tracing::warn!(%vif, reason, unsaid, "interface closed");
+            });
+        }
+    }
+
+    fn refused(&mut self, error: &StoreError) {
+        self.refusals.say(0, |unsaid| {
+            tracing::warn!(%error, unsaid, "xenstore refused a request");
+        });
     }
 
     fn forget(&mut self, vif: VifId) {

@@ -7,6 +7,7 @@ use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{
     AnyInterface, CallPolicy, GuestPort, Interface, PortInfo, QueuePair, State,
 };
+use weir_engine::logs::Logs;
 use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, Watch, clock,
     lock, symmetric_hash,
@@ -35,6 +36,15 @@ pub struct XenOptions {
     pub queue_pairs: usize,
     /// The policy of calls to the guest.
     pub calls: CallPolicy,
+}
+
+/// Messages that a guest can cause again and again.
+#[derive(Clone, Copy)]
+pub(crate) enum Said {
+    Connected,
+    Disconnected,
+    Stopped,
+    Closed,
 }
 
 /// State of the connection for the statistics.
@@ -68,6 +78,7 @@ pub struct XenPort {
     hash: GuestHash,
     pub(crate) control: Mutex<Option<Control>>,
     failures: Arc<Failures>,
+    logs: Logs<4>,
     pub(crate) watches: Mutex<Vec<Watch>>,
     pub(crate) shown: Mutex<Shown>,
 }
@@ -92,6 +103,7 @@ impl XenPort {
             hash: GuestHash::default(),
             control: Mutex::default(),
             failures,
+            logs: Logs::default(),
             watches: Mutex::default(),
             shown: Mutex::default(),
         }
@@ -111,11 +123,19 @@ impl XenPort {
     pub(crate) fn stop(&self, reason: &StopReason) -> Stopped {
         if self.guest.fail() {
             let reason = reason.to_string();
-            tracing::warn!(vif = self.name, reason, "interface stopped");
+            self.log(Said::Stopped, |unsaid| {
+                tracing::warn!(vif = self.name, reason, unsaid, "interface stopped");
+            });
             lock(&self.shown).stop_reason = Some(reason.clone());
             self.failures.report(self.vif, reason);
         }
         Stopped
+    }
+
+    /// Logs by `say`, which gets the number of earlier messages that were left out, unless such messages came too
+    /// often.
+    pub(crate) fn log(&self, said: Said, say: impl FnOnce(Option<u64>)) {
+        self.logs.say(said as usize, say);
     }
 
     /// Returns the channel of the control ring, and true if it may hold requests without an event; `None` without a
@@ -187,6 +207,7 @@ impl GuestPort for XenPort {
             opened: shown.opened,
             closed: shown.closed,
             failed: shown.failed,
+            log_lines_unsaid: self.logs.unsaid(),
             ..PortInfo::default()
         }
     }

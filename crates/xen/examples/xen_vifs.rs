@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::AsFd;
 
 use weir_guestmem::MappedPages;
-use weir_xen::store::Client;
+use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, RingKeys, Serve, VifId, VifKeys, Vifs};
 use weir_xen::{
     CopySegment, CopyStatus, DomainId, EventChannel, Grant, GrantMap, GrantRef, Hypervisor, Xen,
@@ -94,6 +94,14 @@ impl Serve for Back {
 
     fn forget(&mut self, vif: VifId) {
         println!("forget {vif}");
+    }
+
+    fn closed(&mut self, vif: VifId, reason: &str) {
+        println!("closed {vif}: {reason}");
+    }
+
+    fn refused(&mut self, error: &StoreError) {
+        println!("refused: {error}");
     }
 }
 

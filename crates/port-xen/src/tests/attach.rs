@@ -2,6 +2,7 @@
 
 use super::*;
 use weir_engine::guest::GuestPort;
+use weir_limits::LOG_LINES_MAX;
 
 fn detach(bench: &Bench, front: &mut Netfront, domain: u16) {
     bench.host.ask_to_detach(DomainId(domain), 0);
@@ -80,6 +81,20 @@ fn a_front_end_that_starts_anew_is_served_again() {
     assert_eq!(receive(&mut two, 0).frame, frame(1, 2, b"again"));
     let info = bench.port(1).info();
     assert_eq!((info.opened, info.closed, info.failed), (2, 1, 0));
+}
+
+#[test]
+fn a_front_end_that_starts_anew_again_and_again_is_logged_a_few_times() {
+    let bench = Bench::new();
+    let (mut one, _two) = bench.pair(Connect::default());
+    for _ in 0..=LOG_LINES_MAX {
+        one.state(XenbusState::Initialising);
+        eventually("weir has let go", || one.back_state() == Some(XenbusState::InitWait));
+        assert!(one.release());
+        bench.connect(&mut one, 1, Connect::default());
+    }
+    // The limit of all parties together may leave out more.
+    assert!(bench.port(1).info().log_lines_unsaid >= 2);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use weir_config::{PortName, VlanMode};
 use weir_engine::Engine;
 use weir_engine::capture::mirror::Mirror;
+use weir_engine::logs::Logs;
 use weir_fabric::PortId;
 
 /// A port that can be copied, and can be a mirror.
@@ -34,13 +35,17 @@ struct Running {
 
 /// The running mirrors, by the name of the port that receives copies.
 #[derive(Default)]
-pub(super) struct Mirrors(BTreeMap<PortName, Running>);
+pub(super) struct Mirrors {
+    running: BTreeMap<PortName, Running>,
+    /// Interfaces on demand change what a mirror copies.
+    logs: Logs<2>,
+}
 
 impl Mirrors {
     /// Adjusts the mirrors to those that are [wanted].
     pub(super) fn settle(&mut self, engine: &Engine, mut wanted: BTreeMap<PortName, Ends>) {
         // Mirrors that end are removed first, because the number of mirrors is limited.
-        self.0.retain(|name, running| {
+        self.running.retain(|name, running| {
             let stays = wanted.get(name) == Some(&running.ends) && running.mirror.is_whole();
             if stays {
                 wanted.remove(name);
@@ -51,27 +56,31 @@ impl Mirrors {
             match engine.mirror(&ends.from, ends.to) {
                 Ok(mirror) => {
                     let ports = ends.from.len();
-                    tracing::info!(port = %name, ports, "gets copies of other ports' frames");
-                    self.0.insert(name, Running { ends, mirror });
+                    self.logs.say(0, |unsaid| {
+                        tracing::info!(port = %name, ports, unsaid, "gets copies of other ports' frames");
+                    });
+                    self.running.insert(name, Running { ends, mirror });
                 }
-                Err(error) => tracing::error!(port = %name, %error, "gets no copies"),
+                Err(error) => self.logs.say(1, |unsaid| {
+                    tracing::error!(port = %name, %error, unsaid, "gets no copies");
+                }),
             }
         }
     }
 
     /// Ends all mirrors.
     pub(super) fn end(&mut self) {
-        self.0.clear();
+        self.running.clear();
     }
 
     /// Ends a port's mirror before the port is removed, because another port may get its number.
     pub(super) fn end_of(&mut self, name: &PortName) {
-        self.0.remove(name);
+        self.running.remove(name);
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.running.is_empty()
     }
 }
 

@@ -5,9 +5,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, Weak};
-use weir_engine::guest::GuestPort;
 
 use weir_config::{Mtu, NetworkError, SocketPath, ValueError, VifConfig, XenConfig};
+use weir_engine::guest::GuestPort;
+use weir_engine::logs::Logs;
 use weir_limits::PORTS_MAX;
 use weir_port_xen::{Board, Manager, Services, XenOptions, XenPort};
 use weir_wire::Mac;
@@ -48,12 +49,24 @@ enum AttachError {
     Switch(#[from] SwitchError),
 }
 
+/// Messages about a vif that is not served: weir looks for it again whenever any vif's keys change, and a guest changes
+/// them as often as it likes.
+#[derive(Clone, Copy)]
+enum Said {
+    Ignored,
+    Refused,
+    NoChannel,
+    Channel,
+    Mtu,
+}
+
 /// The switch's side of the thread that follows xenstore.
 struct Plug<S> {
     switch: Weak<Switch>,
     config: XenConfig,
     /// A client that finds the channels of guests.
     client: Client<S>,
+    logs: Logs<5>,
 }
 
 impl<S: Read + Write> Plug<S> {
@@ -71,7 +84,9 @@ impl<S: Read + Write> Plug<S> {
         let Some(mtu) = keys.mtu else { return };
         let path = format!("{}/mtu", keys.frontend);
         if let Err(error) = self.client.write(&path, mtu.to_string().as_bytes()) {
-            tracing::warn!(%vif, %error, "the guest is not told its MTU");
+            self.logs.say(Said::Mtu as usize, |unsaid| {
+                tracing::warn!(%vif, %error, unsaid, "the guest is not told its MTU");
+            });
         }
     }
 
@@ -81,18 +96,25 @@ impl<S: Read + Write> Plug<S> {
         let socket = match channel_socket(&mut self.client, vif.domain, name) {
             Ok(Some(socket)) => socket,
             Ok(None) => {
-                tracing::info!(%vif, name, "no agent: the guest has no channel with a socket");
+                self.logs.say(Said::NoChannel as usize, |unsaid| {
+                    tracing::info!(%vif, name, unsaid, "no agent: the guest has no channel with a socket");
+                });
                 return None;
             }
             Err(error) => {
-                tracing::error!(%vif, %error, "no agent: cannot look for its channel");
+                self.logs.say(Said::Channel as usize, |unsaid| {
+                    tracing::error!(%vif, %error, unsaid, "no agent: cannot look for its channel");
+                });
                 return None;
             }
         };
         match socket.parse() {
             Ok(path) => Some(AgentSocket { path, _kept: None, bound: None }),
             Err(error) => {
-                tracing::error!(%vif, socket, %error, "no agent: its channel's socket path is invalid");
+                self.logs.say(Said::Channel as usize, |unsaid| {
+                    let said = "no agent: its channel's socket path is invalid";
+                    tracing::error!(%vif, socket, %error, unsaid, "{said}");
+                });
                 None
             }
         }
@@ -102,7 +124,10 @@ impl<S: Read + Write> Plug<S> {
 impl<S: Read + Write + Send> Board for Plug<S> {
     fn attach(&mut self, vif: VifId, keys: &VifKeys, services: &Services) -> Option<Arc<XenPort>> {
         if !self.config.takes(keys.bridge.as_deref()) {
-            tracing::info!(%vif, bridge = keys.bridge, "ignored: the interface is for another bridge");
+            self.logs.say(Said::Ignored as usize, |unsaid| {
+                let said = "ignored: the interface is for another bridge";
+                tracing::info!(%vif, bridge = keys.bridge, unsaid, "{said}");
+            });
             return None;
         }
         // A switch that is ending accepts no more vifs.
@@ -118,7 +143,9 @@ impl<S: Read + Write + Send> Board for Plug<S> {
                 Some(port)
             }
             Err(error) => {
-                tracing::error!(%vif, %error, "cannot serve the interface");
+                self.logs.say(Said::Refused as usize, |unsaid| {
+                    tracing::error!(%vif, %error, unsaid, "cannot serve the interface");
+                });
                 None
             }
         }
@@ -181,7 +208,12 @@ impl Switch {
     where
         S: Read + Write + AsFd + Send + 'static,
     {
-        let plug = Plug { switch: Arc::downgrade(self), config: config.clone(), client: channels };
+        let plug = Plug {
+            switch: Arc::downgrade(self),
+            config: config.clone(),
+            client: channels,
+            logs: Logs::default(),
+        };
         let engine = Arc::clone(&self.engine);
         let split = config.split_event_channels;
         let manager =

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hypervisor::{DomainId, EventChannel, EventPort, GrantMap, GrantRef, Hypervisor};
-use crate::store::Client;
+use crate::store::{Client, StoreError};
 use crate::testing::{Connection, Guest, Host};
 
 mod hostile;
@@ -38,6 +38,7 @@ struct Switch {
     served: BTreeMap<VifId, Held>,
     fronts: Vec<FrontKeys>,
     connects: usize,
+    closed: Vec<String>,
 }
 
 impl Serve for Switch {
@@ -71,6 +72,12 @@ impl Serve for Switch {
     fn forget(&mut self, vif: VifId) {
         assert!(!self.served.contains_key(&vif), "forgotten while it is in use");
     }
+
+    fn closed(&mut self, _: VifId, reason: &str) {
+        self.closed.push(reason.to_owned());
+    }
+
+    fn refused(&mut self, _: &StoreError) {}
 }
 
 struct Bench {
@@ -92,6 +99,7 @@ impl Bench {
             served: BTreeMap::new(),
             fronts: Vec::new(),
             connects: 0,
+            closed: Vec::new(),
         };
         Self { vifs: Vifs::new(host.client()).unwrap(), switch, host }
     }
@@ -146,6 +154,7 @@ impl Bench {
     fn assert_lost(&self, reason: &str) {
         assert!(self.error().contains(reason), "{:?} says nothing of {reason:?}", self.error());
         assert_eq!((self.state().as_str(), self.host.mapped(), self.host.bound()), ("5", 0, 0));
+        assert!(self.switch.closed.last().is_some_and(|said| said.contains(reason)));
     }
 }
 

@@ -58,6 +58,12 @@ pub trait Serve {
 
     /// Notes that the vif was removed.
     fn forget(&mut self, vif: VifId);
+
+    /// Notes that the vif was closed for `reason`. A guest can cause that again and again.
+    fn closed(&mut self, vif: VifId, reason: &str);
+
+    /// Notes that xenstore has refused a request. A guest can cause that again and again.
+    fn refused(&mut self, error: &StoreError);
 }
 
 /// A vif that weir serves.
@@ -102,11 +108,11 @@ impl VifError {
     }
 }
 
-/// Logs a write that the server refuses, which is no error of the connection.
-fn log_refused(done: Result<(), StoreError>) -> Result<(), StoreError> {
+/// Tells the switch of a request that the server refuses, which is no error of the connection.
+fn unless_refused(done: Result<(), StoreError>, serve: &mut impl Serve) -> Result<(), StoreError> {
     match done {
         Err(error) if error.name().is_some() => {
-            tracing::warn!(%error, "xenstore refused a request");
+            serve.refused(&error);
             Ok(())
         }
         done => done,
@@ -137,7 +143,7 @@ impl<S: Read + Write> Vifs<S> {
         client.watch(ROOT, ROOT)?;
         for (vif, served) in &self.served {
             for path in served.watched(*vif) {
-                log_refused(client.watch(&path, &vif.token()))?;
+                unless_refused(client.watch(&path, &vif.token()), serve)?;
             }
         }
         self.client = client;
@@ -192,11 +198,11 @@ impl<S: Read + Write> Vifs<S> {
         serve: &mut impl Serve,
     ) -> Result<(), StoreError> {
         let Some(served) = self.served.get_mut(&vif) else { return Ok(()) };
-        tracing::warn!(%vif, reason, "interface closed");
+        serve.closed(vif, reason);
         self.amid = Some(vif);
         let actions = served.backend.failed();
         // Like the kernel's `xenbus_dev_error`: `xl` users look there.
-        self.set(&format!("error/{}/error", vif.path()), reason.as_bytes())?;
+        self.set(&format!("error/{}/error", vif.path()), reason.as_bytes(), serve)?;
         self.carry_out(vif, actions, serve)?;
         self.amid = None;
         Ok(())
@@ -239,7 +245,7 @@ impl<S: Read + Write> Vifs<S> {
         // The vif is noted first, so that another connection watches it again.
         self.served.insert(vif, served);
         for path in watched {
-            log_refused(self.client.watch(&path, &vif.token()))?;
+            unless_refused(self.client.watch(&path, &vif.token()), serve)?;
         }
         Ok(())
     }
@@ -257,9 +263,9 @@ impl<S: Read + Write> Vifs<S> {
     }
 
     /// Sets a value. If the server refuses it (no room, a removed directory), the next check shows the effect.
-    fn set(&mut self, path: &str, value: &[u8]) -> Result<(), StoreError> {
+    fn set(&mut self, path: &str, value: &[u8], serve: &mut impl Serve) -> Result<(), StoreError> {
         let done = self.client.write(path, value);
-        log_refused(done)
+        unless_refused(done, serve)
     }
 
     /// Compares the actual state with the required one. Both watches of a vif fire as soon as they are set, so the
@@ -291,10 +297,10 @@ impl<S: Read + Write> Vifs<S> {
     ) -> Result<(), StoreError> {
         for action in actions {
             match action {
-                Action::Advertise => self.advertise(vif)?,
+                Action::Advertise => self.advertise(vif, serve)?,
                 Action::Connect => self.connect(vif, serve)?,
                 Action::Disconnect => serve.disconnect(vif),
-                Action::Publish(state) => self.publish(vif, state)?,
+                Action::Publish(state) => self.publish(vif, state, serve)?,
                 Action::Forget => self.forget(vif, serve)?,
             }
         }
@@ -303,7 +309,12 @@ impl<S: Read + Write> Vifs<S> {
 
     /// Writes `changes` to keys of the vif's directory, all or none. Writes none if the directory was removed, since
     /// writing would make it again.
-    fn write_own(&mut self, vif: VifId, changes: &[(&str, Vec<u8>)]) -> Result<(), StoreError> {
+    fn write_own(
+        &mut self,
+        vif: VifId,
+        changes: &[(&str, Vec<u8>)],
+        serve: &mut impl Serve,
+    ) -> Result<(), StoreError> {
         let path = vif.path();
         let done = self.client.transaction(|transaction| {
             if transaction.read(&format!("{path}/frontend"))?.is_none() {
@@ -314,14 +325,19 @@ impl<S: Read + Write> Vifs<S> {
             }
             Ok(())
         });
-        log_refused(done)
+        unless_refused(done, serve)
     }
 
-    fn publish(&mut self, vif: VifId, state: XenbusState) -> Result<(), StoreError> {
-        self.write_own(vif, &[("state", state.to_value().to_vec())])
+    fn publish(
+        &mut self,
+        vif: VifId,
+        state: XenbusState,
+        serve: &mut impl Serve,
+    ) -> Result<(), StoreError> {
+        self.write_own(vif, &[("state", state.to_value().to_vec())], serve)
     }
 
-    fn advertise(&mut self, vif: VifId) -> Result<(), StoreError> {
+    fn advertise(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {
         let Some(served) = self.served.get(&vif) else { return Ok(()) };
         let mut changes: Vec<_> = served
             .offer
@@ -330,7 +346,7 @@ impl<S: Read + Write> Vifs<S> {
             .map(|(key, value)| (key, value.to_string().into_bytes()))
             .collect();
         changes.push(("state", XenbusState::InitWait.to_value().to_vec()));
-        self.write_own(vif, &changes)
+        self.write_own(vif, &changes, serve)
     }
 
     fn connect(&mut self, vif: VifId, serve: &mut impl Serve) -> Result<(), StoreError> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use weir_config::{BondMode, LacpRate, PortName, UplinkConfig};
+use weir_engine::logs::Logs;
 use weir_engine::{Engine, Inbox, beat, clock, lock, supervise};
 use weir_evpn::Links;
 use weir_fabric::{Claim, PortId};
@@ -74,6 +75,8 @@ struct Shared {
     uplinks: Vec<Uplink>,
     state: Mutex<State>,
     changes: AtomicU64,
+    /// The peer can change the carriers as often as it likes.
+    logs: Logs<1>,
     ends: AtomicBool,
     /// Wakes the thread.
     bell: Arc<OwnedFd>,
@@ -112,7 +115,9 @@ impl Shared {
         comes_in(now & !before, Some(self.id));
         self.changes.fetch_add(1, Ordering::Relaxed);
         let carry = self.names(now);
-        tracing::info!(bond = %self.name, carry, mode = %state.mode, "other uplinks carry frames");
+        self.logs.say(0, |unsaid| {
+            tracing::info!(bond = %self.name, carry, mode = %state.mode, unsaid, "other uplinks carry frames");
+        });
         now & !before != 0
     }
 
@@ -285,6 +290,7 @@ impl Bond {
             uplinks,
             state: Mutex::new(State { mode: BondMode::ActiveBackup, up: 0, lacp: None, noted }),
             changes: AtomicU64::new(0),
+            logs: Logs::default(),
             ends: AtomicBool::new(false),
             bell,
             system,
