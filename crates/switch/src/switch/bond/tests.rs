@@ -138,6 +138,7 @@ impl Rig {
             uplinks: uplinks.iter().map(named).collect(),
             state: Mutex::new(State { mode, up: 0, lacp: None, noted: 0 }),
             changes: AtomicU64::new(0),
+            logs: Logs::default(),
             ends: AtomicBool::new(false),
             inboxes: (0..3)
                 .map(|_| Arc::new(Inbox::new(SLOW_PROTOCOLS, Arc::clone(&bell))))
