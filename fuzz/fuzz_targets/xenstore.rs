@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 
-use weir_xen::store::Client;
+use weir_xen::store::{Client, StoreError};
 use weir_xen::vif::{FrontKeys, Offer, Serve, VifId, VifKeys, Vifs};
 
 /// A server that answers every request with the input. A reply's type and request ID are set to fit if the input says
@@ -95,6 +95,10 @@ impl Serve for All {
     fn forget(&mut self, vif: VifId) {
         assert!(!self.connected.contains(&vif), "forgotten while it is served");
     }
+
+    fn closed(&mut self, _: VifId, _: &str) {}
+
+    fn refused(&mut self, _: &StoreError) {}
 }
 
 weir_fuzz::target!(|input: &[u8]| {

@@ -26,7 +26,7 @@ const COMMAND_MAX: usize = 5_460;
 const COMMAND: &str = "cli";
 
 /// Most files in git, and most lines of them that programs have written.
-const FILES_MAX: usize = 1_394;
+const FILES_MAX: usize = 1_395;
 const WRITTEN_MAX: usize = 2_050;
 /// Documents that programs write, and the folder whose JSON they write.
 const WRITTEN: [&str; 6] = [

@@ -144,8 +144,6 @@ fn every_key_is_read() {
         on_up: None,
         on_down: None,
         address: None,
-        on_up: None,
-        on_down: None,
         path: None,
         host_access: None,
         queues: 4.try_into().unwrap(),
