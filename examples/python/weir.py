@@ -112,13 +112,14 @@ class Weir:
         """
         return self._ask("GET", "/v1/configuration", {})
 
-    def reload(self, body, *, partly=None):
+    def reload(self, body, *, partly=None, unchanged=None):
         """Changes the switch to a configuration. `outcome` tells whether it did.
         `partly`: Makes the possible changes if not all are possible.
+        `unchanged`: Makes no change, and refuses a configuration that says otherwise than what runs.
         `body`: text.
         Returns Reloaded.
         """
-        return self._ask("PUT", "/v1/configuration", {"partly": partly}, "application/toml", body)
+        return self._ask("PUT", "/v1/configuration", {"partly": partly, "unchanged": unchanged}, "application/toml", body)
 
     def difference(self, body):
         """The changes that a configuration would make. Nothing is changed. Only for users who may write:
@@ -137,8 +138,8 @@ class Weir:
         return self._ask("POST", "/v1/configuration/saved", {}, "application/toml", body)
 
     def flush(self, *, of=None):
-        """Forgets connections of interfaces in groups. Those that the rules allow to be taken up in the middle
-        go on.
+        """Forgets connections of interfaces in groups. A connection continues if the rules would let one of
+        its ends open it.
         `of`: The interface, or the network whose interfaces are meant. An interface of that name goes
         first. Without it, the connections of all interfaces are meant.
         Returns Done.

@@ -650,6 +650,7 @@ mod tests {
           vif        Add, change, remove, show or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink
           group      List or show security groups: which connections guests may open
+          uplink     Join the host's card and weir's TAP by a bridge, with a way back
 
         Look inside:
           status     Show on one screen how the running switch is

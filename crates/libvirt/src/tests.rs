@@ -231,7 +231,7 @@ fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it(
     // Nobody has made the socket yet: it will have the group of weir.
     let closed = said(64_055, &[64_055, 108], Some((0, 0))).unwrap_err();
     assert!(closed.contains("has mode 0660, user 0 and group 0"), "{closed}");
-    assert!(closed.contains("Group=") && !closed.contains("socket_mode"), "{closed}");
+    assert!(closed.contains("`socket_group`") && !closed.contains("socket_mode"), "{closed}");
     assert_eq!(said(64_055, &[64_055, 108], Some((0, 108))), Ok(()));
     assert_eq!(said(0, &[], Some((900, 900))), Ok(()));
     assert_eq!(said(64_055, &[], None), Ok(()), "nobody knows");

@@ -22,7 +22,7 @@ const HEAD: &str = "\
 
 What was tried with weir, as `docs/compatibility.tsv` records it. `make frontends`, `make fabric` and `make distros`
 leave their results below `target`; `cargo run -p xtask -- compatibility` takes them into the record and writes this
-page. The [front ends](guide/frontends.md) have needs of their own.
+page. The [front ends](guide/frontends.md) have needs of their own. WORKS
 
 | front end or system | version | tried | verdict | date |
 |---|---|---|---|---|
@@ -100,7 +100,8 @@ fn merge(rows: &mut Vec<Row>, new: Vec<Row>) {
 
 /// The page; notes below the table give the reason of each verdict but `works`.
 fn page(rows: &[Row]) -> Result<String> {
-    let mut text = String::from(HEAD);
+    let works = rows.iter().filter(|row| row.verdict == "works").count();
+    let mut text = HEAD.replace("WORKS", &format!("{works} of {} trials work.", rows.len()));
     let mut notes = String::new();
     for Row { what, version, tried, verdict, date, why } in rows {
         let explained = (verdict == "works") == why.is_empty();
@@ -110,8 +111,6 @@ fn page(rows: &[Row]) -> Result<String> {
             notes += &wrapped(&format!("- {what}, {tried}: {verdict}: {why}"));
         }
     }
-    let works = rows.iter().filter(|row| row.verdict == "works").count();
-    text += &format!("\n{works} of {} work.\n", rows.len());
     Ok(if notes.is_empty() { text } else { text + "\n" + &notes })
 }
 

@@ -64,8 +64,7 @@ pub(super) struct HowMuch {
     /// Makes the possible changes if not all are possible.
     #[serde(default)]
     partly: bool,
-    /// Makes no change: refuses a configuration that says otherwise than what runs, and takes another one for the
-    /// file's.
+    /// Makes no change, and refuses a configuration that says otherwise than what runs.
     #[serde(default)]
     unchanged: bool,
 }

@@ -465,6 +465,7 @@ const NO_TABLE: &[&str] = &[
     "libvirt undefine",
     "libvirt check",
     "libvirt hook",
+    "uplink bridge",
     "capture",
     "lab report",
     "lab calibrate",

@@ -171,6 +171,7 @@ const NOBODYS: &[&str] = &[
     "MULTICAST_RESPONSE_",
     "OWN_ADDRESSES_MAX",
     "DHCP_DNS_MAX",
+    "DHCP_ROUTES_MAX",
     "BOOT_FILE",
     "WAYS_OUT_MAX",
     "FORWARDS_MAX",
