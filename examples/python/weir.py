@@ -138,8 +138,7 @@ class Weir:
         return self._ask("POST", "/v1/configuration/saved", {}, "application/toml", body)
 
     def flush(self, *, of=None):
-        """Forgets connections of interfaces in groups. A connection continues if the rules would let one of
-        its ends open it.
+        """Forgets connections of interfaces in groups. Those that the rules let one of their ends open go on.
         `of`: The interface, or the network whose interfaces are meant. An interface of that name goes
         first. Without it, the connections of all interfaces are meant.
         Returns Done.

@@ -390,7 +390,7 @@ pub(super) struct Flushed {
     of: Option<String>,
 }
 
-/// Forgets connections of interfaces in groups. A connection continues if the rules would let one of its ends open it.
+/// Forgets connections of interfaces in groups. Those that the rules let one of their ends open go on.
 #[utoipa::path(
     delete, path = "/v1/connections", params(Flushed),
     responses(

@@ -274,13 +274,15 @@ impl Bed {
         self.until(&seen, &tell)
     }
 
-    /// Waits up to 30 s until a command succeeds in dom0. The error has the output of `tell`.
+    /// Waits up to 100 s until a command succeeds in dom0. The error has the output of `tell`. weir has a session rest
+    /// for twenty times the processor time of a request, and an emulated machine that waits for a processor counts the
+    /// wait as such time.
     pub fn until(&mut self, condition: &str, tell: &str) -> Result<()> {
         let wait = format!(
-            "end=$(($(date +%s) + 30)); until {condition}; do \
+            "end=$(($(date +%s) + 100)); until {condition}; do \
              [ $(date +%s) -lt $end ] || {{ {tell}; exit 1; }}; sleep 0.1; done"
         );
-        self.run(&wait, PATIENCE).map(drop)
+        self.run(&wait, 2 * PATIENCE).map(drop)
     }
 
     /// The last lines of the logs of dom0's programs, for error messages.
