@@ -4,21 +4,11 @@ use std::fs;
 use std::io::{Write, pipe};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
-use weir_testing::eventually;
-
-/// A running process. Dropping the value kills it.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use weir_testing::{Running, eventually};
 
 /// The number behind `key` in a file of `/proc`.
 fn number(path: &str, key: &str) -> u64 {

@@ -6,9 +6,9 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use weir_testing::eventually;
+use weir_testing::{Running, eventually};
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
@@ -27,16 +27,6 @@ const ELSEWHERE: [&str; 10] = [
     "weir-closer",   // for a moment
     "weir-closings", // as long as that
 ];
-
-/// A running process. Dropping the value kills it.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 fn cut(name: &str) -> String {
     let name = if name.starts_with("calls-") { "calls-VIF" } else { name };
@@ -158,9 +148,8 @@ fn sources(dir: &Path, found: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// A row of a thread that weir does not have any more would pass for ever.
-#[test]
-fn each_name_in_the_table_is_one_that_weir_gives() {
+/// Files of the sources of all packages.
+fn all_sources() -> Vec<std::path::PathBuf> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut files = Vec::new();
     for package in fs::read_dir(crates).unwrap().flatten() {
@@ -169,7 +158,14 @@ fn each_name_in_the_table_is_one_that_weir_gives() {
             sources(&source, &mut files);
         }
     }
-    let text: String = files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
+    files
+}
+
+/// A row of a thread that weir does not have any more would pass for ever.
+#[test]
+fn each_name_in_the_table_is_one_that_weir_gives() {
+    let text: String =
+        all_sources().iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
     let is_given = |name: &str| {
         let name = name.trim_end_matches('N').trim_end_matches("VIF");
         // A constant, a name in its place, or the front of a name that a number follows.
@@ -225,14 +221,7 @@ fn given_in(code: &str) -> Vec<String> {
 /// A thread that no feature of the test above starts could be unlisted for ever.
 #[test]
 fn each_name_that_weir_gives_a_thread_stands_in_the_table() {
-    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let mut files = Vec::new();
-    for package in fs::read_dir(crates).unwrap().flatten() {
-        let source = package.path().join("src");
-        if source.is_dir() {
-            sources(&source, &mut files);
-        }
-    }
+    let files = all_sources();
     let names = names();
     let (mut builders, mut given) = (0, BTreeSet::new());
     for file in files.iter().filter(|file| file.extension().is_some_and(|it| it == "rs")) {

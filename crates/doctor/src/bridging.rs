@@ -608,12 +608,14 @@ fn take_back(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> 
 /// Takes a change back when its time is over, if this process was started for that, and returns the exit code. A
 /// program that makes such changes calls this first.
 pub fn run_if_asked() -> Option<ExitCode> {
-    let mut arguments = std::env::args().skip(1);
+    // Another program's arguments may be no text.
+    let mut arguments = std::env::args_os().skip(1);
     if arguments.next().is_none_or(|argument| argument != ARGUMENT) {
         return None;
     }
-    let interface = arguments.next().and_then(|name| name.parse().ok());
-    let seconds = arguments.next().and_then(|text| text.parse().ok());
+    let mut text = || arguments.next()?.into_string().ok();
+    let interface = text().and_then(|name| name.parse().ok());
+    let seconds = text().and_then(|text| text.parse().ok());
     let (Some(interface), Some(seconds)) = (interface, seconds) else {
         return Some(ExitCode::FAILURE);
     };

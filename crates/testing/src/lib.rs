@@ -14,7 +14,7 @@ use std::{
     env, fs,
     io::{self, Write},
     panic,
-    process::Command,
+    process::{Child, Command},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -87,6 +87,24 @@ pub struct SetAtEnd<'a>(pub &'a AtomicBool);
 impl Drop for SetAtEnd<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A running process. Dropping the value kills it, so that none outlives a test that fails.
+#[derive(Debug)]
+pub struct Running(pub Child);
+
+impl Running {
+    /// Kills the process, and waits for its end.
+    pub fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

@@ -8,13 +8,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use clap::CommandFactory;
 use serde_json::Value;
 use weir::args::Cli;
 use weir_testing::document::blocks;
-use weir_testing::eventually;
+use weir_testing::{Running, eventually};
 
 /// A document with configurations that are no weir.toml: they are the lab's own, which its tests check.
 const LAB: &str = "docs/guide/lab.md";
@@ -179,15 +179,6 @@ fn typed() -> Vec<Typed> {
         spans(&text).into_iter().for_each(|line| add(path.clone(), line, false, false));
     }
     typed
-}
-
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A directory with a running switch, in which lines are typed.

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ use rustix::net::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use weir_limits::{BURST_MAX, KEPT_STATE_BYTES_MAX};
-use weir_testing::{SetAtEnd, eventually};
+use weir_testing::{Running, SetAtEnd, eventually};
 use weir_vhost_user::FrontEnd;
 use weir_vif::{Features, Health, Options, QueuePair, SendError, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
@@ -42,22 +42,6 @@ fn quiet(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command
-}
-
-/// A process that is killed when the value is dropped.
-struct Running(Child);
-
-impl Running {
-    fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
 
 /// weir and its keeper, with an interface for each guest.

@@ -4,24 +4,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use weir_testing::eventually;
+use weir_testing::{Running, eventually};
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 0, 0, 1]);
-
-/// A running program. Dropping the value kills it.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// weir with an interface, and with programs that write down what they are told.
 struct Host {

@@ -1,12 +1,15 @@
 //! The programs as a user starts them: output, diagnostics and exit codes.
 
+use std::ffi::OsStr;
 use std::io::Write as _;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use weir_api::{ApiServer, Client};
 use weir_switch::control::{ControlHandler, Request, Response};
+use weir_testing::Running;
 
 fn weir(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().unwrap()
@@ -24,6 +27,13 @@ fn file_with(dir: &Path, text: &str) -> String {
     let path = dir.join("weir.toml");
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().into()
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_refused_and_does_not_panic() {
+    let argument = OsStr::from_bytes(b"\xff");
+    let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg(argument).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -228,16 +238,6 @@ fn spec_backend_conventions_print_capabilities() {
         .unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(stdout(&output).contains("\"type\": \"net\""));
-}
-
-/// A process that ends when the value is dropped.
-struct Running(std::process::Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[test]

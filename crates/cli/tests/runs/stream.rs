@@ -5,11 +5,11 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
-use weir_testing::{eventually, skipped};
+use weir_testing::{Running, eventually, skipped};
 use weir_vif::{Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload};
 
@@ -19,16 +19,6 @@ const GUEST: [u8; 4] = [192, 168, 127, 10];
 const GATEWAY: [u8; 4] = [192, 168, 127, 1];
 /// The host's loopback, by gvproxy.
 const HOST: [u8; 4] = [192, 168, 127, 254];
-
-/// A running program. Dropping the value kills it.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// gvproxy, which is made by Go if it is not there; `None` if it cannot be had.
 fn gvproxy() -> Option<PathBuf> {
