@@ -151,6 +151,15 @@ impl Law {
         2 * self.event_ns
     }
 
+    /// Returns the same where frames may wait for `budget_ns`: below the time for which queues are warm, a wake-up is
+    /// dearer as the budget is smaller, four times at most.
+    pub(crate) const fn poll_ns_max(&self, budget_ns: u64) -> u64 {
+        let dearer = self.warm_ns / if budget_ns > 0 { budget_ns } else { 1 };
+        let most = 1 << self.part;
+        let dearer = if dearer > most { most } else { dearer };
+        self.sleep_ns() * if dearer > 0 { dearer } else { 1 }
+    }
+
     /// Returns the shortest time of busy polling (ns). One poll of the queues takes a tenth of this time.
     pub(crate) const fn poll_ns_min(&self) -> u64 {
         self.event_ns >> self.part

@@ -26,6 +26,11 @@ impl Warm {
         self.count == 0
     }
 
+    /// True if `queue` is warm.
+    pub(crate) fn contains(&self, queue: QueueRef) -> bool {
+        self.of.get(queue).is_some_and(|entry| entry.since_ns.is_some())
+    }
+
     /// Adds a queue that has run out of work at `since_ns`.
     #[inline]
     pub(crate) fn insert(&mut self, queue: QueueRef, since_ns: u64) {

@@ -32,7 +32,7 @@ use weir_fabric::PortId;
 use weir_guestmem::monitor::Pause;
 use weir_limits::{LATENCY_BUDGET_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
-use weir_policy::pace::Pace;
+use weir_policy::pace::{MEMORIES, Pace};
 
 use crate::frames::burst::{Burst, Scratch};
 use crate::frames::port::{PANICKED, Side, Take, Taken};
@@ -222,7 +222,10 @@ impl Worker {
         let &Forwarded { taken, sent_bytes, parked, .. } = burst;
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
-        self.pace.served(taken.frames, sent_bytes);
+        if taken.frames > 0 {
+            self.successors[self.pace.memory()] = taken.peek.then_some(queue);
+        }
+        self.pace.served(usize::from(queue.port.get()) + queue.queue, taken.frames, sent_bytes);
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(hold);
         }
@@ -291,6 +294,8 @@ pub(crate) struct Worker {
     ready: RunQueue,
     warm: Warm,
     pace: Pace,
+    /// The queue that had work after the queues of each memory of the pace, if it can be polled.
+    successors: [Option<QueueRef>; MEMORIES],
     /// The time before the last poll of the warm queues at which they had no work (ns).
     looked_ns: u64,
     /// The time at which the worker came back from its last sleep (ns).
@@ -341,6 +346,7 @@ impl Worker {
             ready,
             warm: Warm::default(),
             pace: Pace::default(),
+            successors: [None; MEMORIES],
             looked_ns: 0,
             woken_ns: 0,
             fresh_ns: None,

@@ -498,7 +498,7 @@ impl Host<'_> {
         this.burst_ns = now_ns - this.taken_ns + this.debt_ns;
         this.did.bursts += u64::from(taken > 0);
         this.did.frames += taken as u64;
-        this.pace.served(taken, bytes);
+        this.pace.served(port, taken, bytes);
         this.stalled.retain(|(stalled, _)| *stalled != port);
         this.stalled.extend(oldest_ns.map(|until_ns| (port, until_ns)));
         this.phase = *next;

@@ -45,6 +45,7 @@ impl Worker {
         }
         let mut rest = self.how_to_rest(start_ns);
         if let Rest::Poll(window_ns) = rest {
+            self.warm_successor(start_ns);
             let gap_ns = self.look_on(start_ns, window_ns);
             self.pace.polled(gap_ns);
             if gap_ns.is_some() {
@@ -86,6 +87,21 @@ impl Worker {
             // A receiver's kick, for which frames wait, is not seen while rings are polled.
             Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
             rest => rest,
+        }
+    }
+
+    /// Makes the queue warm that had work after the last one the time before, so that a poll sees it: the answer to a
+    /// request comes from another guest.
+    fn warm_successor(&mut self, now_ns: u64) {
+        let Some(queue) = self.successors[self.pace.memory()] else { return };
+        if self.warm.contains(queue) || self.ready.contains(queue) {
+            return;
+        }
+        let ports = self.shared.ports.load();
+        if slot(&ports, queue.port).is_some_and(|slot| is_of(self.index, slot, queue)) {
+            drop(ports);
+            self.ready.wake(Ready { queue, since_ns: now_ns });
+            self.serve_next();
         }
     }
 
