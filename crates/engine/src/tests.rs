@@ -69,7 +69,7 @@ pub(crate) struct FakePort {
     /// The lock is held for a burst, as a port holds its queue's lock.
     serving: Mutex<()>,
     /// True if the port can be polled.
-    peeks: bool,
+    pub(crate) peeks: bool,
     /// The number of requests for a kick.
     armed: AtomicUsize,
     /// The number of times that the port's worker had read the clock, at each burst.

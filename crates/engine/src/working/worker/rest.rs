@@ -92,7 +92,7 @@ impl Worker {
 
     /// Makes the queue warm that had work after the last one the time before, so that a poll sees it: the answer to a
     /// request comes from another guest.
-    fn warm_successor(&mut self, now_ns: u64) {
+    pub(super) fn warm_successor(&mut self, now_ns: u64) {
         let Some(queue) = self.successors[self.pace.memory()] else { return };
         if self.warm.contains(queue) || self.ready.contains(queue) {
             return;

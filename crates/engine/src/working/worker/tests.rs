@@ -134,6 +134,38 @@ fn a_worker_that_polls_serves_what_it_has_seen_before_it_asks_the_kernel() {
     assert_eq!(worker.handle.nudges.get(), 1);
 }
 
+#[test]
+fn the_queue_that_had_work_next_is_polled_with_the_last_one() {
+    // The second port can be polled, or cannot, or has another worker by now.
+    for (peeks, worker_of_second, expected) in
+        [(true, 0, true), (false, 0, false), (true, 1, false)]
+    {
+        let mut worker = worker();
+        let ports = [(0, true), (1, peeks)].map(|(number, peeks)| {
+            let mut port = crate::tests::FakePort::new(PortId::new(number).unwrap());
+            port.peeks = peeks;
+            Arc::new(port)
+        });
+        let slots = ports.each_ref().map(|port| {
+            let slot = Slot::new(Arc::clone(port) as _, Arc::default());
+            slot.pairs[0].set_worker(0);
+            Some(slot)
+        });
+        worker.shared.ports.store(Arc::new(slots.into()));
+        for number in [0, 1, 0] {
+            ports[usize::from(number)].to_send.lock().unwrap().push_back(vec![0; 64]);
+            worker.ready.wake(Ready { queue: queue(number), since_ns: clock::now_ns() });
+            worker.serve_next();
+        }
+        worker.warm.remove(queue(1));
+        let ports = worker.shared.ports.load();
+        ports[1].as_ref().unwrap().pairs[0].set_worker(worker_of_second);
+        worker.warm_successor(clock::now_ns());
+        assert_eq!(worker.warm.contains(queue(1)), expected, "{peeks}, {worker_of_second}");
+        assert!(worker.warm.contains(queue(0)) && worker.ready.is_empty());
+    }
+}
+
 /// A worker with `ports` ports, whose queues it serves if they are `its`.
 fn worker_of(ports: u16, its: bool) -> Worker {
     let worker = worker();
