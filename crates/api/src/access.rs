@@ -160,7 +160,7 @@ fn parsed(value: &HeaderValue) -> Option<Authority> {
     Authority::try_from(value.as_bytes()).ok().filter(|authority| !authority.as_str().contains('@'))
 }
 
-/// True for an address, or a name without dots: no other site can make these lead here.
+/// True for an address, or a name without dots. Another site has a name with dots, and cannot make addresses lead here.
 fn is_own(authority: &Authority) -> bool {
     let host = authority.host();
     let address = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

@@ -158,7 +158,7 @@ impl Connection {
         frame::consume(&self.socket, receipt.len, &receipt.fds)
     }
 
-    /// True if the next bytes in the socket are these.
+    /// True if the next bytes in the socket are `bytes`.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).

@@ -61,7 +61,7 @@ pub struct Stages {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct HowMuch {
-    /// Makes the possible changes if not all are possible.
+    /// Changes that are possible are made, although others are not.
     #[serde(default)]
     partly: bool,
     /// Makes no change, and refuses a configuration that says otherwise than what runs.

@@ -29,8 +29,7 @@ const CHILD: &str = "WEIR_GUESTMEM_CHILD";
 /// Runs the test `name` again, in a process of its own, with `CHILD` set to `value`.
 fn in_child(name: &str, value: &str) {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    // Without this, a new thread would at any time reserve 64 MiB of addresses for its own small
-    // allocations.
+    // Otherwise each new thread may reserve 64 MiB of addresses for its own small allocations.
     child.env("MALLOC_ARENA_MAX", "1");
     let child = child.args(["--exact", name, "--nocapture"]).env(CHILD, value);
     let out = child.output().unwrap();

@@ -21,7 +21,7 @@ const AT_ONCE: u8 = 4;
 /// At times the receiver has so few buffers left that frames must wait for it; half a ring of frames may wait.
 const FEW: u16 = 20;
 
-/// The first length needs no copy besides the front; the second length does.
+/// A frame of the first length is copied with its front. A frame of the second length takes another copy.
 const LENGTHS: [usize; 2] = [60, 1500];
 
 /// Sends a window of frames and checks that they arrive once and in order, except those that have waited too long for

@@ -101,7 +101,7 @@ fn nobody_is_answered_for_one_who_is_not_known_to_be_behind_another_host() {
     asked(&mut rig, BLUE, question(FAR, 7, 2));
     // In red nothing is answered, and red does not use what blue knows.
     asked(&mut rig, RED, question(GUEST, 1, 2));
-    // The station has come here: its frame shows this before FRR does.
+    // The station has moved to this host: a frame of its own shows that before FRR does.
     let vid = Vid::of_network(BLUE).unwrap();
     rig.fabric.fdb().forget(vid, FAR, rig.id);
     asked(&mut rig, BLUE, question(GUEST, 1, 2));

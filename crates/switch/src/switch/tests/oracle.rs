@@ -84,7 +84,7 @@ fn last(number: usize) -> Vec<u8> {
     [&mac(2)[..], &mac(1), &[0x88, 0xb6], &number, &[0; 42]].concat()
 }
 
-/// The process that a network namespace lives by.
+/// The process that keeps a network namespace alive.
 struct Namespace(Child);
 
 impl Drop for Namespace {
