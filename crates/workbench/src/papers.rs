@@ -162,11 +162,13 @@ fn figures_of(text: &str) -> Vec<String> {
     }
 }
 
-/// Returns a sort key that puts Fig. 2 before Fig. 10. Figures without a number are sorted by name.
+/// Returns a sort key that puts Fig. 2 before Fig. 10, and Fig. 6b behind Fig. 6. Figures without a number are sorted by
+/// name.
 fn in_order(figure: &str) -> (String, u32, String) {
     let digits = figure.find(|letter: char| letter.is_ascii_digit()).unwrap_or(figure.len());
     let (name, number) = figure.split_at(digits);
-    (name.to_owned(), number.parse().unwrap_or(u32::MAX), number.to_owned())
+    let first = number.trim_end_matches(|letter: char| letter.is_ascii_lowercase());
+    (name.to_owned(), first.parse().unwrap_or(u32::MAX), number.to_owned())
 }
 
 #[cfg(test)]

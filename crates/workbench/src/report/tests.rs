@@ -529,10 +529,10 @@ const FIGURES: &[(&str, &[&str])] = &[
         "Dong 2011",
         &[
             "Fig. 2", "Fig. 6", "Fig. 7", "Fig. 8", "Fig. 9", "Fig. 10", "Fig. 11", "Fig. 12",
-            "Fig. 13", "Fig. 14", "Fig. 15", "Fig. 16",
+            "Fig. 13", "Fig. 14", "Fig. 15", "Fig. 16", "Abstract",
         ],
     ),
-    ("Raj 2006", &["Fig. 4", "Fig. 5", "Fig. 6", "Fig. 8", "Fig. 9"]),
+    ("Raj 2006", &["Fig. 4", "Fig. 5", "Fig. 6", "Fig. 6b", "Fig. 8", "Fig. 9"]),
     (
         "Thakur 2014",
         &["Table 1", "Section III, low rate", "Section III, high rate", "Section III, peak"],
