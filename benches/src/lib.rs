@@ -7,6 +7,7 @@
 
 mod evpn;
 mod groups;
+mod guest_calls;
 pub mod instructions;
 mod load_cost;
 mod machine;
@@ -184,6 +185,10 @@ const ROWS: &[Row] = &[
     Row { name: "host_failure_ms", measure: evpn::host_failure },
     Row { name: "evpn_route", measure: routes::cost },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
+    Row { name: "guest_calls_1", measure: guest_calls::among::<1> },
+    Row { name: "guest_calls_3", measure: guest_calls::among::<3> },
+    Row { name: "guest_calls_6", measure: guest_calls::among::<6> },
+    Row { name: "guest_calls_9", measure: guest_calls::among::<9> },
     Row { name: "metrics_scrape_ms", measure: watched::scrape },
     Row { name: "ports_1000_time_vs_2", measure: watched::crowded_load },
     Row { name: "pps_while_scraped", measure: watched::scraped_load },

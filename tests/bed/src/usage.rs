@@ -45,6 +45,18 @@ impl Usage {
         self.sum(on_cpu_ns).map(Duration::from_nanos)
     }
 
+    /// CPU time of the program and of those that it has started and that still run, as user-mode Linux's.
+    pub fn cpu_time_of_all(self) -> Result<Duration> {
+        let mut sum = self.cpu_time()?;
+        for thread in self.process()?.tasks().map_err(|error| self.unread(&error))?.flatten() {
+            for child in thread.children().unwrap_or_default() {
+                // A child may have ended since it was listed.
+                sum += Self::of(child).cpu_time_of_all().unwrap_or_default();
+            }
+        }
+        Ok(sum)
+    }
+
     /// Resident bytes that are not shared with others: heap, stacks and files. Guests' memory does not count.
     pub fn resident_bytes(self) -> Result<u64> {
         let status = self.status()?;
