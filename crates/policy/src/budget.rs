@@ -143,6 +143,24 @@ mod tests {
         }
     }
 
+    /// A weir in a guest can report its layers as one, and split what it gets.
+    #[test]
+    fn layers_behind_one_another_count_as_one() {
+        let layer = |cost_ns, places| Layer { cost_ns, places };
+        for (uplink_ns, call_ns, inner_ns, places) in
+            [(4_000.0, 4_000.0, 4_000.0, 1), (2_000.0, 9_000.0, 5_000.0, 8), (900.0, 50.0, 300.0, 3)]
+        {
+            let all = [layer(uplink_ns, 1), layer(call_ns, 1), layer(inner_ns, places)];
+            let root = |it: Layer| (it.cost_ns * f64::from(it.places)).sqrt();
+            let behind = layer((root(all[1]) + root(all[2])).powi(2), 1);
+            let [first, rest] = shares(1_250_000, [all[0], behind]);
+            let [second, third] = shares(rest, [all[1], all[2]]);
+            for (twice, once) in [first, second, third].into_iter().zip(shares(1_250_000, all)) {
+                assert!(twice.abs_diff(once) <= 2, "{twice} and {once} ns");
+            }
+        }
+    }
+
     #[test]
     fn what_an_uplink_gathered_already_is_none_of_the_budget() {
         for found_ns in [0, 250_000, 2_000_000] {
