@@ -147,9 +147,11 @@ mod tests {
     #[test]
     fn layers_behind_one_another_count_as_one() {
         let layer = |cost_ns, places| Layer { cost_ns, places };
-        for (uplink_ns, call_ns, inner_ns, places) in
-            [(4_000.0, 4_000.0, 4_000.0, 1), (2_000.0, 9_000.0, 5_000.0, 8), (900.0, 50.0, 300.0, 3)]
-        {
+        for (uplink_ns, call_ns, inner_ns, places) in [
+            (4_000.0, 4_000.0, 4_000.0, 1),
+            (2_000.0, 9_000.0, 5_000.0, 8),
+            (900.0, 50.0, 300.0, 3),
+        ] {
             let all = [layer(uplink_ns, 1), layer(call_ns, 1), layer(inner_ns, places)];
             let root = |it: Layer| (it.cost_ns * f64::from(it.places)).sqrt();
             let behind = layer((root(all[1]) + root(all[2])).powi(2), 1);
