@@ -78,6 +78,11 @@ pub enum Step {
         /// The reason of the drop, if the limit is exceeded.
         dropped: Option<DropReason>,
     },
+    /// The frame is a question that this port of weir's own answers, and no other port gets it.
+    Kept {
+        /// The port.
+        port: PortId,
+    },
     /// By multicast snooping, these ports and not all of the VLAN get the frame.
     Members {
         /// The number of these ports.
@@ -215,11 +220,20 @@ impl Thinker<'_> {
             Err(reason) => return self.drop(self.sender, reason.into()),
             Ok(Forward::Unicast { port, vid }) => (vid, vec![port]),
             Ok(Forward::Flood { vid }) => {
-                self.storm(&sender, dst)?;
-                let members = self.members(&sender, view, vid, dst)?;
+                let kept = sender.kept_by(self.ports, frame.head.as_slice());
+                let kept = kept.filter(|_| dst.is_multicast());
+                let members = match kept {
+                    Some(port) => Some(PortSet::of(port)),
+                    None => {
+                        self.storm(&sender, dst)?;
+                        self.members(&sender, view, vid, dst)?
+                    }
+                };
                 let is_one = |port: &PortId| members.is_none_or(|members| members.contains(*port));
                 let all: Vec<_> = view.flood_ports(self.sender, vid, dst).filter(is_one).collect();
-                if members.is_some() {
+                if let Some(port) = kept {
+                    self.steps.push(Step::Kept { port });
+                } else if members.is_some() {
                     self.steps.push(Step::Members { ports: all.len() });
                 }
                 if all.is_empty() && !dst.is_multicast() {

@@ -185,6 +185,22 @@ impl Station {
         }
     }
 
+    /// True if a frame to all stations that begins with `head` asks for what weir alone answers. Others learn nothing
+    /// from it, and a server among them must not see it. An overlay learns who has an address from questions for
+    /// neighbours, if the network `is_spread` over hosts.
+    pub(crate) fn keeps(&self, head: &[u8], is_spread: bool) -> bool {
+        if let Some(Neighbour { asks: Some(ip), .. }) = Neighbour::read(head) {
+            return !is_spread && self.has(ip);
+        }
+        match self.wants(head) {
+            Some(Wanted::Dhcp(_)) => true,
+            // Where weir is no router, somebody else is.
+            Some(Wanted::Routers) => self.ra.as_ref().is_some_and(|ra| ra.router_secs > 0),
+            Some(Wanted::Dhcp6(at)) => dhcp6::is_answered(head, usize::from(at)),
+            _ => false,
+        }
+    }
+
     /// True if a packet is for weir's DNS, and has a sender that can be answered.
     fn asks(&self, ethernet: &Ethernet, network: Network, ports: Ports) -> bool {
         let (is_from_one, is_for_weir) = match network {

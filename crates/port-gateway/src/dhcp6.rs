@@ -28,6 +28,11 @@ const REFRESH: u16 = 32;
 /// The longest identifier (RFC 8415 §11.1).
 const DUID_LEN_MAX: usize = 130;
 
+/// True if weir answers such a message, by the kind of the one in the datagram at `at` of a frame.
+pub(crate) fn is_answered(head: &[u8], at: usize) -> bool {
+    head.get(at + 8) == Some(&INFORMATION_REQUEST)
+}
+
 /// The answer to a client's message, if weir gives one.
 pub(crate) fn reply(own: Mac, settings: &RaSettings, message: &[u8]) -> Option<Vec<u8>> {
     let (&[INFORMATION_REQUEST, a, b, c], mut rest) = message.split_first_chunk()? else {

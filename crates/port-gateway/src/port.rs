@@ -212,6 +212,10 @@ impl Port for GatewayPort {
         self.inner.steering()
     }
 
+    fn keeps(&self, head: &[u8]) -> bool {
+        self.station.keeps(head, self.desk.vid.network().is_some())
+    }
+
     fn fail(&self, reason: &str) {
         self.inner.fail(reason);
     }

@@ -519,6 +519,7 @@ impl Switch {
             mtu: config.mtu.map(|mtu| mtu.get()),
             guard,
             gives_leases: config.guarding.router,
+            served_by: self.served.port_for(config, &self.networks),
         }
     }
 

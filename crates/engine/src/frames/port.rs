@@ -181,6 +181,12 @@ pub trait Port: Receiver + Send + Sync {
         None
     }
 
+    /// True if a flooded frame of a guest that begins with `head` is for this port alone, where the port
+    /// [serves](crate::PortSettings::served_by) the guest.
+    fn keeps(&self, _head: &[u8]) -> bool {
+        false
+    }
+
     /// Stops the port with this reason after a panic in its service, so that the other ports continue. The panic is
     /// weir's fault.
     fn fail(&self, reason: &str);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_fabric::SourceGuard;
+use weir_fabric::{PortId, SourceGuard};
 use weir_groups::{GroupId, Policy};
 use weir_policy::schedule::Share;
 
@@ -38,6 +38,8 @@ pub struct PortSettings {
     pub guard: Option<Arc<SourceGuard>>,
     /// True if DHCP answers from the port are accepted. Those from an uplink always are.
     pub gives_leases: bool,
+    /// The port of weir's own that alone gets what it answers of the port's flooded frames.
+    pub served_by: Option<PortId>,
 }
 
 impl PortSettings {
@@ -48,6 +50,7 @@ impl PortSettings {
         slot.guard.clone_from(&self.guard);
         slot.gives_leases = self.gives_leases || slot.port.is_uplink();
         slot.frame_len_max = FrameLenMax::of_mtu(self.mtu);
+        slot.served_by = self.served_by;
         if self.receive_limit != before.receive_limit {
             slot.police = Police::new(self.receive_limit).map(Arc::new);
         }
@@ -77,6 +80,7 @@ impl PortSettings {
             mtu,
             guard,
             gives_leases,
+            served_by,
         } = before;
         is_same(&self.rules.tx, &rules.tx)
             && is_same(&self.rules.rx, &rules.rx)
@@ -85,6 +89,7 @@ impl PortSettings {
             && self.receive_limit == *receive_limit
             && self.storm_limit == *storm_limit
             && (self.mtu, self.gives_leases) == (*mtu, *gives_leases)
+            && self.served_by == *served_by
     }
 
     /// True if the port has left a group since `before`. A rule of another port may allow a connection for this group.

@@ -64,9 +64,11 @@ pub struct Slot {
     pub(crate) gives_leases: bool,
     /// The connections that the port may have; `None` without groups.
     pub(crate) groups: Option<Arc<PortGroups>>,
+    /// The port of weir's own that serves the port's station.
+    pub(crate) served_by: Option<PortId>,
     /// Multicast snooping, if a VLAN of the switch has it.
     snooping: Option<Arc<Snooping>>,
-    /// True if frames from the port are flooded without storm control and snooping.
+    /// True if frames from the port are flooded without a look at them.
     floods_freely: bool,
     /// The port's part in a bond.
     pub(crate) in_bond: Option<InBond>,
@@ -94,6 +96,7 @@ impl Slot {
             guard,
             gives_leases,
             groups,
+            served_by: None,
             snooping: None,
             floods_freely: true,
             in_bond: None,
@@ -120,6 +123,11 @@ impl Slot {
         self.snooping.as_deref()
     }
 
+    /// The port that alone gets a frame for all stations that begins with `head`: weir answers it there.
+    pub(crate) fn kept_by(&self, ports: &Ports, head: &[u8]) -> Option<PortId> {
+        self.served_by.filter(|own| slot(ports, *own).is_some_and(|own| own.port.keeps(head)))
+    }
+
     /// The port as the rules of another port's groups see it.
     pub(crate) fn peer(&self) -> Peer<'_> {
         let groups = self.groups.as_deref().map_or(&[][..], PortGroups::names);
@@ -133,7 +141,8 @@ impl Slot {
         self.sends_freely = is_free && self.rules.tx.is_none() && self.guard.is_none();
         let snoops = self.guard.as_deref().is_some_and(SourceGuard::snoops);
         self.receives_freely = is_free && self.rules.rx.is_none() && !snoops;
-        self.floods_freely = self.storm.is_none() && self.snooping.is_none();
+        self.floods_freely =
+            self.storm.is_none() && self.snooping.is_none() && self.served_by.is_none();
     }
 }
 
@@ -820,12 +829,15 @@ fn flooded_to(
     window: &mut Window,
 ) -> Result<Option<PortSet>, DropReason> {
     let flooded = &burst.frames()[usize::from(frame)];
+    let head = flooded.head.as_slice();
+    if let Some(own) = sender.kept_by(ingress.ports, head).filter(|_| dst.is_multicast()) {
+        return Ok(Some(PortSet::of(own)));
+    }
     let storm = sender.storm.as_deref();
     if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, flooded, ingress.now_ns)) {
         return Err(reason);
     }
     let Some(snooping) = sender.snooping().filter(|_| dst.is_multicast()) else { return Ok(None) };
-    let head = flooded.head.as_slice();
     let (of, now_secs) = ((ingress.port, vid), clock::secs(ingress.now_ns));
     Ok(snooping.judge(ingress.view, of, head, move || window.fill(head, frame, burst), now_secs)?)
 }

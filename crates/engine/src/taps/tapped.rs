@@ -130,6 +130,10 @@ impl Port for Tapped {
         self.bare.claims()
     }
 
+    fn keeps(&self, head: &[u8]) -> bool {
+        self.bare.keeps(head)
+    }
+
     fn fail(&self, reason: &str) {
         self.bare.fail(reason);
     }

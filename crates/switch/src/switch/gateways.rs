@@ -147,6 +147,7 @@ impl Gateway {
 
 /// weir's port in a network, as a receiver of facts about guests.
 pub(super) struct Serving {
+    pub(super) id: PortId,
     pub(super) vid: Vid,
     pub(super) subnets: Vec<IpNet>,
     /// weir's addresses, and the router's.
@@ -193,6 +194,12 @@ impl Served {
         let serving = all.iter().find(|serving| serving.vid == vid);
         let serving = serving.filter(|_| !config.guarding.router)?;
         Some(Arc::new(SourceGuard::of_roles(serving.relied_on.clone())))
+    }
+
+    /// weir's port in the network of this guest.
+    pub(super) fn port_for(&self, config: &VifConfig, networks: &Networks) -> Option<PortId> {
+        let VlanMode::Access(vid) = config.port_config(networks).vlan else { return None };
+        lock(&self.0).iter().find(|serving| serving.vid == vid).map(|serving| serving.id)
     }
 
     /// The fault of a guest's addresses that its last request for a neighbour shows, if it shows one.

@@ -308,7 +308,7 @@ impl Switch {
         let routers = config.dhcp.iter().flat_map(DhcpConfig::routers_elsewhere);
         let relied_on = own.chain(routers.map(IpAddr::from)).collect();
         let served = Arc::clone(&port);
-        self.served.add(Serving { vid, subnets, relied_on, port: served });
+        self.served.add(Serving { id, vid, subnets, relied_on, port: served });
         let counters = made.unwrap_or_default();
         let gateway =
             Gateway { name, network: network.name.clone(), id, vid, port, counters, service, kept };

@@ -146,6 +146,9 @@ impl Words<'_> {
                 };
                 say("storm_control", self.sender, says.into());
             }
+            Step::Kept { port } => {
+                say("kept", port, "answers such a question, and no other port gets it".into());
+            }
             Step::Members { ports } => {
                 let says = format!("goes to members and multicast routers only: {ports}");
                 say("multicast", self.sender, says);

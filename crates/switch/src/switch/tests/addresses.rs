@@ -331,6 +331,51 @@ fn a_guest_that_floods_costs_no_other_an_answer_or_an_address() {
 }
 
 #[test]
+fn what_weir_answers_reaches_no_other_guest_and_what_it_does_not_reaches_all() {
+    let bench = Bench::with(&with_vifs("[vif.a]\n[vif.b]\nrouter = true\n[vif.c]\nvlan = 7\n"));
+    let [mut a, mut b] = [("a", 1), ("b", 2)].map(|(vif, it)| Client::of(&bench, vif, it));
+    let address = a.leases();
+    b.catches_up();
+    let discover = |number: u8| {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut message = Message::new_with_id(7, none, none, none, none, &mac(number));
+        message.opts_mut().insert(DhcpOption::MessageType(MessageType::Discover));
+        udp(number, (none, 68), (Ipv4Addr::BROADCAST, 67), &message.to_vec().unwrap())
+    };
+    // No client of DHCP asks from such a port.
+    let others =
+        [arp_for(1, address, FIXED), udp(1, (address, 1068), (Ipv4Addr::BROADCAST, 67), &[1; 240])];
+    for frame in [discover(1), arp_for(1, address, WEIR)] {
+        a.send(&frame);
+        let traced = bench.switch.trace(&name("a"), &frame).unwrap();
+        assert_eq!(traced.delivered, [name("gateway.lan")]);
+        let kept = traced.steps.iter().find(|step| step.stage == "kept").unwrap();
+        assert_eq!(kept.port, "gateway.lan");
+        assert!(kept.says.contains("no other port gets it"), "{kept:?}");
+    }
+    let mut frame = Vec::new();
+    for it in &others {
+        a.send(it);
+        let traced = bench.switch.trace(&name("a"), it).unwrap();
+        assert!(traced.delivered.contains(&name("b")), "{traced:?}");
+        eventually("b hears it", || b.pair.recv_into(&mut frame).is_some());
+        assert_eq!(frame, *it, "b has heard what weir answers");
+    }
+    // In a VLAN in which weir serves nobody, the question is for everybody.
+    let mut c = Client::of(&bench, "c", 3);
+    assert_eq!(bench.set("a", "vlan=7"), Response::Ok);
+    a.send(&discover(1));
+    eventually("c hears it", || c.pair.recv_into(&mut frame).is_some() && frame == discover(1));
+    drop(bench);
+
+    // Nor does weir answer without `dhcp`.
+    let bench = Bench::with("[network.lan]\naddress = \"192.168.77.2/24\"\n[vif.a]\n[vif.b]\n");
+    let [mut a, mut b] = [("a", 1), ("b", 2)].map(|(vif, it)| Client::of(&bench, vif, it));
+    a.send(&discover(1));
+    eventually("b hears it", || b.pair.recv_into(&mut frame).is_some() && frame == discover(1));
+}
+
+#[test]
 fn guests_of_another_network_are_not_answered() {
     let vifs = "[vif.a]\nvlan = 7\n[vif.b]\ntrunk = \"all\"\n[vif.c]\nnetwork = \"lan\"\n";
     let bench = Bench::with(&with_vifs(vifs));
@@ -483,6 +528,11 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     std::thread::sleep(Duration::from_millis(50));
     while c.pair.recv_into(&mut frame).is_some() {
         assert_ne!(frame.get(54), Some(&134));
+        assert_ne!(
+            frame.get(54..58),
+            Some(&[2, 34, 2, 35][..]),
+            "what weir answers is for weir alone"
+        );
     }
     // weir is no router here, and neither is a guest.
     a.send(
