@@ -24,8 +24,8 @@ use weir_limits::{
 use weir_policy::steering::Receiver;
 use weir_port_gateway::testing::Gateway;
 use weir_port_gateway::{
-    Bell, BootSettings, DhcpSettings, GatewayPort, GatewaySettings, Guest, NamesSettings,
-    RaSettings,
+    Bell, BootSettings, Dhcp6Settings, DhcpSettings, GatewayPort, GatewaySettings, Guest,
+    LeaseSettings, NamesSettings, RaSettings,
 };
 use weir_wire::{Mac, Sum};
 
@@ -287,6 +287,7 @@ impl Bench {
                 prefixes: vec!["fd00:77::/64".parse().expect("a prefix")],
                 dns: vec![OWN_V6],
                 domain: Some("lab.internal".into()),
+                managed: true,
                 router_secs: 0,
             }),
             snooping,
@@ -321,8 +322,12 @@ impl Bench {
                 "fd00:77::/64".parse().expect("a subnet"),
             ],
             dial: None,
+            host: None,
         };
-        let gateway = Gateway::new(Arc::clone(&port), Some(dhcp), Some(names)).expect("a gateway");
+        let own = "fd00:77::1/64".parse().expect("a subnet");
+        let dhcp6 = Some((Dhcp6Settings { own, lease_secs: 600 }, None));
+        let leases = LeaseSettings { dhcp: Some((dhcp, None)), dhcp6 };
+        let gateway = Gateway::new(Arc::clone(&port), leases, Some(names)).expect("a gateway");
         let mut ports = Ports::new();
         let mut put = |id: PortId, slot: Slot| {
             ports.resize(ports.len().max(id.index() + 1), None);

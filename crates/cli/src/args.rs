@@ -264,7 +264,7 @@ pub struct QemuArgs {
 
 const QEMU_ARGS_EXAMPLES: &str = "\
 Examples:
-  qemu-system-x86_64 -accel kvm -drive file=disk.img $(weir qemu-args web0)
+  qemu-system-x86_64 -drive file=disk.img $(weir qemu-args web0)
   weir qemu-args web0 db0 --memory 4G      one VM with two interfaces
   weir qemu-args web0 --for libvirt        for `virsh edit`
   weir qemu-args web0 --for proxmox --memory 2G    the line for VMID.conf, whose `memory` is 2048

@@ -31,7 +31,7 @@ use weir_workbench::LabError;
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
 use crate::show;
-use crate::vm_args::VmOptions;
+use crate::vm_args::{Monitor, VmOptions};
 
 mod doctor;
 mod filter;
@@ -238,6 +238,8 @@ pub fn qemu_args(
         memory: (!args.no_memory).then_some(args.memory),
         vectors: args.vectors,
         qemu_version: args.qemu_version.or(installed),
+        // A named version is that of another host.
+        kvm: (asks && args.monitor == Monitor::Qemu).then(weir_doctor::qemu::kvm),
         architecture: std::env::consts::ARCH,
     };
     let vm_args = args.monitor.args(&vifs, &options)?;

@@ -47,6 +47,8 @@ pub struct VmOptions {
     pub vectors: Option<u32>,
     /// The QEMU for which to write; the default is a current one.
     pub qemu_version: Option<QemuVersion>,
+    /// Whether the VM can run by KVM, or why not; `None` where something else decides that.
+    pub kvm: Option<Result<(), String>>,
     /// The host's architecture, as Rust calls it.
     pub architecture: &'static str,
 }
@@ -67,7 +69,7 @@ impl VmOptions {
     }
 
     fn is_safe_with_vectors(&self) -> bool {
-        self.qemu_version.is_some_and(|it| it >= QEMU_VECTORS)
+        self.kvm == Some(Ok(())) || self.qemu_version.is_some_and(|it| it >= QEMU_VECTORS)
     }
 }
 
@@ -169,8 +171,17 @@ impl Monitor {
 
 fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     let size = options.memory.map(|memory| format!("-m {memory}"));
-    let VmArgs { lines, notes } = qemu_devices(vifs, options);
-    let lines = size.into_iter().chain(shared_memory(options)).chain(lines).collect();
+    let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
+    let by_kvm: &[&str] = match &options.kvm {
+        Some(Ok(())) => &["-accel kvm -cpu max"],
+        Some(Err(why)) => {
+            notes.push(format!("QEMU emulates the processor, which is slow, because {why}"));
+            &[]
+        }
+        None => &[],
+    };
+    let by_kvm = by_kvm.iter().map(|it| (*it).to_owned());
+    let lines = by_kvm.chain(size).chain(shared_memory(options)).chain(lines).collect();
     VmArgs { lines, notes }
 }
 

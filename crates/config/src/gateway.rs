@@ -47,6 +47,8 @@ keys! {
         routes: Elements<Route> = Elements::default(), [fixed(NEEDS_A_RESTART)];
         /// Whether guests are told of IPv6 prefixes.
         ra: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
+        /// Whether weir gives addresses of the IPv6 subnet to guests.
+        dhcp6: Option<bool> = None, [fixed(NEEDS_A_RESTART)];
         /// The DNS servers that guests are told of.
         dns: Option<OneOrMore<ServerText>> = None, [fixed(NEEDS_A_RESTART)];
         /// The domain of guests' names.
@@ -71,6 +73,8 @@ pub struct GatewayConfig {
     pub dhcp: Option<DhcpConfig>,
     /// Router advertisements announce the IPv6 prefixes, from which guests form their addresses.
     pub ra: bool,
+    /// DHCPv6 gives guests addresses of the first IPv6 subnet, and they form none.
+    pub dhcp6: bool,
     /// DNS servers that DHCP and router advertisements announce.
     pub dns: Vec<IpAddr>,
     /// NAT through the host, if there is any.
@@ -80,7 +84,7 @@ pub struct GatewayConfig {
 impl GatewayConfig {
     /// The keys of the gateway. A key without a value is not set.
     pub(super) fn keys(&self) -> GatewayKeys {
-        let Self { addresses, dhcp, ra, dns, nat } = self;
+        let Self { addresses, dhcp, ra, dhcp6, dns, nat } = self;
         let (has_dhcp, has_nat) = (dhcp.is_some(), nat.is_some());
         let (dhcp, nat) = (dhcp.as_ref(), nat.as_ref());
         GatewayKeys {
@@ -93,6 +97,7 @@ impl GatewayConfig {
             router: dhcp.and_then(|dhcp| dhcp.router).map(Ipv4Text),
             routes: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.routes)),
             ra: Some(*ra),
+            dhcp6: Some(*dhcp6),
             dns: OneOrMore::of(dns.iter().copied().map(ServerText)),
             domain: dhcp.and_then(|dhcp| dhcp.domain.clone()),
             lease_time: dhcp.map(|dhcp| dhcp.lease_time),
@@ -599,6 +604,9 @@ const OF_DHCP: [&str; 8] =
 /// The beginning of the default name of the host's interface in a network; the network's name follows.
 const INTERFACE_PREFIX: &str = "weir-";
 
+/// The longest prefix of a subnet for DHCPv6: there are many more addresses than leases.
+const DHCP6_LEN_MAX: u8 = 112;
+
 /// Keys that need `nat`.
 const OF_NAT: [&str; 2] = ["interface", "forward"];
 
@@ -691,14 +699,15 @@ pub(super) fn gateway(
     problems: &mut Vec<Problem>,
 ) -> Option<GatewayConfig> {
     let GatewayKeys { address, dhcp, nat, interface, forward, range, router, .. } = keys;
-    let GatewayKeys { routes, ra, dns, domain, lease_time, fixed, boot_server, boot_file, .. } =
-        keys;
+    let GatewayKeys { routes, ra, dhcp6, dns, domain, lease_time, fixed, .. } = keys;
+    let GatewayKeys { boot_server, boot_file, .. } = keys;
     let addresses = section.located("address", address);
     let dhcp = section.located("dhcp", dhcp);
     let range = section.located("range", range);
     let router = section.located("router", router);
     let dns = section.located("dns", dns);
     let ra = section.located("ra", ra);
+    let dhcp6 = section.located("dhcp6", dhcp6).filter(|it| it.value);
     let boot_server = section.located("boot_server", boot_server);
     let lease_time = lease_time.unwrap_or(LeaseTime::DEFAULT);
     let (Elements(forward), Elements(fixed), Elements(files)) = (forward, fixed, boot_file);
@@ -778,6 +787,24 @@ pub(super) fn gateway(
                 .help("add an address such as \"fd00:77::1/64\" to `address`"),
         );
     }
+    let wide =
+        |it: &OwnAddress| it.get().addr().is_ipv6() && it.get().prefix_len() <= DHCP6_LEN_MAX;
+    let is_wide = own.iter().find(|it| it.get().addr().is_ipv6()).is_none_or(wide);
+    if let Some(dhcp6) = dhcp6.as_ref().filter(|_| !wants_ra || !is_wide) {
+        let (what, help) = match wants_ra {
+            false => {
+                ("`dhcp6` without `ra`, by which guests learn of it", "add `ra = true`".into())
+            }
+            true => (
+                "`dhcp6` and a small subnet of IPv6",
+                format!(
+                    "give it a prefix of {DHCP6_LEN_MAX} bits at most, such as \"fd00:77::1/64\""
+                ),
+            ),
+        };
+        let what = format!("`{}` has {what}", section.title);
+        problems.push(Problem::new(what).label(dhcp6.span.clone(), REFUSED).help(help));
+    }
     let dns = match dns {
         Some(dns) => check_dns(section, dns, (wants_dhcp, wants_ra), problems),
         // weir itself, if guests learn its address.
@@ -787,7 +814,7 @@ pub(super) fn gateway(
             told.take(limits::DHCP_DNS_MAX).collect()
         }
     };
-    Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dns, nat })
+    Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dhcp6: dhcp6.is_some(), dns, nat })
 }
 
 /// The DNS servers. DHCP announces those with an IPv4 address, and router advertisements the others.

@@ -1,7 +1,7 @@
 //! The installed QEMU, and the running ones.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -35,6 +35,29 @@ const fn of_this_machine() -> &'static str {
 /// The version of the QEMU in `PATH`, as major and minor number; `None` if none prints one.
 pub fn installed_version() -> Option<(u32, u32)> {
     PROGRAMS.iter().find_map(|program| version_of(Path::new(program)))
+}
+
+/// Whether this process may run VMs by KVM.
+///
+/// # Errors
+/// The reason why not, with what can be done about it.
+pub fn kvm() -> Result<(), String> {
+    kvm_by(Path::new("/dev/kvm"))
+}
+
+fn kvm_by(device: &Path) -> Result<(), String> {
+    let opened = File::options().read(true).write(true).open(device);
+    let shown = device.display();
+    opened.map(drop).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => format!(
+            "this host has no {shown}: switch virtualization on in its firmware, or, if it is a VM, nested \
+             virtualization at its own host"
+        ),
+        ErrorKind::PermissionDenied => {
+            format!("you may not use {shown}: `usermod -aG kvm USER` as root, and log in anew")
+        }
+        _ => format!("{shown}: {error}"),
+    })
 }
 
 /// The version that a QEMU prints; `None` if the program cannot be run, takes too long, or prints none.
@@ -117,6 +140,20 @@ mod tests {
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
         version_of(&program)
+    }
+
+    #[test]
+    fn a_host_without_kvm_says_why_a_vm_is_slow() {
+        let dir = tempfile::tempdir().unwrap();
+        let device = dir.path().join("kvm");
+        assert!(kvm_by(&device).unwrap_err().contains("has no"));
+        fs::write(&device, "").unwrap();
+        assert_eq!(kvm_by(&device), Ok(()));
+        if rustix::process::geteuid().is_root() {
+            return;
+        }
+        fs::set_permissions(&device, fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(kvm_by(&device).unwrap_err().contains("usermod -aG kvm"));
     }
 
     #[test]

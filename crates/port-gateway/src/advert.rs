@@ -28,7 +28,8 @@ const AUTONOMOUS: u8 = 1 << 6;
 const AUTONOMOUS_LEN: u8 = 64;
 pub(crate) const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// The flag "other configuration" of an advertisement: DHCPv6 has settings (RFC 4861 §4.2).
+/// Flags of an advertisement: DHCPv6 has addresses and settings, or has settings (RFC 4861 §4.2).
+const MANAGED: u8 = 1 << 7;
 const OTHER: u8 = 1 << 6;
 
 /// The settings of guests that have IPv6.
@@ -40,6 +41,8 @@ pub struct RaSettings {
     pub dns: Vec<Ipv6Addr>,
     /// The domain of guests' names, which DHCPv6 clients get.
     pub domain: Option<String>,
+    /// DHCPv6 gives guests their addresses, and they form none themselves.
+    pub managed: bool,
     /// The router lifetime of the host (s); 0 if the host is no default router.
     pub router_secs: u16,
 }
@@ -57,7 +60,10 @@ pub(crate) fn advertisement(
     settings: &RaSettings,
     mtu: Option<u16>,
 ) -> Option<Vec<u8>> {
-    let flags = if settings.dns.is_empty() && settings.domain.is_none() { 0 } else { OTHER };
+    let mut flags = if settings.managed { MANAGED } else { 0 };
+    if !settings.dns.is_empty() || settings.domain.is_some() {
+        flags |= OTHER;
+    }
     let mut message = vec![ADVERTISEMENT, 0, 0, 0, HOPS_OF_GUESTS, flags];
     message.extend(settings.router_secs.to_be_bytes());
     // The reachable time and the retransmission timer are not specified: each guest uses its own.
@@ -69,7 +75,8 @@ pub(crate) fn advertisement(
         message.extend(u32::from(mtu).to_be_bytes());
     }
     for prefix in &settings.prefixes {
-        let autonomous = if prefix.prefix_len() == AUTONOMOUS_LEN { AUTONOMOUS } else { 0 };
+        let forms = !settings.managed && prefix.prefix_len() == AUTONOMOUS_LEN;
+        let autonomous = if forms { AUTONOMOUS } else { 0 };
         message.extend([PREFIX, 4, prefix.prefix_len(), ON_LINK | autonomous]);
         message.extend(RA_VALID_SECS.to_be_bytes());
         message.extend(RA_PREFERRED_SECS.to_be_bytes());
@@ -195,10 +202,11 @@ mod tests {
             prefixes in prop::collection::vec(net(), 0..8),
             dns in prop::collection::vec(any::<u128>().prop_map(Ipv6Addr::from), 0..=4),
             (mtu, domain) in (prop::option::of(1280..=9000_u16), prop::option::of("[a-z]{1,9}")),
+            managed: bool,
             router_secs in prop::sample::select(vec![0, weir_limits::RA_ROUTER_SECS]),
         ) {
             let (own, to) = (Mac([2, 0, 0, 0, 0, 9]), Mac([2, 0, 0, 0, 0, 1]));
-            let settings = RaSettings { prefixes, dns, domain, router_secs };
+            let settings = RaSettings { prefixes, dns, domain, managed, router_secs };
             let frame = advertisement(own, to, &settings, mtu).unwrap();
             let (ip, message) = frame[14..].split_at(40);
             prop_assert_eq!((&frame[..6], &frame[6..14]), (&to.0[..], &[2, 0, 0, 0, 0, 9, 0x86, 0xdd][..]));
@@ -212,6 +220,7 @@ mod tests {
             sum.add(message);
             prop_assert_eq!((sum.finish(), message[0], message[1]), (0, 134, 0));
             prop_assert_eq!(&message[6..8], &router_secs.to_be_bytes());
+            prop_assert_eq!(message[5] & 0x80 != 0, managed);
             let (mut told, mut servers, mut said_mtu) = (Vec::new(), Vec::new(), None);
             let mut rest = &message[16..];
             while !rest.is_empty() {
@@ -222,8 +231,10 @@ mod tests {
                 match option[0] {
                     1 => prop_assert_eq!(&option[2..], &own.0),
                     3 => {
-                        // Addresses are formed only from 64 bits, and are preferred no longer than they are valid.
-                        prop_assert_eq!(option[3], if option[2] == 64 { 0xc0 } else { 0x80 });
+                        // Addresses are formed only from 64 bits, and not where DHCPv6 gives them; they are preferred
+                        // no longer than they are valid.
+                        let forms = option[2] == 64 && !managed;
+                        prop_assert_eq!(option[3], if forms { 0xc0 } else { 0x80 });
                         prop_assert!(secs(8) <= secs(4) && secs(8) > 0);
                         told.push(Ipv6Net::new(ip(16), option[2]).unwrap());
                     }

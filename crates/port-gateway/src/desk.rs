@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -133,6 +133,8 @@ struct Waiting {
     all: VecDeque<Arrival>,
     /// The resolver's answers for connections. There are no more of them than questions are pending.
     told: Vec<(StreamId, Vec<u8>)>,
+    /// Questions of the host's own, each with its sender.
+    host: Vec<(SocketAddr, Vec<u8>)>,
     /// The number of frames of each port, with those of DNS (`true`) counted separately.
     of: HashMap<(PortId, bool), usize>,
     /// `rings`: guests were added or removed. `ends`: the thread has to end.
@@ -322,7 +324,7 @@ impl Desk {
     pub(crate) fn wait(&self, end: Option<Instant>) -> Woken {
         let idle = |waiting: &mut Waiting| {
             let is_empty = waiting.all.is_empty() && waiting.told.is_empty();
-            is_empty && !waiting.rings && !waiting.ends
+            is_empty && waiting.host.is_empty() && !waiting.rings && !waiting.ends
         };
         let waiting = self.waiting();
         let mut waiting = match end {
@@ -346,6 +348,21 @@ impl Desk {
     pub(crate) fn tell(&self, stream: StreamId, answer: Vec<u8>) {
         self.waiting().told.push((stream, answer));
         self.woken.notify_one();
+    }
+
+    /// Leaves a question of the host's own to the thread. A program that gets no answer asks again.
+    pub(crate) fn host_asks(&self, from: SocketAddr, question: Vec<u8>) {
+        let mut waiting = self.waiting();
+        if waiting.host.len() < DNS_WAITING_MAX {
+            waiting.host.push((from, question));
+        }
+        drop(waiting);
+        self.woken.notify_one();
+    }
+
+    /// The host's questions since the last call.
+    pub(crate) fn host_asked(&self) -> Vec<(SocketAddr, Vec<u8>)> {
+        std::mem::take(&mut self.waiting().host)
     }
 
     /// Ends the thread.

@@ -1,81 +1,382 @@
-//! Answers for DHCPv6 clients that have addresses and ask for settings (RFC 8415 §6.1). weir gives no IPv6 addresses:
-//! guests make them of the advertised prefixes.
+//! DHCPv6 (RFC 8415): settings for clients that make their addresses of the advertised prefixes (§6.1), and addresses
+//! where these are managed (§6.2).
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::Ipv6Addr;
 
-use dhcproto::v6::{DhcpOption, Message, MessageType};
+use dhcproto::v6::{
+    DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, Status, StatusCode,
+};
 use dhcproto::{Encodable, Name};
-use weir_limits::RA_DNS_SECS;
+use ipnet::Ipv6Net;
+use weir_limits::{DECLINED_SECS, LEASES_MAX, LEASES_PER_VIF_MAX, OFFER_SECS, RA_DNS_SECS};
 use weir_wire::{Mac, Ports};
 
 use crate::advert::RaSettings;
+use crate::dhcp::{Asker, Done};
+use crate::leases::{Client, Hold, Lease, Leases};
 
 /// Ports of DHCPv6: a client's, and a server's (RFC 8415 §7.2).
 pub(crate) const PORTS: Ports = Ports { src: 546, dst: 547 };
 /// All relays and servers of a link (RFC 8415 §7.1).
 pub(crate) const SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 
+/// Messages of clients (RFC 8415 §7.3).
+const SOLICIT: u8 = 1;
+const REQUEST: u8 = 3;
+const CONFIRM: u8 = 4;
+const RENEW: u8 = 5;
+const REBIND: u8 = 6;
+const RELEASE: u8 = 8;
+const DECLINE: u8 = 9;
 const INFORMATION_REQUEST: u8 = 11;
 /// Options (RFC 8415 §21, RFC 3646).
 const CLIENT: u16 = 1;
 const SERVER: u16 = 2;
+const IA_NA: u16 = 3;
+const IA_ADDRESS: u16 = 5;
 const WANTED: u16 = 6;
-/// Options by which a client asks for addresses or prefixes. An Information-request has none (RFC 8415 §16.12).
-const ADDRESSES: [u16; 3] = [3, 4, 25];
+const RAPID_COMMIT: u16 = 14;
+/// Options by which a client asks for temporary addresses or prefixes, which weir does not give.
+const OTHER_IAS: [u16; 2] = [4, 25];
 const DNS: u16 = 23;
 const DOMAINS: u16 = 24;
 const REFRESH: u16 = 32;
 /// The longest identifier (RFC 8415 §11.1).
 const DUID_LEN_MAX: usize = 130;
+/// The addresses that are tried for a client. Of so many, another client has all in no network.
+const TRIES: u8 = 8;
 
 /// True if weir answers such a message, by the kind of the one in the datagram at `at` of a frame.
-pub(crate) fn is_answered(head: &[u8], at: usize) -> bool {
-    head.get(at + 8) == Some(&INFORMATION_REQUEST)
+pub(crate) fn is_answered(head: &[u8], at: usize, managed: bool) -> bool {
+    managed || head.get(at + 8) == Some(&INFORMATION_REQUEST)
 }
 
-/// The answer to a client's message, if weir gives one.
-pub(crate) fn reply(own: Mac, settings: &RaSettings, message: &[u8]) -> Option<Vec<u8>> {
-    let (&[INFORMATION_REQUEST, a, b, c], mut rest) = message.split_first_chunk()? else {
-        return None;
-    };
-    let server = identifier(own);
-    let (mut client, mut wanted) = (None, None);
-    while !rest.is_empty() {
-        let (code, value);
-        (code, value, rest) = option(rest)?;
-        match code {
-            CLIENT if value.len() > DUID_LEN_MAX => return None,
-            CLIENT => client = Some(value),
-            WANTED => wanted = Some(value),
-            SERVER if value != server => return None,
-            code if ADDRESSES.contains(&code) => return None,
-            _ => {}
+/// A client's message, as far as weir reads it.
+struct Asked<'m> {
+    kind: u8,
+    transaction: [u8; 3],
+    client: Option<&'m [u8]>,
+    server: Option<&'m [u8]>,
+    wanted: Option<&'m [u8]>,
+    rapid: bool,
+    /// What the client needs an address for, each by its number and with the addresses that the client names.
+    ias: Vec<(u32, Vec<Ipv6Addr>)>,
+    has_other_ias: bool,
+}
+
+impl<'m> Asked<'m> {
+    fn read(message: &'m [u8]) -> Option<Self> {
+        let (&[kind, a, b, c], mut rest) = message.split_first_chunk()?;
+        let (client, server, wanted, ias) = Default::default();
+        let (rapid, has_other_ias, transaction) = (false, false, [a, b, c]);
+        let mut asked =
+            Self { kind, transaction, client, server, wanted, rapid, ias, has_other_ias };
+        while !rest.is_empty() {
+            let (code, value);
+            (code, value, rest) = option(rest)?;
+            match code {
+                CLIENT if value.len() > DUID_LEN_MAX => return None,
+                CLIENT => asked.client = Some(value),
+                SERVER => asked.server = Some(value),
+                WANTED => asked.wanted = Some(value),
+                RAPID_COMMIT => asked.rapid = true,
+                IA_NA => {
+                    // The number, and two times that a client leaves to the server.
+                    let (&[a, b, c, d, ..], mut within) = value.split_first_chunk::<12>()?;
+                    let mut addresses = Vec::new();
+                    while !within.is_empty() {
+                        let (code, value);
+                        (code, value, within) = option(within)?;
+                        if code == IA_ADDRESS {
+                            addresses.push(Ipv6Addr::from(*value.first_chunk::<16>()?));
+                        }
+                    }
+                    asked.ias.push((u32::from_be_bytes([a, b, c, d]), addresses));
+                }
+                code => asked.has_other_ias |= OTHER_IAS.contains(&code),
+            }
+        }
+        Some(asked)
+    }
+
+    /// An answer with the options that every answer has.
+    fn answer(&self, kind: MessageType, own: Mac) -> Message {
+        let mut answer = Message::new_with_id(kind, self.transaction);
+        answer.opts_mut().insert(DhcpOption::ServerId(identifier(own).into()));
+        if let Some(client) = self.client {
+            answer.opts_mut().insert(DhcpOption::ClientId(client.into()));
+        }
+        answer
+    }
+
+    /// True if the client asks for the option. One that does not say what it wants is told everything.
+    fn wants(&self, code: u16) -> bool {
+        let is_it = |wanted: &[u8]| wanted == code.to_be_bytes();
+        self.wanted.is_none_or(|it| it.chunks_exact(2).any(is_it))
+    }
+
+    fn tell(&self, settings: &RaSettings, options: &mut DhcpOptions) {
+        if self.wants(DNS) && !settings.dns.is_empty() {
+            options.insert(DhcpOption::DomainNameServers(settings.dns.clone()));
+        }
+        if self.wants(DOMAINS)
+            && let Some(domain) = &settings.domain
+            && let Ok(mut name) = Name::from_ascii(domain)
+        {
+            name.set_fqdn(true);
+            options.insert(DhcpOption::DomainSearchList(vec![name]));
         }
     }
-    // Each client has to say what it wants. One that does not is told everything.
-    let wants = |code: u16| {
-        wanted.is_none_or(|it| it.chunks_exact(2).any(|wanted| wanted == code.to_be_bytes()))
-    };
-    let mut reply = Message::new_with_id(MessageType::Reply, [a, b, c]);
-    let options = reply.opts_mut();
-    options.insert(DhcpOption::ServerId(server.into()));
-    if let Some(client) = client {
-        options.insert(DhcpOption::ClientId(client.into()));
+}
+
+/// The answer to a client that has addresses and asks for settings, if weir gives one.
+pub(crate) fn inform(own: Mac, settings: &RaSettings, message: &[u8]) -> Option<Vec<u8>> {
+    let asked = Asked::read(message)?;
+    let is_for_weir = asked.server.is_none_or(|server| server == identifier(own));
+    let asks_for_more = asked.has_other_ias || !asked.ias.is_empty();
+    // Such a message has no such options (RFC 8415 §16.12).
+    if asked.kind != INFORMATION_REQUEST || !is_for_weir || asks_for_more {
+        return None;
     }
-    if wants(DNS) && !settings.dns.is_empty() {
-        options.insert(DhcpOption::DomainNameServers(settings.dns.clone()));
-    }
-    if wants(DOMAINS)
-        && let Some(domain) = &settings.domain
-    {
-        let mut name = Name::from_ascii(domain).ok()?;
-        name.set_fqdn(true);
-        options.insert(DhcpOption::DomainSearchList(vec![name]));
-    }
-    if wants(REFRESH) {
-        options.insert(DhcpOption::InformationRefreshTime(RA_DNS_SECS));
+    let mut reply = asked.answer(MessageType::Reply, own);
+    asked.tell(settings, reply.opts_mut());
+    if asked.wants(REFRESH) {
+        reply.opts_mut().insert(DhcpOption::InformationRefreshTime(RA_DNS_SECS));
     }
     reply.to_vec().ok()
+}
+
+/// The settings of guests that get addresses of IPv6.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dhcp6Settings {
+    /// weir's own address, and the subnet.
+    pub own: Ipv6Net,
+    /// The lease time (s).
+    pub lease_secs: u32,
+}
+
+/// The server of one network. The subnet has many more addresses than there are leases.
+#[derive(Debug)]
+pub(crate) struct Dhcp6 {
+    settings: Dhcp6Settings,
+    leases: Leases<Ipv6Addr>,
+    /// Interfaces of the network, with their configured addresses of the subnet.
+    vifs: BTreeMap<String, Vec<Ipv6Addr>>,
+    /// Configured addresses of all interfaces.
+    reserved: BTreeSet<Ipv6Addr>,
+    /// Addresses whose leases have changed since they were saved.
+    pub(crate) changed: BTreeSet<Ipv6Addr>,
+}
+
+impl Dhcp6 {
+    /// Creates a server that starts with these leases.
+    pub(crate) fn new(settings: Dhcp6Settings, leases: Leases<Ipv6Addr>) -> Self {
+        let (vifs, reserved, changed) = Default::default();
+        Self { settings, leases, vifs, reserved, changed }
+    }
+
+    /// The leases of the network.
+    pub(crate) fn leases(&self) -> &Leases<Ipv6Addr> {
+        &self.leases
+    }
+
+    /// Sets the interfaces of the network, each with its configured addresses.
+    pub(crate) fn set_vifs(&mut self, vifs: impl IntoIterator<Item = (String, Vec<Ipv6Addr>)>) {
+        let is_its =
+            |it: &Ipv6Addr| self.settings.own.contains(it) && *it != self.settings.own.addr();
+        let own = |(vif, mut all): (String, Vec<Ipv6Addr>)| {
+            all.retain(is_its);
+            (vif, all)
+        };
+        self.vifs = vifs.into_iter().map(own).collect();
+        self.reserved = self.vifs.values().flatten().copied().collect();
+    }
+
+    /// The addresses that an interface holds now.
+    pub(crate) fn addresses_of(&self, vif: &str, now_secs: u32) -> impl Iterator<Item = Ipv6Addr> {
+        let held = move |lease: &Lease| lease.hold == Hold::Bound && lease.holds(now_secs);
+        self.leases.of_vif(vif).filter(move |(_, lease)| held(lease)).map(|(address, _)| address)
+    }
+
+    /// The interface that holds an address now.
+    pub(crate) fn vif_of(&self, address: Ipv6Addr, now_secs: u32) -> Option<&str> {
+        let lease = self.leases.get(address)?;
+        (lease.hold == Hold::Bound && lease.holds(now_secs)).then_some(&lease.client.vif)
+    }
+
+    /// Takes a client's message. weir's MAC address is `own`.
+    pub(crate) fn take(
+        &mut self,
+        asker: &Asker<'_>,
+        (own, told): (Mac, &RaSettings),
+        message: &[u8],
+        now_secs: u32,
+    ) -> (Done, Option<Vec<u8>>) {
+        const IGNORED: (Done, Option<Vec<u8>>) = (Done::Ignored, None);
+        let Some(asked) = Asked::read(message) else { return IGNORED };
+        if asked.kind == INFORMATION_REQUEST {
+            let reply = inform(own, told, message);
+            return if reply.is_some() { (Done::Informed, reply) } else { IGNORED };
+        }
+        // RFC 8415 §16: a client names the server that it means, unless it means any.
+        let is_for_weir = match asked.kind {
+            SOLICIT | CONFIRM | REBIND => asked.server.is_none(),
+            REQUEST | RENEW | RELEASE | DECLINE => asked.server == Some(&identifier(own)),
+            _ => false,
+        };
+        let Some(duid) = asked.client.filter(|_| is_for_weir && !asked.ias.is_empty()) else {
+            return IGNORED;
+        };
+        let client = |ia: u32| {
+            let id = Some([duid, &ia.to_be_bytes()].concat());
+            Client { vif: asker.vif.to_owned(), mac: asker.mac, id }
+        };
+        let is_offer = asked.kind == SOLICIT && !asked.rapid;
+        let kind = if is_offer { MessageType::Advertise } else { MessageType::Reply };
+        let mut reply = asked.answer(kind, own);
+        let status =
+            |status, msg: &str| DhcpOption::StatusCode(StatusCode { status, msg: msg.into() });
+        let named = || asked.ias.iter().flat_map(|(ia, all)| all.iter().map(|it| (*ia, *it)));
+        let done = match asked.kind {
+            CONFIRM if named().next().is_none() => return IGNORED,
+            CONFIRM => {
+                let is_near = named().all(|(_, it)| self.settings.own.contains(&it));
+                let status = match is_near {
+                    true => status(Status::Success, "on this link"),
+                    false => status(Status::NotOnLink, "of another link"),
+                };
+                reply.opts_mut().insert(status);
+                if is_near { Done::Informed } else { Done::Refused }
+            }
+            RELEASE | DECLINE => {
+                let is_declined = asked.kind == DECLINE;
+                for (ia, address) in named() {
+                    self.give_back(address, &client(ia), is_declined, now_secs);
+                }
+                reply.opts_mut().insert(status(Status::Success, "thank you"));
+                if is_declined { Done::Declined } else { Done::Released }
+            }
+            _ => {
+                let hold = if is_offer { Hold::Offered } else { Hold::Bound };
+                let mut has_any = false;
+                for (ia, named) in &asked.ias {
+                    let given = self.give(&client(*ia), named, hold, now_secs);
+                    has_any |= given.is_some();
+                    let mut within = DhcpOptions::new();
+                    let secs = self.settings.lease_secs;
+                    // An address that the client names and has not is taken back (RFC 8415 §18.3.4).
+                    let gone = named.iter().filter(|it| Some(**it) != given && !is_offer);
+                    let all = given.map(|it| (it, secs)).into_iter().chain(gone.map(|it| (*it, 0)));
+                    for (addr, life) in all {
+                        let (preferred_life, valid_life, opts) = (life, life, DhcpOptions::new());
+                        let address = IAAddr { addr, preferred_life, valid_life, opts };
+                        within.insert(DhcpOption::IAAddr(address));
+                    }
+                    if given.is_none() {
+                        within.insert(status(Status::NoAddrsAvail, "no address is left"));
+                    }
+                    let (t1, t2) = (secs / 2, secs / 5 * 4);
+                    reply.opts_mut().insert(DhcpOption::IANA(IANA {
+                        id: *ia,
+                        t1,
+                        t2,
+                        opts: within,
+                    }));
+                }
+                if asked.kind == SOLICIT && asked.rapid {
+                    reply.opts_mut().insert(DhcpOption::RapidCommit);
+                }
+                asked.tell(told, reply.opts_mut());
+                match (has_any, is_offer) {
+                    (false, _) => Done::NoAddress,
+                    (true, true) => Done::Offered,
+                    (true, false) => Done::Given,
+                }
+            }
+        };
+        (done, reply.to_vec().ok())
+    }
+
+    /// Gives a client its address, or holds it for the client.
+    fn give(
+        &mut self,
+        client: &Client,
+        named: &[Ipv6Addr],
+        hold: Hold,
+        now_secs: u32,
+    ) -> Option<Ipv6Addr> {
+        let address = self.choose(client, named, now_secs)?;
+        let secs = if hold == Hold::Offered { OFFER_SECS } else { self.settings.lease_secs };
+        let until_secs = now_secs.saturating_add(secs);
+        let before = self.leases.get(address);
+        let keeps = |it: &Lease| {
+            // An address that the client has stays bound while it asks anew, and a second renewal changes nothing.
+            let is_bound = it.hold == Hold::Bound && it.holds(now_secs) && it.client.is(client);
+            is_bound && (hold == Hold::Offered || it.until_secs == until_secs)
+        };
+        if !before.is_some_and(keeps) {
+            let lease = Lease { client: client.clone(), hold, until_secs };
+            self.leases.put(address, lease, now_secs);
+            if hold == Hold::Bound {
+                self.changed.insert(address);
+            }
+        }
+        Some(address)
+    }
+
+    /// The configured address of the interface; else the client's present or last one, one that it names, or another.
+    fn choose(&self, client: &Client, named: &[Ipv6Addr], now_secs: u32) -> Option<Ipv6Addr> {
+        if let Some(fixed) = self.vifs.get(&client.vif).and_then(|all| all.first()) {
+            let is_others = |it: &Lease| it.hold == Hold::Declined && it.holds(now_secs);
+            return Some(*fixed).filter(|fixed| !self.leases.get(*fixed).is_some_and(is_others));
+        }
+        let had = self.leases.of(client);
+        let has = had.is_some_and(|(_, lease)| lease.holds(now_secs));
+        if !has && !self.has_room_for(&client.vif, now_secs) {
+            return None;
+        }
+        let subnet = self.settings.own.trunc();
+        let made = |n: u8| {
+            let mut hasher = DefaultHasher::new();
+            (&client.vif, client.mac.0, &client.id, n).hash(&mut hasher);
+            let station = u128::from(hasher.finish()) & subnet.hostmask().to_bits();
+            Ipv6Addr::from_bits(subnet.network().to_bits() | station)
+        };
+        let is_for = |it: &Ipv6Addr| {
+            subnet.contains(it)
+                && ![subnet.network(), self.settings.own.addr()].contains(it)
+                && !self.reserved.contains(it)
+                && self.leases.is_free_for(*it, client, now_secs)
+        };
+        let known = had.map(|(address, _)| address).into_iter().chain(named.iter().copied());
+        known.chain((0..TRIES).map(made)).find(is_for)
+    }
+
+    /// True if the interface can get one more address. One is reserved for each interface that has none yet.
+    fn has_room_for(&self, vif: &str, now_secs: u32) -> bool {
+        let own = self.leases.held_by(vif, now_secs);
+        let waits = |other: &&String| self.leases.held_by(other, now_secs) == 0;
+        let kept = || self.vifs.keys().filter(waits).count();
+        own == 0 || own < LEASES_PER_VIF_MAX && self.leases.held(now_secs) + kept() < LEASES_MAX
+    }
+
+    /// Ends a client's lease. A `declined` address counts as the interface's for a while, as one of IPv4 does.
+    fn give_back(&mut self, address: Ipv6Addr, client: &Client, declined: bool, now_secs: u32) {
+        let is_its =
+            |it: &Lease| it.client.is(client) && it.holds(now_secs) && it.hold != Hold::Declined;
+        if !self.leases.get(address).is_some_and(is_its) {
+            return;
+        }
+        self.leases.end(address, now_secs);
+        if declined {
+            let until_secs = now_secs.saturating_add(DECLINED_SECS);
+            let lease = Lease { client: client.clone(), hold: Hold::Declined, until_secs };
+            self.leases.put(address, lease, now_secs);
+        }
+        self.changed.insert(address);
+    }
 }
 
 /// The first option, and what is behind it; `None` if it is not whole.
@@ -92,7 +393,7 @@ fn identifier(Mac([a, b, c, d, e, f]): Mac) -> [u8; 10] {
 
 #[cfg(test)]
 mod tests {
-    use dhcproto::v6::{IANA, ORO, OptionCode};
+    use dhcproto::v6::{ORO, OptionCode};
     use dhcproto::{Decodable, Decoder};
     use proptest::prelude::*;
 
@@ -106,6 +407,7 @@ mod tests {
             prefixes: vec!["fd77::/64".parse().unwrap()],
             dns: vec!["fd77::1".parse().unwrap()],
             domain: Some("lab.internal".into()),
+            managed: false,
             router_secs: 0,
         }
     }
@@ -124,7 +426,7 @@ mod tests {
     }
 
     fn answer(message: &[u8]) -> Option<Message> {
-        let bytes = reply(OWN, &settings(), message)?;
+        let bytes = inform(OWN, &settings(), message)?;
         Some(Message::decode(&mut Decoder::new(&bytes)).unwrap())
     }
 
@@ -148,7 +450,7 @@ mod tests {
         let got = answer(&request([])).unwrap();
         assert!(got.opts().get(OptionCode::DomainSearchList).is_some(), "it has not said");
         let refresh = [&[0, 32, 0, 4][..], &RA_DNS_SECS.to_be_bytes()].concat();
-        let got = reply(OWN, &settings(), &request([])).unwrap();
+        let got = inform(OWN, &settings(), &request([])).unwrap();
         assert!(got.windows(refresh.len()).any(|it| it == refresh), "{got:x?}");
     }
 
@@ -168,6 +470,161 @@ mod tests {
         (5..whole.len()).for_each(|cut| assert_eq!(answer(&whole[..cut]), None, "{cut} bytes"));
     }
 
+    const IA: u32 = 7;
+
+    fn server() -> Dhcp6 {
+        let settings = Dhcp6Settings { own: "fd77::1/64".parse().unwrap(), lease_secs: 3600 };
+        let mut server = Dhcp6::new(settings, Leases::default());
+        let fixed = vec!["fd77::10".parse().unwrap()];
+        server.set_vifs(
+            [("web0", vec![]), ("db0", fixed), ("rogue", vec![])]
+                .map(|(vif, it)| (vif.to_owned(), it)),
+        );
+        server
+    }
+
+    /// What a client says that needs an address for `ia`, and names these.
+    fn says(kind: MessageType, duid: u8, ia: u32, named: &[Ipv6Addr]) -> Message {
+        let mut message = Message::new_with_id(kind, [1, 2, duid]);
+        let mut opts = DhcpOptions::new();
+        for addr in named {
+            let opts_of = DhcpOptions::new();
+            opts.insert(DhcpOption::IAAddr(IAAddr {
+                addr: *addr,
+                preferred_life: 0,
+                valid_life: 0,
+                opts: opts_of,
+            }));
+        }
+        message.opts_mut().insert(DhcpOption::ClientId(vec![0, 3, duid]));
+        message.opts_mut().insert(DhcpOption::IANA(IANA { id: ia, t1: 0, t2: 0, opts }));
+        if !matches!(kind, MessageType::Solicit | MessageType::Rebind | MessageType::Confirm) {
+            message.opts_mut().insert(DhcpOption::ServerId(identifier(OWN).into()));
+        }
+        message
+    }
+
+    /// weir's answer to a client of this interface: what it did, its message, and addresses with their lifetimes.
+    fn hears(
+        server: &mut Dhcp6,
+        vif: &str,
+        message: &Message,
+        now_secs: u32,
+    ) -> (Done, Option<Message>, Vec<(Ipv6Addr, u32)>) {
+        let asker = Asker { vif, mac: Mac([2, 0, 0, 0, 0, 1]), mtu: None };
+        let bytes = message.to_vec().unwrap();
+        let (done, reply) = server.take(&asker, (OWN, &settings()), &bytes, now_secs);
+        let reply = reply.map(|it| Message::decode(&mut Decoder::new(&it)).unwrap());
+        let mut given = Vec::new();
+        for option in reply.iter().flat_map(|it| it.opts().iter()) {
+            let DhcpOption::IANA(ia) = option else { continue };
+            for option in ia.opts.iter() {
+                if let DhcpOption::IAAddr(it) = option {
+                    given.push((it.addr, it.valid_life));
+                }
+            }
+        }
+        (done, reply, given)
+    }
+
+    /// Asks for an address as a client does.
+    fn lease(server: &mut Dhcp6, vif: &str, duid: u8, now_secs: u32) -> Option<Ipv6Addr> {
+        let solicit = says(MessageType::Solicit, duid, IA, &[]);
+        let (done, reply, given) = hears(server, vif, &solicit, now_secs);
+        let [(offered, 3600)] = given[..] else {
+            assert_eq!(done, Done::NoAddress);
+            return None;
+        };
+        assert_eq!((done, reply.unwrap().msg_type()), (Done::Offered, MessageType::Advertise));
+        let request = says(MessageType::Request, duid, IA, &[offered]);
+        let (done, reply, given) = hears(server, vif, &request, now_secs);
+        assert_eq!((done, reply.unwrap().msg_type()), (Done::Given, MessageType::Reply));
+        assert_eq!(given, [(offered, 3600)]);
+        Some(offered)
+    }
+
+    #[test]
+    fn rfc_8415_18_3_a_client_has_its_address_until_it_gives_it_back() {
+        let mut server = server();
+        let address = lease(&mut server, "web0", 1, 0).unwrap();
+        assert!(server.settings.own.contains(&address));
+        assert_eq!(server.vif_of(address, 5), Some("web0"));
+        assert_eq!(server.addresses_of("web0", 5).collect::<Vec<_>>(), [address]);
+        // A renewal, and one to any server, leave it to the client, and take back what is not the client's.
+        let foreign: Ipv6Addr = "fd99::1".parse().unwrap();
+        for kind in [MessageType::Renew, MessageType::Rebind] {
+            let renew = says(kind, 1, IA, &[address, foreign]);
+            let (done, _, mut given) = hears(&mut server, "web0", &renew, 1800);
+            given.sort();
+            assert_eq!((done, given), (Done::Given, vec![(address, 3600), (foreign, 0)]));
+        }
+        assert_eq!(server.vif_of(address, 5000), Some("web0"));
+        for (named, done) in [(address, Done::Informed), (foreign, Done::Refused)] {
+            let confirm = says(MessageType::Confirm, 1, IA, &[named]);
+            assert_eq!(hears(&mut server, "web0", &confirm, 1800).0, done);
+        }
+        // Another guest's client of the same name has another address, and can give back none but its own.
+        let other = lease(&mut server, "rogue", 1, 1800).unwrap();
+        assert_ne!(other, address);
+        for kind in [MessageType::Release, MessageType::Decline] {
+            hears(&mut server, "rogue", &says(kind, 1, IA, &[address]), 1800);
+            assert_eq!(server.vif_of(address, 1801), Some("web0"));
+        }
+        let named = says(MessageType::Solicit, 9, IA, &[address]);
+        assert_ne!(hears(&mut server, "rogue", &named, 1800).2[0].0, address);
+        hears(&mut server, "web0", &says(MessageType::Release, 1, IA, &[address]), 1800);
+        assert_eq!(server.vif_of(address, 1801), None);
+        assert_eq!(lease(&mut server, "web0", 1, 1900), Some(address), "it is remembered");
+        hears(&mut server, "web0", &says(MessageType::Decline, 1, IA, &[address]), 1900);
+        assert_ne!(lease(&mut server, "web0", 1, 1900), Some(address), "somebody else uses it");
+    }
+
+    #[test]
+    fn a_lease_lasts_over_a_file_and_an_interface_has_its_configured_address() {
+        let mut server = server();
+        assert_eq!(lease(&mut server, "db0", 1, 0), Some("fd77::10".parse().unwrap()));
+        assert_eq!(lease(&mut server, "db0", 2, 0), Some("fd77::10".parse().unwrap()));
+        let wants = says(MessageType::Solicit, 1, IA, &["fd77::10".parse().unwrap()]);
+        assert_ne!(
+            hears(&mut server, "web0", &wants, 0).2[0].0,
+            "fd77::10".parse::<Ipv6Addr>().unwrap()
+        );
+        let address = lease(&mut server, "web0", 1, 0).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let mut store = crate::Store::new(file.try_clone().unwrap());
+        store.note(server.leases(), &server.changed, 10).unwrap();
+        let leases = crate::Store::new(file).load::<Ipv6Addr>(10, 3600).unwrap();
+        let again = Dhcp6::new(server.settings.clone(), leases);
+        assert_eq!(again.vif_of(address, 20), Some("web0"));
+    }
+
+    #[test]
+    fn no_interface_has_more_addresses_than_it_may_and_each_has_one() {
+        let mut server = server();
+        let given =
+            (0..=255).filter(|duid| lease(&mut server, "rogue", *duid, 0).is_some()).count();
+        assert_eq!(given, LEASES_PER_VIF_MAX);
+        assert!(lease(&mut server, "web0", 1, 0).is_some());
+    }
+
+    #[test]
+    fn rfc_8415_18_3_1_a_client_in_a_hurry_has_its_address_at_once() {
+        let mut server = server();
+        let mut solicit = says(MessageType::Solicit, 1, IA, &[]);
+        solicit.opts_mut().insert(DhcpOption::RapidCommit);
+        let (done, reply, given) = hears(&mut server, "web0", &solicit, 0);
+        let reply = reply.unwrap();
+        assert_eq!((done, reply.msg_type(), given.len()), (Done::Given, MessageType::Reply, 1));
+        assert!(reply.opts().get(OptionCode::RapidCommit).is_some());
+        assert!(reply.opts().get(OptionCode::DomainNameServers).is_some());
+        // For another server, or for none where one has to be named.
+        let mut request = says(MessageType::Request, 2, IA, &[]);
+        request.opts_mut().remove(OptionCode::ServerId);
+        assert_eq!(hears(&mut server, "web0", &request, 0).0, Done::Ignored);
+        request.opts_mut().insert(DhcpOption::ServerId(vec![1, 2, 3]));
+        assert_eq!(hears(&mut server, "web0", &request, 0).0, Done::Ignored);
+    }
+
     proptest! {
         #[test]
         fn any_bytes_have_an_answer_that_can_be_read_or_none(
@@ -178,6 +635,8 @@ mod tests {
                 *first = INFORMATION_REQUEST;
             }
             let _ = answer(&message);
+            let asker = Asker { vif: "web0", mac: Mac([2; 6]), mtu: None };
+            server().take(&asker, (OWN, &settings()), &message, 0);
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, SendFlags, getsockname, recv, recvfrom, send};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use weir_engine::{beat, lock, supervise};
@@ -109,11 +110,11 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Starts the thread. `dial` makes its sockets, and answers go to `desk`.
+    /// Starts the thread. `dial` makes its sockets, and answers go to `desk`, as does what the host asks at its socket.
     ///
     /// # Errors
     /// A thread or a descriptor cannot be made.
-    pub(crate) fn start(desk: Arc<Desk>, dial: Dial) -> io::Result<Self> {
+    pub(crate) fn start(desk: Arc<Desk>, dial: Dial, host: Option<OwnedFd>) -> io::Result<Self> {
         let inbox = Arc::<Mutex<Inbox>>::default();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let heard = bell.try_clone()?;
@@ -122,6 +123,7 @@ impl Forwarder {
             heard,
             desk,
             dial,
+            host,
             lines: Vec::new(),
             calls: Vec::new(),
             pending: HashMap::new(),
@@ -237,6 +239,7 @@ struct Asking {
     heard: OwnedFd,
     desk: Arc<Desk>,
     dial: Dial,
+    host: Option<OwnedFd>,
     lines: Vec<Line>,
     calls: Vec<Call>,
     /// Questions without an answer, by line and DNS message number.
@@ -263,6 +266,7 @@ impl Asking {
                 }
                 std::mem::take(&mut inbox.waiting)
             };
+            self.hear_host();
             for number in readable {
                 self.hear(number);
             }
@@ -291,7 +295,8 @@ impl Asking {
             let side = if call.left.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             PollFd::from_borrowed_fd(call.socket.as_fd(), side)
         });
-        let mut all: Vec<_> = all.chain(calls).collect();
+        let host = self.host.iter().map(|fd| PollFd::new(fd, PollFlags::IN));
+        let mut all: Vec<_> = all.chain(calls).chain(host).collect();
         if poll(&mut all, left.as_ref()).is_err() {
             return Vec::new();
         }
@@ -342,6 +347,25 @@ impl Asking {
         let which = usize::from(random()).checked_rem(good)?;
         let mut all = self.lines.iter().enumerate().filter(|(_, line)| is_good(line));
         all.nth(which).map(|(at, _)| at)
+    }
+
+    /// Reads the host's questions. The sender of such a question has the socket's own address.
+    fn hear_host(&self) {
+        let own = |socket| SocketAddr::try_from(getsockname(socket).ok()?).ok();
+        let Some((socket, own)) = self.host.as_ref().and_then(|it| Some((it, own(it)?))) else {
+            return;
+        };
+        for _ in 0..AT_ONCE {
+            let mut said = vec![0; usize::from(DNS_PAYLOAD_MAX)];
+            let Ok((len, _, from)) = recvfrom(socket, &mut said, RecvFlags::DONTWAIT) else {
+                return;
+            };
+            said.truncate(len);
+            let from = from.and_then(|from| SocketAddr::try_from(from).ok());
+            if let Some(from) = from.filter(|from| from.ip() == own.ip()) {
+                self.desk.host_asks(from, said);
+            }
+        }
     }
 
     /// Reads the datagrams on a line.

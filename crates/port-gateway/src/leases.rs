@@ -58,34 +58,40 @@ impl Lease {
     }
 }
 
-/// Leases of one network.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Leases {
-    all: BTreeMap<Ipv4Addr, Lease>,
+/// Leases of one network, for one IP version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leases<A = Ipv4Addr> {
+    all: BTreeMap<A, Lease>,
     /// Addresses of each interface.
-    of_vifs: BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    of_vifs: BTreeMap<String, BTreeSet<A>>,
 }
 
-impl Leases {
+impl<A> Default for Leases<A> {
+    fn default() -> Self {
+        Self { all: BTreeMap::new(), of_vifs: BTreeMap::new() }
+    }
+}
+
+impl<A: Copy + Ord> Leases<A> {
     /// All leases by address, past ones included.
-    pub fn iter(&self) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
+    pub fn iter(&self) -> impl Iterator<Item = (A, &Lease)> {
         self.all.iter().map(|(address, lease)| (*address, lease))
     }
 
     /// The leases of at most [`READ_AT_ONCE`] addresses after this one, past ones included.
-    pub fn after(&self, last: Option<Ipv4Addr>) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
+    pub fn after(&self, last: Option<A>) -> impl Iterator<Item = (A, &Lease)> {
         let after = last.map_or(Bound::Unbounded, Bound::Excluded);
         let next = self.all.range((after, Bound::Unbounded)).take(READ_AT_ONCE);
         next.map(|(address, lease)| (*address, lease))
     }
 
     /// The lease of an address, past ones included.
-    pub fn get(&self, address: Ipv4Addr) -> Option<&Lease> {
+    pub fn get(&self, address: A) -> Option<&Lease> {
         self.all.get(&address)
     }
 
     /// The leases of one interface, past ones included.
-    pub fn of_vif(&self, vif: &str) -> impl Iterator<Item = (Ipv4Addr, &Lease)> {
+    pub fn of_vif(&self, vif: &str) -> impl Iterator<Item = (A, &Lease)> {
         let addresses = self.of_vifs.get(vif).into_iter().flatten();
         addresses.filter_map(|address| Some((*address, self.all.get(address)?)))
     }
@@ -101,14 +107,14 @@ impl Leases {
     }
 
     /// The client's present or last address. If there are several, the one whose lease ends last.
-    pub fn of(&self, client: &Client) -> Option<(Ipv4Addr, &Lease)> {
+    pub fn of(&self, client: &Client) -> Option<(A, &Lease)> {
         let its = self.of_vif(&client.vif).filter(|(_, lease)| lease.client.is(client));
         its.filter(|(_, lease)| lease.hold != Hold::Declined)
             .max_by_key(|(_, lease)| lease.until_secs)
     }
 
     /// True if no other client has the address.
-    pub fn is_free_for(&self, address: Ipv4Addr, client: &Client, now_secs: u32) -> bool {
+    pub fn is_free_for(&self, address: A, client: &Client, now_secs: u32) -> bool {
         self.all.get(&address).is_none_or(|lease| {
             let own = lease.hold != Hold::Declined && lease.client.is(client);
             own || !lease.holds(now_secs)
@@ -116,7 +122,7 @@ impl Leases {
     }
 
     /// Replaces the lease of an address.
-    pub fn put(&mut self, address: Ipv4Addr, lease: Lease, now_secs: u32) {
+    pub fn put(&mut self, address: A, lease: Lease, now_secs: u32) {
         self.forget(address);
         if self.all.len() >= LEASES_MAX {
             // The lease that ended first makes room.
@@ -131,14 +137,14 @@ impl Leases {
     }
 
     /// Ends the lease of an address, but remembers its client.
-    pub fn end(&mut self, address: Ipv4Addr, now_secs: u32) {
+    pub fn end(&mut self, address: A, now_secs: u32) {
         if let Some(lease) = self.all.get_mut(&address) {
             lease.until_secs = lease.until_secs.min(now_secs);
         }
     }
 
     /// Removes the lease of an address.
-    pub fn forget(&mut self, address: Ipv4Addr) {
+    pub fn forget(&mut self, address: A) {
         let Some(lease) = self.all.remove(&address) else { return };
         if let Some(addresses) = self.of_vifs.get_mut(&lease.client.vif) {
             addresses.remove(&address);

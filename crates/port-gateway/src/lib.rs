@@ -8,7 +8,7 @@
 //! | `service.rs` | [`Service`]: the thread that answers |
 //! | `answer.rs` | classifies frames; answers ARP, neighbour discovery and echo |
 //! | `dhcp.rs` | `Dhcp`: the DHCP server |
-//! | `dhcp6.rs` | settings for DHCPv6 clients |
+//! | `dhcp6.rs` | DHCPv6: settings, and `Dhcp6`, the server |
 //! | `names.rs` | `Names`: names of guests, and questions for the host's resolver |
 //! | `stream.rs` | `Streams`: connections (TCP) for names |
 //! | `forward.rs` | the thread that asks the resolver |
@@ -46,8 +46,9 @@ pub mod testing;
 pub use advert::RaSettings;
 pub use desk::{Asked, Bell, GatewayCounters, HostSide};
 pub use dhcp::{BootSettings, DhcpSettings};
+pub use dhcp6::Dhcp6Settings;
 pub use forward::{Dial, Means};
 pub use leases::{Client, Hold, Lease};
 pub use port::{GatewayPort, GatewaySettings, Guest};
-pub use service::{NamesSettings, Service};
+pub use service::{LeaseSettings, NamesSettings, Service};
 pub use store::Store;

@@ -1,12 +1,15 @@
 //! The thread that answers for weir in one network.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use rustix::net::{SendFlags, sendto};
 use weir_engine::{beat, clock, lock, supervise};
 use weir_fabric::PortId;
 use weir_limits::{
@@ -18,15 +21,15 @@ use weir_wire::{Layers, Mac, Network};
 
 use crate::advert::{advertisement, link_local, query, source};
 use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
-use crate::desk::{Arrival, Desk, Woken};
+use crate::desk::{Arrival, Desk, GatewayCounters, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
-use crate::dhcp6;
+use crate::dhcp6::{self, Dhcp6, Dhcp6Settings};
 use crate::forward::{Back, Dial, Forwarder, Question};
 use crate::frame::Way;
 use crate::leases::{Hold, Leases};
 use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
-use crate::store::Store;
+use crate::store::{Address, Store};
 use crate::stream::{StreamId, Streams};
 
 #[cfg(test)]
@@ -46,27 +49,46 @@ pub struct NamesSettings {
     pub subnets: Vec<IpNet>,
     /// Makes sockets to the host's resolvers, if guests can ask for other names.
     pub dial: Option<Dial>,
+    /// A socket at weir's address and port, at which the host's programs ask for names of guests. It needs `dial`.
+    pub host: Option<OwnedFd>,
+}
+
+/// The addresses that weir gives in a network, of either IP version. Leases outlive weir in the [`Store`], if there is
+/// one.
+#[derive(Default)]
+pub struct LeaseSettings {
+    /// DHCP.
+    pub dhcp: Option<(DhcpSettings, Option<Store>)>,
+    /// DHCPv6.
+    pub dhcp6: Option<(Dhcp6Settings, Option<Store>)>,
+}
+
+/// A copy of the leases for other threads.
+#[derive(Clone, Default)]
+struct Shown {
+    v4: Arc<Mutex<Leases>>,
+    v6: Arc<Mutex<Leases<Ipv6Addr>>>,
 }
 
 /// The thread. A drop ends it.
 pub struct Service {
     desk: Arc<Desk>,
-    leases: Arc<Mutex<Leases>>,
+    leases: Shown,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Service {
-    /// Starts to answer behind `port`. Leases outlive weir in the [`Store`], if there is one.
+    /// Starts to answer behind `port`.
     ///
     /// # Errors
     /// The leases cannot be read, or a thread cannot be started.
     pub fn start(
         port: &GatewayPort,
-        dhcp: Option<(DhcpSettings, Option<Store>)>,
+        leases: LeaseSettings,
         names: Option<NamesSettings>,
     ) -> io::Result<Self> {
-        let mut clerk = Clerk::new(port, dhcp, names)?;
-        let (desk, leases) = (Arc::clone(&clerk.desk), Arc::clone(&clerk.shown));
+        let mut clerk = Clerk::new(port, leases, names)?;
+        let (desk, leases) = (Arc::clone(&clerk.desk), clerk.shown.clone());
         let run = move || {
             supervise("weir-gateway", || clerk.run());
         };
@@ -75,20 +97,26 @@ impl Service {
     }
 
     /// The addresses that are bound now, each with its client's MAC address.
-    pub fn bound(&self) -> Vec<(Ipv4Addr, Mac)> {
-        bound(&self.leases, clock::secs(clock::now_ns()))
+    pub fn bound(&self) -> Vec<(IpAddr, Mac)> {
+        let now_secs = clock::secs(clock::now_ns());
+        let mut all = bound(&self.leases.v4, now_secs);
+        all.extend(bound(&self.leases.v6, now_secs));
+        all
     }
 }
 
 /// Guests' answers wait for [`READ_AT_ONCE`](weir_limits::READ_AT_ONCE) leases at most.
-fn bound(leases: &Mutex<Leases>, now_secs: u32) -> Vec<(Ipv4Addr, Mac)> {
+fn bound<A: Address + Into<IpAddr>>(
+    leases: &Mutex<Leases<A>>,
+    now_secs: u32,
+) -> Vec<(IpAddr, Mac)> {
     let (mut bound, mut last) = (Vec::new(), None);
     loop {
         let before = last;
         for (address, lease) in lock(leases).after(last) {
             last = Some(address);
             if lease.hold == Hold::Bound && lease.holds(now_secs) {
-                bound.push((address, lease.client.mac));
+                bound.push((address.into(), lease.client.mac));
             }
         }
         if last == before {
@@ -106,17 +134,73 @@ impl Drop for Service {
     }
 }
 
+/// The file of one server's leases.
+#[derive(Default)]
+pub(crate) struct Saved {
+    store: Option<Store>,
+    /// The time of the next attempt to save leases, after one has failed and was logged.
+    retries: Option<Instant>,
+}
+
+impl Saved {
+    /// Reads the leases of before, and shows them.
+    fn load<A: Address>(
+        mut store: Option<Store>,
+        lease_secs: u32,
+        shown: &Mutex<Leases<A>>,
+    ) -> io::Result<(Self, Leases<A>)> {
+        let now_secs = clock::secs(clock::now_ns());
+        let load = |store: &mut Store| store.load(now_secs, lease_secs);
+        let leases = store.as_mut().map(load).transpose()?.unwrap_or_default();
+        lock(shown).clone_from(&leases);
+        Ok((Self { store, retries: None }, leases))
+    }
+
+    /// Saves leases that have changed, and shows them. After an error the answers still leave: clients keep their
+    /// addresses even without a file.
+    fn note<A: Address>(
+        &mut self,
+        (leases, changed): (&Leases<A>, BTreeSet<A>),
+        shown: &Mutex<Leases<A>>,
+        counters: &GatewayCounters,
+        now_secs: u32,
+    ) {
+        if changed.is_empty() && self.retries.is_none() {
+            return;
+        }
+        let now = Instant::now();
+        let is_due = self.retries.is_none_or(|at| now >= at);
+        if let Some(store) = self.store.as_mut().filter(|_| is_due) {
+            match store.note(leases, &changed, now_secs) {
+                Ok(()) => self.retries = None,
+                Err(error) => {
+                    counters.unsaved.add(1);
+                    if self.retries.replace(now + RETRIES_AFTER).is_none() {
+                        tracing::error!(%error, "leases are not saved: a weir that is started anew does not know them");
+                    }
+                }
+            }
+        }
+        let mut shown = lock(shown);
+        for address in changed {
+            if let Some(lease) = leases.get(address) {
+                shown.put(address, lease.clone(), now_secs);
+            }
+        }
+    }
+}
+
 /// The thread's state.
 pub(crate) struct Clerk {
     station: Station,
     desk: Arc<Desk>,
-    pub(crate) dhcp: Option<(Dhcp, Option<Store>)>,
+    pub(crate) dhcp: Option<(Dhcp, Saved)>,
+    dhcp6: Option<(Dhcp6, Saved)>,
     names: Option<(Names, Option<Forwarder>)>,
+    /// The way of answers to the host.
+    host: Option<OwnedFd>,
     streams: Streams,
-    /// A copy of the leases for other threads.
-    shown: Arc<Mutex<Leases>>,
-    /// The time of the next attempt to save leases, after one has failed and was logged.
-    retries: Option<Instant>,
+    shown: Shown,
     /// The time of the next round of advertisements, if weir sends them.
     advertises: Option<Instant>,
     /// The time of the next round of queries for multicast groups, if the network has snooping.
@@ -126,28 +210,32 @@ pub(crate) struct Clerk {
 impl Clerk {
     pub(crate) fn new(
         port: &GatewayPort,
-        dhcp: Option<(DhcpSettings, Option<Store>)>,
+        leases: LeaseSettings,
         names: Option<NamesSettings>,
     ) -> io::Result<Self> {
         let desk = Arc::clone(port.desk());
-        let shown = Arc::new(Mutex::new(Leases::default()));
+        let shown = Shown::default();
+        let LeaseSettings { dhcp, dhcp6 } = leases;
         let dhcp = dhcp
-            .map(|(settings, mut store)| {
-                let now_secs = clock::secs(clock::now_ns());
-                let load = |store: &mut Store| store.load(now_secs, settings.lease_secs);
-                let leases = store.as_mut().map(load).transpose()?.unwrap_or_default();
-                io::Result::Ok((Dhcp::new(settings, leases), store))
+            .map(|(settings, store)| {
+                let (saved, leases) = Saved::load(store, settings.lease_secs, &shown.v4)?;
+                io::Result::Ok((Dhcp::new(settings, leases), saved))
             })
             .transpose()?;
-        if let Some((dhcp, _)) = &dhcp {
-            lock(&shown).clone_from(dhcp.leases());
-        }
-        let names = names
-            .and_then(|NamesSettings { domain, subnets, dial }| {
-                Some((Names::new(&domain, subnets, dial.is_some())?, dial))
+        let dhcp6 = dhcp6
+            .map(|(settings, store)| {
+                let (saved, leases) = Saved::load(store, settings.lease_secs, &shown.v6)?;
+                io::Result::Ok((Dhcp6::new(settings, leases), saved))
             })
-            .map(|(names, dial)| {
-                let forwarder = dial.map(|dial| Forwarder::start(Arc::clone(&desk), dial));
+            .transpose()?;
+        let host = names.as_ref().and_then(|names| names.host.as_ref());
+        let host = host.map(OwnedFd::try_clone).transpose()?;
+        let names = names
+            .and_then(|NamesSettings { domain, subnets, dial, host }| {
+                Some((Names::new(&domain, subnets, dial.is_some())?, dial, host))
+            })
+            .map(|(names, dial, host)| {
+                let forwarder = dial.map(|dial| Forwarder::start(Arc::clone(&desk), dial, host));
                 io::Result::Ok((names, forwarder.transpose()?))
             })
             .transpose()?;
@@ -155,10 +243,11 @@ impl Clerk {
             station: port.station().clone(),
             desk,
             dhcp,
+            dhcp6,
             names,
+            host,
             streams: Streams::default(),
             shown,
-            retries: None,
             // Advertisements of an earlier weir stay valid for their lifetimes.
             advertises: port.station().ra.as_ref().map(|_| Instant::now()),
             asks: port.desk().snooping.as_ref().map(|_| Instant::now()),
@@ -192,6 +281,14 @@ impl Clerk {
             let guests = self.desk.guests();
             dhcp.set_vifs(guests.into_iter().map(|guest| (guest.vif, guest.fixed)));
         }
+        if let Some((dhcp6, _)) = self.dhcp6.as_mut().filter(|_| changed) {
+            let v6 = |ips: Vec<IpAddr>| {
+                let all = ips.into_iter();
+                all.filter_map(|ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None }).collect()
+            };
+            let guests = self.desk.guests().into_iter();
+            dhcp6.set_vifs(guests.map(|guest| (guest.vif, v6(guest.ips))));
+        }
         let mut answers = Vec::new();
         if self.advertises.is_some_and(|at| Instant::now() >= at) {
             self.advertises = Some(Instant::now() + ADVERTISES_EVERY);
@@ -210,6 +307,9 @@ impl Clerk {
                 }
                 _ => answers.extend(self.answer(arrival, now_secs)),
             }
+        }
+        for (from, question) in self.desk.host_asked() {
+            self.tell_host(from, &question, now_secs);
         }
         let now = Instant::now();
         for (stream, answer) in told {
@@ -264,12 +364,7 @@ impl Clerk {
                 self.advertise(asker, &arrival.served.guest)?
             }
             Wanted::Dhcp(at) => self.dhcp(arrival, usize::from(at), now_secs)?,
-            Wanted::Dhcp6(at) => {
-                let answer = self.dhcp6(arrival, usize::from(at));
-                let counter = if answer.is_some() { &counters.informed } else { &counters.ignored };
-                counter.add(1);
-                answer?
-            }
+            Wanted::Dhcp6(at) => self.dhcp6(arrival, usize::from(at), now_secs)?,
             Wanted::Names(at) => self.names(arrival, usize::from(at), now_secs)?,
             Wanted::Stream(_) => return None,
         };
@@ -291,17 +386,7 @@ impl Clerk {
         let asker = Asker { vif: &guest.vif, mac, mtu: guest.mtu };
         let message = payload(&arrival.frame, at)?;
         let (done, reply) = dhcp.take(&asker, message, now_secs);
-        let counters = &self.desk.counters;
-        match done {
-            Done::Offered => counters.offered.add(1),
-            Done::Given => counters.given.add(1),
-            Done::Informed => counters.informed.add(1),
-            Done::Refused => counters.refused.add(1),
-            Done::Released => counters.released.add(1),
-            Done::Declined => counters.declined.add(1),
-            Done::NoAddress => counters.no_address.add(1),
-            Done::Ignored => counters.ignored.add(1),
-        }
+        count(&self.desk.counters, done);
         let reply = reply?;
         let from = (dhcp.settings().own.addr(), DHCP_PORTS.dst).into();
         let way =
@@ -309,15 +394,26 @@ impl Clerk {
         way.datagram(&reply.bytes)
     }
 
-    /// The answer to the DHCPv6 message in the datagram at `at`.
-    fn dhcp6(&self, arrival: &Arrival, at: usize) -> Option<Vec<u8>> {
-        let asker = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
+    /// Handles the DHCPv6 message in the datagram at `at`.
+    fn dhcp6(&mut self, arrival: &Arrival, at: usize, now_secs: u32) -> Option<Vec<u8>> {
+        let mac = weir_wire::Ethernet::parse(&arrival.frame).ok()?.src;
         let Network::Ipv6(ip) = Layers::parse(&arrival.frame).ok()?.network else { return None };
         let message = payload(&arrival.frame, at)?;
-        let reply = dhcp6::reply(self.station.mac, self.station.ra.as_ref()?, message)?;
-        let from = (link_local(self.station.mac), dhcp6::PORTS.dst).into();
-        let macs = (self.station.mac, asker);
-        Way { macs, from, to: (ip.src, dhcp6::PORTS.src).into() }.datagram(&reply)
+        let (own, told) = (self.station.mac, self.station.ra.as_ref()?);
+        let guest = &arrival.served.guest;
+        let (done, reply) = match &mut self.dhcp6 {
+            Some((dhcp6, _)) => {
+                let asker = Asker { vif: &guest.vif, mac, mtu: guest.mtu };
+                dhcp6.take(&asker, (own, told), message, now_secs)
+            }
+            None => {
+                let reply = dhcp6::inform(own, told, message);
+                (if reply.is_some() { Done::Informed } else { Done::Ignored }, reply)
+            }
+        };
+        count(&self.desk.counters, done);
+        let from = (link_local(own), dhcp6::PORTS.dst).into();
+        Way { macs: (own, mac), from, to: (ip.src, dhcp6::PORTS.src).into() }.datagram(&reply?)
     }
 
     /// Handles the DNS question in the datagram at `at`.
@@ -366,7 +462,7 @@ impl Clerk {
     /// weir's answer to a question, if it need not be asked elsewhere.
     fn name(&self, from: PortId, question: &[u8], back: Back, now_secs: u32) -> Option<Vec<u8>> {
         let (names, forwarder) = self.names.as_ref()?;
-        let here = Here { desk: &self.desk, dhcp: self.dhcp.as_ref().map(|it| &it.0), now_secs };
+        let here = self.here(now_secs);
         let counters = &self.desk.counters;
         match (names.take(question, back.room(), &here), forwarder) {
             (Said::Answer(bytes), _) => {
@@ -393,34 +489,54 @@ impl Clerk {
         }
     }
 
-    /// Saves leases that have changed. After an error the answers still leave: clients keep their addresses even
-    /// without a file.
-    fn save(&mut self, now_secs: u32) {
-        let Some((dhcp, store)) = &mut self.dhcp else { return };
-        let changed = std::mem::take(&mut dhcp.changed);
-        if changed.is_empty() && self.retries.is_none() {
-            return;
-        }
-        let now = Instant::now();
-        let is_due = self.retries.is_none_or(|at| now >= at);
-        if let Some(store) = store.as_mut().filter(|_| is_due) {
-            match store.note(dhcp.leases(), &changed, now_secs) {
-                Ok(()) => self.retries = None,
-                Err(error) => {
-                    self.desk.counters.unsaved.add(1);
-                    if self.retries.replace(now + RETRIES_AFTER).is_none() {
-                        tracing::error!(%error, "leases are not saved: a weir that is started anew does not know them");
-                    }
-                }
-            }
-        }
-        let mut shown = lock(&self.shown);
-        for address in changed {
-            if let Some(lease) = dhcp.leases().get(address) {
-                shown.put(address, lease.clone(), now_secs);
-            }
+    /// Answers a question of the host's own.
+    fn tell_host(&self, from: SocketAddr, question: &[u8], now_secs: u32) {
+        let (Some((names, _)), Some(socket)) = (&self.names, &self.host) else { return };
+        let here = self.here(now_secs);
+        if let Said::Answer(bytes) = names.alone().take(question, None, &here) {
+            self.desk.counters.dns_answered.add(1);
+            // A program that gets no answer asks again.
+            let _ = sendto(socket, &bytes, SendFlags::DONTWAIT, &from);
         }
     }
+
+    /// Saves leases that have changed.
+    fn save(&mut self, now_secs: u32) {
+        let (shown, counters) = (&self.shown, &self.desk.counters);
+        if let Some((dhcp, saved)) = &mut self.dhcp {
+            let changed = std::mem::take(&mut dhcp.changed);
+            saved.note((dhcp.leases(), changed), &shown.v4, counters, now_secs);
+        }
+        if let Some((dhcp6, saved)) = &mut self.dhcp6 {
+            let changed = std::mem::take(&mut dhcp6.changed);
+            saved.note((dhcp6.leases(), changed), &shown.v6, counters, now_secs);
+        }
+    }
+
+    /// Guests, by name and by address.
+    fn here(&self, now_secs: u32) -> Here<'_> {
+        let (dhcp, dhcp6) = (self.dhcp.as_ref(), self.dhcp6.as_ref());
+        Here {
+            desk: &self.desk,
+            dhcp: dhcp.map(|it| &it.0),
+            dhcp6: dhcp6.map(|it| &it.0),
+            now_secs,
+        }
+    }
+}
+
+fn count(counters: &GatewayCounters, done: Done) {
+    let counter = match done {
+        Done::Offered => &counters.offered,
+        Done::Given => &counters.given,
+        Done::Informed => &counters.informed,
+        Done::Refused => &counters.refused,
+        Done::Released => &counters.released,
+        Done::Declined => &counters.declined,
+        Done::NoAddress => &counters.no_address,
+        Done::Ignored => &counters.ignored,
+    };
+    counter.add(1);
 }
 
 /// The payload of the datagram that begins at `at`.
@@ -444,6 +560,7 @@ fn segment(frame: &[u8], at: usize) -> Option<&[u8]> {
 struct Here<'h> {
     desk: &'h Desk,
     dhcp: Option<&'h Dhcp>,
+    dhcp6: Option<&'h Dhcp6>,
     now_secs: u32,
 }
 
@@ -452,6 +569,8 @@ impl Directory for Here<'_> {
         let guest = self.desk.guest(|guest| guest.vif.eq_ignore_ascii_case(vif))?;
         let given = self.dhcp.map(|dhcp| dhcp.addresses_of(&guest.vif, self.now_secs));
         let mut all: Vec<IpAddr> = given.into_iter().flatten().map(IpAddr::from).collect();
+        let given = self.dhcp6.map(|dhcp6| dhcp6.addresses_of(&guest.vif, self.now_secs));
+        all.extend(given.into_iter().flatten().map(IpAddr::from));
         all.extend(guest.ips.iter().filter(|ip| !all.contains(ip)).copied().collect::<Vec<_>>());
         Some(all)
     }
@@ -459,7 +578,7 @@ impl Directory for Here<'_> {
     fn vif_of(&self, address: IpAddr) -> Option<String> {
         let given = match address {
             IpAddr::V4(address) => self.dhcp.and_then(|dhcp| dhcp.vif_of(address, self.now_secs)),
-            IpAddr::V6(_) => None,
+            IpAddr::V6(address) => self.dhcp6.and_then(|it| it.vif_of(address, self.now_secs)),
         };
         let configured = || self.desk.guest(|guest| guest.ips.contains(&address));
         given.map(str::to_owned).or_else(|| configured().map(|guest| guest.vif))

@@ -9,9 +9,10 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_limits::{LEASES_BYTES_MAX, LEASES_MAX, LEASES_NOTED_BYTES_MAX};
 use weir_wire::Mac;
@@ -24,7 +25,12 @@ const HEADER_LEN: usize = 32;
 const PLACE_LEN: u64 = (HEADER_LEN + LEASES_BYTES_MAX) as u64;
 const NOTES_AT: u64 = 2 * PLACE_LEN;
 
-/// Leases in a file.
+/// An address of one IP version.
+pub trait Address: Copy + Ord + Serialize + DeserializeOwned {}
+impl Address for Ipv4Addr {}
+impl Address for Ipv6Addr {}
+
+/// Leases in a file, all of one IP version.
 #[derive(Debug)]
 pub struct Store {
     file: File,
@@ -35,8 +41,8 @@ pub struct Store {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Written {
-    address: Ipv4Addr,
+struct Written<A> {
+    address: A,
     vif: String,
     mac: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -57,19 +63,19 @@ impl Store {
     ///
     /// # Errors
     /// Of reading.
-    pub fn load(&mut self, now_secs: u32, lease_secs: u32) -> io::Result<Leases> {
+    pub fn load<A: Address>(&mut self, now_secs: u32, lease_secs: u32) -> io::Result<Leases<A>> {
         let places = [self.read(0, PLACE_LEN)?, self.read(PLACE_LEN, PLACE_LEN)?];
         let whole = places.iter().filter_map(|place| whole_of(place));
         let Some((number, text)) = whole.max_by_key(|(number, _)| *number) else {
             return Ok(Leases::default());
         };
         self.number = number;
-        let mut all: Vec<Written> = serde_json::from_slice(text)?;
+        let mut all: Vec<Written<A>> = serde_json::from_slice(text)?;
         all.truncate(LEASES_MAX);
         let notes = self.read(NOTES_AT, LEASES_NOTED_BYTES_MAX as u64)?;
         let mut rest = &notes[..];
         while let Some((_, text)) = whole_of(rest).filter(|(of, _)| *of == number) {
-            all.extend(serde_json::from_slice::<Vec<Written>>(text)?);
+            all.extend(serde_json::from_slice::<Vec<Written<A>>>(text)?);
             rest = rest.get(HEADER_LEN + text.len()..).unwrap_or_default();
         }
         let wall = wall_secs();
@@ -97,7 +103,7 @@ impl Store {
     ///
     /// # Errors
     /// The write fails. The leases that were saved before stay in the file.
-    pub fn save(&mut self, leases: &Leases, now_secs: u32) -> io::Result<()> {
+    pub fn save<A: Address>(&mut self, leases: &Leases<A>, now_secs: u32) -> io::Result<()> {
         let number = self.number + 1;
         let place = framed(number, leases.iter(), now_secs)?;
         if place.len() as u64 > PLACE_LEN {
@@ -113,10 +119,10 @@ impl Store {
     ///
     /// # Errors
     /// The write fails. The leases that were saved before stay in the file, and the next call saves all leases.
-    pub fn note(
+    pub fn note<A: Address>(
         &mut self,
-        leases: &Leases,
-        changed: &BTreeSet<Ipv4Addr>,
+        leases: &Leases<A>,
+        changed: &BTreeSet<A>,
         now_secs: u32,
     ) -> io::Result<()> {
         let its = changed.iter().filter_map(|address| Some((*address, leases.get(*address)?)));
@@ -144,13 +150,13 @@ impl Store {
 }
 
 /// The bytes of a place or a note, without addresses that are only offered.
-fn framed<'l>(
+fn framed<'l, A: Address>(
     number: u64,
-    leases: impl Iterator<Item = (Ipv4Addr, &'l Lease)>,
+    leases: impl Iterator<Item = (A, &'l Lease)>,
     now_secs: u32,
 ) -> io::Result<Vec<u8>> {
     let wall = wall_secs();
-    let written = |(address, lease): (Ipv4Addr, &Lease)| Written {
+    let written = |(address, lease): (A, &Lease)| Written {
         address,
         vif: lease.client.vif.clone(),
         mac: lease.client.mac.to_string(),
@@ -244,7 +250,7 @@ mod tests {
         let leases = some_leases();
         store.save(&leases, 500).unwrap();
         // A machine that was started anew begins to count at 0.
-        let loaded = Store::new(file).load(0, 100_000).unwrap();
+        let loaded = Store::new(file).load::<Ipv4Addr>(0, 100_000).unwrap();
         for ((address, before), (again, after)) in leases.iter().zip(loaded.iter()) {
             assert_eq!((address, &before.client, before.hold), (again, &after.client, after.hold));
             let left = before.until_secs - 500;
@@ -257,7 +263,7 @@ mod tests {
     fn no_lease_is_longer_than_leases_are() {
         let (mut store, file) = store();
         store.save(&some_leases(), 0).unwrap();
-        let loaded = Store::new(file).load(0, 600).unwrap();
+        let loaded = Store::new(file).load::<Ipv4Addr>(0, 600).unwrap();
         assert!(loaded.iter().all(|(_, lease)| lease.until_secs <= 600));
     }
 
@@ -269,7 +275,7 @@ mod tests {
         let offer = Lease { client, hold: Hold::Offered, until_secs: 60 };
         leases.put(Ipv4Addr::new(192, 168, 77, 77), offer, 0);
         store.save(&leases, 0).unwrap();
-        assert_eq!(Store::new(file).load(0, 600).unwrap().iter().count(), 9);
+        assert_eq!(Store::new(file).load::<Ipv4Addr>(0, 600).unwrap().iter().count(), 9);
     }
 
     #[test]
@@ -289,7 +295,7 @@ mod tests {
             file.set_len(0).unwrap();
             file.write_all_at(&whole, 0).unwrap();
             file.write_all_at(&second, 0).unwrap();
-            let loaded = Store::new(file).load(0, 600).unwrap();
+            let loaded = Store::new(file).load::<Ipv4Addr>(0, 600).unwrap();
             assert_eq!(loaded.iter().count(), 9, "cut at {cut}");
             leases = some_leases();
         }
@@ -303,10 +309,10 @@ mod tests {
             store.save(&leases, 0).unwrap();
         }
         let mut again = Store::new(file.try_clone().unwrap());
-        again.load(0, 600).unwrap();
+        again.load::<Ipv4Addr>(0, 600).unwrap();
         leases.forget(Ipv4Addr::new(192, 168, 77, 1));
         again.save(&leases, 0).unwrap();
-        assert_eq!(Store::new(file).load(0, 600).unwrap().iter().count(), 8);
+        assert_eq!(Store::new(file).load::<Ipv4Addr>(0, 600).unwrap().iter().count(), 8);
     }
 
     #[test]
@@ -329,7 +335,7 @@ mod tests {
     fn a_file_of_anything_else_is_no_leases() {
         let (mut store, file) = store();
         file.write_all_at(&[0x5a; 4096], 0).unwrap();
-        assert_eq!(store.load(0, 600).unwrap(), Leases::default());
+        assert_eq!(store.load::<Ipv4Addr>(0, 600).unwrap(), Leases::default());
     }
 
     #[test]
@@ -347,7 +353,8 @@ mod tests {
             store.note(&leases, &[address].into(), 500).unwrap();
             places += u32::from(std::mem::replace(&mut number, store.number) != store.number);
             if n % 97 == 0 {
-                let loaded = Store::new(file.try_clone().unwrap()).load(500, 100_000).unwrap();
+                let loaded =
+                    Store::new(file.try_clone().unwrap()).load::<Ipv4Addr>(500, 100_000).unwrap();
                 for ((address, before), (again, after)) in leases.iter().zip(loaded.iter()) {
                     assert_eq!(
                         (address, &before.client),
@@ -379,7 +386,8 @@ mod tests {
         let changed = end(&mut leases);
         store.note(&leases, &changed, 500).unwrap();
         let held = || {
-            let loaded = Store::new(file.try_clone().unwrap()).load(500, 100_000).unwrap();
+            let loaded =
+                Store::new(file.try_clone().unwrap()).load::<Ipv4Addr>(500, 100_000).unwrap();
             loaded.get(address).unwrap().holds(500)
         };
         assert!(!held());
@@ -410,6 +418,9 @@ mod tests {
         store.note(&less, &[].into(), 500).unwrap_err();
         store.file = written;
         store.note(&less, &[].into(), 500).unwrap();
-        assert_eq!(Store::new(file.reopen().unwrap()).load(500, 9_000).unwrap().iter().count(), 8);
+        assert_eq!(
+            Store::new(file.reopen().unwrap()).load::<Ipv4Addr>(500, 9_000).unwrap().iter().count(),
+            8
+        );
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::desk::Woken;
 use crate::leases::Lease;
 use crate::service::Clerk;
-use crate::{DhcpSettings, GatewayPort, NamesSettings};
+use crate::{GatewayPort, LeaseSettings, NamesSettings};
 
 /// A port, and the service that answers behind it.
 pub struct Gateway {
@@ -17,16 +17,16 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Answers behind `port`. Leases are kept in no file.
+    /// Answers behind `port`.
     ///
     /// # Errors
     /// The thread for the resolver cannot be started.
     pub fn new(
         port: Arc<GatewayPort>,
-        dhcp: Option<DhcpSettings>,
+        leases: LeaseSettings,
         names: Option<NamesSettings>,
     ) -> io::Result<Self> {
-        let clerk = Clerk::new(&port, dhcp.map(|dhcp| (dhcp, None)), names)?;
+        let clerk = Clerk::new(&port, leases, names)?;
         Ok(Self { port, clerk })
     }
 

@@ -12,6 +12,7 @@ fn options() -> VmOptions {
         memory: Some("1G".parse().unwrap()),
         vectors: None,
         qemu_version: None,
+        kvm: None,
         architecture: "x86_64",
     }
 }
@@ -98,6 +99,24 @@ fn qemu_has_the_options_of_its_version() {
     }
     let notes = Monitor::Qemu.args(&[vif("a")], &options()).unwrap().notes;
     assert!(notes.iter().any(|note| note.contains("9.2 and later")), "{notes:?}");
+}
+
+#[test]
+fn qemu_runs_by_kvm_where_it_can_and_the_reason_is_said_where_it_cannot() {
+    let with = |kvm| {
+        let options = VmOptions { kvm, qemu_version: Some("7.2".parse().unwrap()), ..options() };
+        let VmArgs { lines, notes } = Monitor::Qemu.args(&[vif("a")], &options).unwrap();
+        (lines.join(" "), notes.join("\n"))
+    };
+    let (lines, notes) = with(Some(Ok(())));
+    assert!(lines.starts_with("-accel kvm -cpu max -m 1G "), "{lines}");
+    // Vectors are safe where no processor is emulated, whatever the version.
+    assert!(lines.contains(",vectors=4,") && notes.is_empty(), "{lines} {notes}");
+    let (lines, notes) = with(Some(Err("there is none".into())));
+    assert!(lines.starts_with("-m 1G ") && lines.contains(",vectors=0,"), "{lines}");
+    assert!(notes.contains("QEMU emulates the processor, which is slow, because there is none"));
+    let (lines, notes) = with(None);
+    assert!(lines.starts_with("-m 1G ") && !notes.contains("emulates the processor, which"));
 }
 
 #[test]

@@ -287,7 +287,8 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
 
 #[test]
 fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behind() {
-    if !has_what_it_takes() || !weir_testing::has("nft", "nftables") {
+    let tools = [("nft", "nftables"), ("dig", "bind9-dnsutils")];
+    if !has_what_it_takes() || !tools.iter().all(|(it, package)| weir_testing::has(it, package)) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -296,8 +297,8 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     underlay.router.run("ip addr add 9.9.9.9/32 dev lo").unwrap();
     let others = "add table inet others\nadd chain inet others forward { type filter hook forward priority 0; }\n";
     let at = &mut underlay.hosts[0];
-    // weir itself is passed over.
-    own_resolvers(at, "nameserver 192.168.77.1\nnameserver 127.0.0.53\n");
+    // The guide has weir in front of it, which weir itself passes over.
+    own_resolvers(at, "nameserver 127.0.0.53\n");
     let resolver = Resolver::new(at);
     at.run(&format!("sh -c 'printf \"{}\" | nft -f -'", others.replace('\n', "\\n")));
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/network.md");
@@ -328,6 +329,24 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     assert!(commands >= 8, "{commands} commands");
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
+
+    // The host knows guests by name, in both directions, and has its own resolver for other names. A station beyond the
+    // host asks weir in vain, and so does a program of the host that has another address.
+    assert!(
+        at.run("cat /etc/resolv.conf").starts_with("nameserver 192.168.77.1\nsearch internal\n")
+    );
+    let said = at.run("getent hosts web0");
+    assert_eq!(said.split_whitespace().collect::<Vec<_>>(), ["192.168.77.10", "web0.internal"]);
+    assert!(at.run("getent hosts 192.168.77.10").contains("web0.internal"));
+    assert!(at.run("getent ahostsv4 example.org").starts_with("9.9.9.9 "));
+    let dig = "dig +tries=1 +time=1 +short @192.168.77.1 web0.internal";
+    assert_eq!(at.run(dig).trim(), "192.168.77.10");
+    assert!(at.run(&format!("{dig} -t TXT")).trim().is_empty());
+    assert!(at.command(&format!("{dig} -b 192.0.2.1")).output().unwrap().stdout.starts_with(b";;"));
+    let answers = at.run("weir stats --json");
+    let answers: serde_json::Value = serde_json::from_str(&answers).unwrap();
+    let own = answers["ports"].as_array().unwrap().iter().find(|it| it["name"] == "gateway.lan");
+    assert!(own.unwrap()["answers"]["dns_answered"].as_u64().unwrap() >= 4, "{answers}");
 
     // Names: a guest's own, in short, and one that nobody has. No question about a guest goes to the resolver.
     assert_eq!(guests[1].looks_up("web0"), Some(Ipv4Addr::new(192, 168, 77, 10)));
@@ -459,8 +478,90 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
 const NETWORKD_SETTINGS: &str = "[Match]\nName=eth0\n[Network]\nDHCP=yes\nIPv6AcceptRA=yes\n";
 const NETWORKD: &str = "/lib/systemd/systemd-networkd";
 
+/// What dhclient is given by DHCPv6, and the address for its interface.
+const DHCLIENT6_SCRIPT: &str = "#!/bin/sh
+[ $reason = BOUND6 ] || exit 0
+ip -6 addr add $new_ip6_address/64 dev $interface nodad
+echo \"$new_ip6_address $new_dhcp6_name_servers $new_dhcp6_domain_search $new_max_life\" >${0%/*}/lease6
+";
+
+#[test]
+fn root_dhclient_has_an_address_of_ipv6_that_lasts_over_a_sigkill_and_an_upgrade() {
+    let tools = [("dhclient", "isc-dhcp-client"), ("dig", "bind9-dnsutils")];
+    if !has_what_it_takes() || !tools.iter().all(|(it, package)| weir_testing::has(it, package)) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut underlay = Underlay::new(1);
+    let at = &mut underlay.hosts[0];
+    let keeper = start_keeper(at);
+    let config = format!(
+        "[switch]\nkeeper = {:?}\n[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\nra = true\n\
+         dhcp = true\ndhcp6 = true\ndomain = \"lab.internal\"\n",
+        at.socket("keeper")
+    );
+    let vifs = ["web0", "db0"].map(|vif| format!("[vif.{vif}]\nsocket = {:?}\n", at.socket(vif)));
+    let guards = [
+        "source_guard = \"snooped\"\n",
+        "addresses = \"fd00:77::10\"\nsource_guard = \"configured\"\n",
+    ];
+    let config = format!("{config}{}{}{}{}", vifs[0], guards[0], vifs[1], guards[1]);
+    at.start_weir(&config);
+    let asks = |station: &Station| {
+        fs::write(station.host.dir.join("script6"), DHCLIENT6_SCRIPT).unwrap();
+        station.run("chmod +x script6");
+        // A client asks from an address of the link, which takes a moment to be the station's.
+        eventually("an address of the link", || {
+            let shown = station.run("ip -6 addr show dev eth0 scope link");
+            (shown.contains("fe80:") && !shown.contains("tentative")).then_some(())
+        });
+        let client = "dhclient -6 -d -sf $PWD/script6 -lf $PWD/leases6 -pf $PWD/pid6 eth0";
+        fs::write(station.host.dir.join("leases6"), "").unwrap();
+        let running = station.start(client);
+        let lease =
+            eventually("a lease", || fs::read_to_string(station.host.dir.join("lease6")).ok());
+        (running, lease.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    };
+    let [web, db] = ["web0", "db0"].map(|vif| Station::new(dir.path(), at, vif));
+    let (_client, lease) = asks(&web);
+    let ip = lease[0].clone();
+    assert!(ip.starts_with("fd00:77:") && ip != "fd00:77::10", "{lease:?}");
+    assert_eq!(lease[1..], ["fd00:77::1", "lab.internal.", "3600"]);
+    let (_other, fixed) = asks(&db);
+    assert_eq!(fixed[0], "fd00:77::10");
+    // Each has that address alone: none was formed of the prefix.
+    for station in [&web, &db] {
+        let shown = station.run("ip -6 -o addr show dev eth0 scope global");
+        assert_eq!(shown.lines().count(), 1, "{shown}");
+    }
+    // The guard lets it send from the address, and names and `weir addresses` know it.
+    let known = |station: &Station| {
+        let dig = "dig +tries=5 +time=2 +short @fd00:77::1 AAAA web0.lab.internal";
+        assert_eq!(station.run(dig).trim(), ip);
+    };
+    known(&web);
+    assert_eq!(web.run(&format!("dig +short @fd00:77::1 -x {ip}")).trim(), "web0.lab.internal.");
+    let shown = at.run("weir addresses");
+    assert!(shown.contains(&ip) && shown.contains("fd00:77::10"), "{shown}");
+    let process = upgrade(at);
+    known(&web);
+    assert!(at.run("weir addresses").contains(&ip));
+    // What was noted is there after a SIGKILL, before web0 asks again.
+    at.run(&format!("kill -KILL {process}"));
+    at.weir = None;
+    at.start_weir(&config);
+    known(&db);
+    known(&web);
+    drop(keeper);
+}
+
 #[test]
 fn root_networkd_gets_an_address_routes_and_a_domain() {
+    networkd_gets_what_it_needs(false);
+    networkd_gets_what_it_needs(true);
+}
+
+fn networkd_gets_what_it_needs(dhcp6: bool) {
     if !weir_testing::is_root("network namespaces") {
         return;
     }
@@ -473,6 +574,7 @@ fn root_networkd_gets_an_address_routes_and_a_domain() {
     let at = &mut underlay.hosts[0];
     let config = "[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\nra = true\ndhcp = true\n\
                   domain = \"lab.internal\"\nrouter = \"192.168.77.254\"\nroutes = \"10.0.0.0/8 192.168.77.3\"\n";
+    let config = format!("{config}dhcp6 = {dhcp6}\n");
     at.start_weir(&format!("{config}[vif.web0]\nsocket = {:?}\nmtu = 1400\n", at.socket("web0")));
     let web = Station::new(dir.path(), at, "web0");
     fs::write(web.host.dir.join("settings"), NETWORKD_SETTINGS).unwrap();
@@ -496,6 +598,9 @@ fn root_networkd_gets_an_address_routes_and_a_domain() {
         web.run("ip -6 addr show dev eth0 scope global").contains("fd00:77:").then_some(())
     });
     let shown = at.run("weir addresses");
+    let ips = web.run("ip -6 -o addr show dev eth0 scope global");
+    let is_leased = |line: &str| line.contains("/128");
+    assert!(ips.lines().all(|line| is_leased(line) == dhcp6), "{ips}");
     let given = web.run("ip -4 addr show dev eth0");
     let given = given.split_whitespace().find_map(|word| word.strip_suffix("/24")).unwrap();
     assert!(shown.contains(given), "{given}: {shown}");
@@ -819,6 +924,8 @@ struct Through<'t> {
 
 impl Through<'_> {
     fn goes_on(&mut self, after: &str) {
+        let dig = "dig +tries=5 +time=2 +short @192.168.77.1 web0.internal";
+        assert_eq!(self.at.run(dig).trim(), "192.168.77.10", "the host asks {after}");
         self.web.pings("9.9.9.9");
         let mut heard = vec![0; after.len()];
         self.connection.write_all(after.as_bytes()).unwrap();

@@ -109,7 +109,11 @@ fn qemu_args_without_a_terminal_are_one_line_for_the_shell() {
     let output = weir(&["qemu-args", "a", "--config", &file]);
     let text = stdout(&output);
     assert_eq!(text.lines().count(), 1, "{text}");
-    assert!(text.starts_with("-m 1G -object memory-backend-memfd,") && !text.contains('\\'));
+    assert!(text.contains("-m 1G -object memory-backend-memfd,") && !text.contains('\\'));
+    // What this host can run by is printed, or the reason why it cannot.
+    let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
+    assert_eq!(text.starts_with("-accel kvm -cpu max "), kvm, "{text}");
+    assert_eq!(stderr(&output).contains("QEMU emulates the processor"), !kvm);
 
     let output = weir(&["qemu-args", "b", "--config", &file]);
     assert_eq!(output.status.code(), Some(1));

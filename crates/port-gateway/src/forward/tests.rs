@@ -75,7 +75,7 @@ impl Bench {
             socket.set_nonblocking(true)?;
             Ok(socket.into())
         };
-        let forwarder = Forwarder::start(Arc::clone(&desk), Box::new(dial)).unwrap();
+        let forwarder = Forwarder::start(Arc::clone(&desk), Box::new(dial), None).unwrap();
         Self { desk, forwarder, made }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
+use std::net::Ipv4Addr;
 
 use dhcproto::v4::{DhcpOption, Message, MessageType};
 use dhcproto::{Decodable, Decoder, Encodable};
@@ -74,7 +75,9 @@ fn network(dhcp: DhcpSettings, store: Store) -> (GatewayPort, Service) {
         let guest = Guest { vif, mtu: None, fixed: None, ips: Vec::new() };
         port.set_guest(PortId::new(number).unwrap(), Some(guest));
     }
-    let service = Service::start(&port, Some((dhcp, Some(store))), None).unwrap();
+    let service =
+        Service::start(&port, LeaseSettings { dhcp: Some((dhcp, Some(store))), dhcp6: None }, None)
+            .unwrap();
     (port, service)
 }
 
@@ -253,8 +256,9 @@ fn root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost() {
         (1..=100).map(|n| IpAddr::from([0xfd00, 0x77, 0, 0, 0, 0, 0, n])).collect();
     let served = Guest { vif: "web0".into(), mtu: None, fixed: None, ips };
     port.set_guest(guest, Some(served));
-    let names = NamesSettings { domain: "internal".into(), subnets: vec![], dial: None };
-    let _service = Service::start(&port, None, Some(names)).unwrap();
+    let (domain, subnets) = ("internal".into(), vec![]);
+    let names = NamesSettings { domain, subnets, dial: None, host: None };
+    let _service = Service::start(&port, LeaseSettings::default(), Some(names)).unwrap();
 
     // The kernel's frames reach weir, and weir's reach the kernel; one of five is lost, either way. Which one follows no
     // period: the same frame of an exchange would be lost each time that the exchange is repeated.

@@ -2,21 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use ipnet::{IpNet, Ipv4Net};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use weir_config::{
-    BootClient, BootConfig, Config, DhcpConfig, Forward, GatewayConfig, MacAddress, NetworkConfig,
-    NetworkName, Networks, PortName, VifConfig,
+    BootClient, BootConfig, Config, DhcpConfig, Forward, GatewayConfig, LeaseTime, MacAddress,
+    NetworkConfig, NetworkName, Networks, PortName, VifConfig,
 };
 use weir_engine::{PortCounters, lock};
 use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
 use weir_port_gateway::{
-    Asked, BootSettings, DhcpSettings, GatewayPort, Guest, RaSettings, Service,
+    Asked, BootSettings, Dhcp6Settings, DhcpSettings, GatewayPort, Guest, RaSettings, Service,
 };
 use weir_port_tap::{Tap, TapOptions};
 use weir_wire::Mac;
@@ -29,27 +32,29 @@ use crate::nat::{HostInterface, NatForward, NatTask, check_others};
 /// `StateDirectory=`).
 const STATE_DIRECTORY: &str = "STATE_DIRECTORY";
 
-/// Lease files, by network.
-pub(super) type LeaseFiles = BTreeMap<NetworkName, File>;
+/// Lease files, by network and IP version (`true`: IPv6).
+pub(super) type LeaseFiles = BTreeMap<(NetworkName, bool), File>;
 
-/// Opens the lease file of each network with DHCP.
+/// Opens the lease files of each network in which weir gives addresses.
 ///
 /// # Errors
 /// [`SwitchError::Leases`]
 pub(super) fn open_leases(config: &Config) -> Result<LeaseFiles, SwitchError> {
-    let dhcp = |(_, network, gateway): (_, &NetworkConfig, &GatewayConfig)| {
-        gateway.dhcp.is_some().then(|| network.name.clone())
+    let given = |(_, network, gateway): (_, &NetworkConfig, &GatewayConfig)| {
+        let both = [(false, gateway.dhcp.is_some()), (true, gateway.dhcp6)];
+        let name = network.name.clone();
+        both.into_iter().filter(|(_, is)| *is).map(move |(v6, _)| (name.clone(), v6))
     };
-    let open = |name: NetworkName| {
-        let path = leases_path(config.switch.control.as_path(), &name);
+    let open = |of: (NetworkName, bool)| {
+        let path = leases_path(config.switch.control.as_path(), &of);
         let file = place::open_or_make(&path);
-        file.map(|file| (name, file)).map_err(|source| SwitchError::Leases { path, source })
+        file.map(|file| (of, file)).map_err(|source| SwitchError::Leases { path, source })
     };
-    config.networks.with_gateway().filter_map(dhcp).map(open).collect()
+    config.networks.with_gateway().flat_map(given).map(open).collect()
 }
 
-/// TAPs that connect the host to networks, by network.
-pub(super) type HostTaps = BTreeMap<NetworkName, Tap>;
+/// TAPs that connect the host to networks, by network, each with the socket at which the host asks for names.
+pub(super) type HostTaps = BTreeMap<NetworkName, (Tap, Option<OwnedFd>)>;
 
 /// Opens the TAP of each network with a way out through the host, and gives the host its addresses.
 ///
@@ -78,9 +83,26 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
         let mac = Some(mac_of(&name)).filter(|mac| tap.info().mac != *mac);
         let host = HostInterface { name: &nat.interface, mac, addresses: &addresses, bridge: None };
         host.set_up().map_err(|source| refused(None, source.into()))?;
-        taps.insert(network.name.clone(), tap);
+        let own = gateway.ipv4().filter(|_| gateway.answers_names());
+        taps.insert(network.name.clone(), (tap, own.and_then(|own| names_socket(own.addr()))));
     }
     Ok(taps)
+}
+
+/// A socket at which the host's programs ask for names of guests; `None` if another server has the port.
+fn names_socket(own: Ipv4Addr) -> Option<OwnedFd> {
+    let open = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+        // The weir whose place this one takes still has such a socket.
+        sockopt::set_socket_reuseport(&socket, true)?;
+        bind(&socket, &SocketAddrV4::new(own, 53))?;
+        Ok(socket)
+    };
+    let failed = |error: &Errno| {
+        tracing::warn!(%error, "the host cannot ask {own} for names of guests");
+    };
+    open().inspect_err(failed).ok()
 }
 
 /// weir's MAC address behind its port of this name.
@@ -101,17 +123,18 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
             interface: nat.interface.clone(),
             addresses: gateway.addresses.iter().map(|address| address.get()).collect(),
             forwards: nat.forward.iter().filter_map(forward).collect(),
+            domain: gateway.answers_names().then(|| gateway.domain().to_owned()),
         })
     };
     networks.with_gateway().filter_map(task).collect()
 }
 
 /// In the directory that the service manager names, or beside the control socket.
-fn leases_path(control: &Path, network: &NetworkName) -> PathBuf {
+fn leases_path(control: &Path, (network, v6): &(NetworkName, bool)) -> PathBuf {
     let named = std::env::var_os(STATE_DIRECTORY);
     let first = named.as_deref().and_then(|all| std::env::split_paths(all).next());
     let dir = first.filter(|dir| dir.is_absolute());
-    let file = format!("{network}.leases");
+    let file = format!("{network}.leases{}", if *v6 { "6" } else { "" });
     dir.map_or_else(|| control.with_file_name(&file), |dir| dir.join(&file))
 }
 
@@ -133,7 +156,7 @@ impl Gateway {
     pub(super) fn given(&self) -> BTreeMap<(Vid, Mac), Vec<IpAddr>> {
         let mut all = BTreeMap::<_, Vec<_>>::new();
         for (address, mac) in self.service.bound() {
-            all.entry((self.vid, mac)).or_default().push(address.into());
+            all.entry((self.vid, mac)).or_default().push(address);
         }
         all
     }
@@ -277,7 +300,7 @@ pub(super) fn ra_settings(config: &GatewayConfig) -> RaSettings {
     // Without a way out through the host, weir is no router.
     let router_secs = if config.nat.is_some() { RA_ROUTER_SECS } else { 0 };
     let (prefixes, dns) = (prefixes.collect(), dns.collect());
-    RaSettings { prefixes, dns, domain: domain(config), router_secs }
+    RaSettings { prefixes, dns, domain: domain(config), managed: config.dhcp6, router_secs }
 }
 
 /// The domain that guests are told.
@@ -306,6 +329,17 @@ pub(super) fn dhcp_settings(
         fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
         boot: boot_settings(&dhcp.boot),
     }
+}
+
+/// Addresses of the first IPv6 subnet.
+pub(super) fn dhcp6_settings(config: &GatewayConfig) -> Option<Dhcp6Settings> {
+    let own = config.addresses.iter().find_map(|address| match address.get() {
+        IpNet::V6(own) => Some(own),
+        IpNet::V4(_) => None,
+    });
+    let lease_time = config.dhcp.as_ref().map_or(LeaseTime::DEFAULT, |dhcp| dhcp.lease_time);
+    let lease_secs = u32::try_from(lease_time.get()).unwrap_or(u32::MAX);
+    own.filter(|_| config.dhcp6).map(|own| Dhcp6Settings { own, lease_secs })
 }
 
 fn boot_settings(boot: &BootConfig) -> BootSettings {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use weir_config::{DhcpConfig, GatewayConfig, NetworkConfig, PortName, UplinkConfig};
@@ -10,7 +11,7 @@ use weir_evpn::Links;
 use weir_fabric::{MacCheck, PortConfig, Vid, VlanMode};
 use weir_policy::schedule::Share;
 use weir_port_gateway::{
-    Bell, GatewayPort, GatewaySettings, HostSide, NamesSettings, Service, Store,
+    Bell, GatewayPort, GatewaySettings, HostSide, LeaseSettings, NamesSettings, Service, Store,
 };
 use weir_port_tap::{FramePort, Tap, UplinkPort};
 use weir_port_vxlan::{OverlaySockets, VxlanPort};
@@ -19,7 +20,8 @@ use weir_port_xdp::XdpPort;
 use super::bond::{self, Bond, BondPort};
 use super::evpn::{Evpn, EvpnDevices};
 use super::gateways::{
-    Gateway, HostTaps, LeaseFiles, Serving, dhcp_settings, mac_of, nat_tasks, ra_settings,
+    Gateway, HostTaps, LeaseFiles, Serving, dhcp_settings, dhcp6_settings, mac_of, nat_tasks,
+    ra_settings,
 };
 use super::keeping::Kept;
 use super::overlay::{self, Overlay, claims_groups};
@@ -229,8 +231,9 @@ impl Switch {
         mut taps: HostTaps,
     ) -> Result<(), SwitchError> {
         for (vid, network, config) in self.networks.with_gateway() {
-            let (file, host) = (files.remove(&network.name), taps.remove(&network.name));
-            self.plug_in_gateway(vid, network, config, file, host)?;
+            let files = [false, true].map(|v6| files.remove(&(network.name.clone(), v6)));
+            let host = taps.remove(&network.name);
+            self.plug_in_gateway(vid, network, config, files, host)?;
         }
         // Otherwise a helper has made the rules.
         if matches!(self.hands, Hands::Own) {
@@ -246,9 +249,10 @@ impl Switch {
         vid: Vid,
         network: &NetworkConfig,
         config: &GatewayConfig,
-        file: Option<File>,
-        host: Option<Tap>,
+        [file, file6]: [Option<File>; 2],
+        host: Option<(Tap, Option<OwnedFd>)>,
     ) -> Result<(), SwitchError> {
+        let (host, asked) = host.unzip();
         let Some(name) = network.port_name() else { return Ok(()) };
         let mac = mac_of(&name);
         let subnets: Vec<_> =
@@ -288,12 +292,15 @@ impl Switch {
         self.engine.change_settings(id, |settings| settings.gives_leases = true);
         let dhcp = config.ipv4().zip(config.dhcp.as_ref());
         let dhcp = dhcp.map(|(own, dhcp)| (dhcp_settings(own, dhcp, config), file.map(Store::new)));
+        let dhcp6 = dhcp6_settings(config).map(|settings| (settings, file6.map(Store::new)));
+        let leases = LeaseSettings { dhcp, dhcp6 };
         let names = config.answers_names().then(|| NamesSettings {
             domain: config.domain().to_owned(),
             subnets: subnets.clone(),
             dial: config.asks_resolver().then(|| self.hands.dial_resolver(&self.networks)),
+            host: asked.flatten(),
         });
-        let started = Service::start(&port, dhcp, names).and_then(|service| {
+        let started = Service::start(&port, leases, names).and_then(|service| {
             port.start(&self.engine, id)?;
             Ok(service)
         });
