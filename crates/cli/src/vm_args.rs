@@ -172,16 +172,11 @@ impl Monitor {
 fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     let size = options.memory.map(|memory| format!("-m {memory}"));
     let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
-    let by_kvm: &[&str] = match &options.kvm {
-        Some(Ok(())) => &["-accel kvm -cpu max"],
-        Some(Err(why)) => {
-            notes.push(format!("QEMU emulates the processor, which is slow, because {why}"));
-            &[]
-        }
-        None => &[],
-    };
-    let by_kvm = by_kvm.iter().map(|it| (*it).to_owned());
-    let lines = by_kvm.chain(size).chain(shared_memory(options)).chain(lines).collect();
+    if let Some(Err(why)) = &options.kvm {
+        notes.push(format!("QEMU emulates the processor, which is slow, because {why}"));
+    }
+    let by_kvm = (options.kvm == Some(Ok(()))).then(|| "-accel kvm -cpu max".to_owned());
+    let lines = by_kvm.into_iter().chain(size).chain(shared_memory(options)).chain(lines).collect();
     VmArgs { lines, notes }
 }
 

@@ -196,10 +196,7 @@ impl Station {
             Some(Wanted::Dhcp(_)) => true,
             // Where weir is no router, somebody else is.
             Some(Wanted::Routers) => self.ra.as_ref().is_some_and(|ra| ra.router_secs > 0),
-            Some(Wanted::Dhcp6(at)) => {
-                let managed = self.ra.as_ref().is_some_and(|ra| ra.managed);
-                dhcp6::is_answered(head, usize::from(at), managed)
-            }
+            Some(Wanted::Dhcp6(at)) => dhcp6::is_answered(self.ra.as_ref(), head, usize::from(at)),
             _ => false,
         }
     }

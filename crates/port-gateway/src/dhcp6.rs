@@ -49,11 +49,12 @@ const DUID_LEN_MAX: usize = 130;
 const TRIES: u8 = 8;
 
 /// True if weir answers such a message, by the kind of the one in the datagram at `at` of a frame.
-pub(crate) fn is_answered(head: &[u8], at: usize, managed: bool) -> bool {
-    managed || head.get(at + 8) == Some(&INFORMATION_REQUEST)
+pub(crate) fn is_answered(told: Option<&RaSettings>, head: &[u8], at: usize) -> bool {
+    told.is_some_and(|told| told.managed) || head.get(at + 8) == Some(&INFORMATION_REQUEST)
 }
 
 /// A client's message, as far as weir reads it.
+#[derive(Default)]
 struct Asked<'m> {
     kind: u8,
     transaction: [u8; 3],
@@ -69,10 +70,7 @@ struct Asked<'m> {
 impl<'m> Asked<'m> {
     fn read(message: &'m [u8]) -> Option<Self> {
         let (&[kind, a, b, c], mut rest) = message.split_first_chunk()?;
-        let (client, server, wanted, ias) = Default::default();
-        let (rapid, has_other_ias, transaction) = (false, false, [a, b, c]);
-        let mut asked =
-            Self { kind, transaction, client, server, wanted, rapid, ias, has_other_ias };
+        let mut asked = Self { kind, transaction: [a, b, c], ..Self::default() };
         while !rest.is_empty() {
             let (code, value);
             (code, value, rest) = option(rest)?;
@@ -277,13 +275,8 @@ impl Dhcp6 {
                     if given.is_none() {
                         within.insert(status(Status::NoAddrsAvail, "no address is left"));
                     }
-                    let (t1, t2) = (secs / 2, secs / 5 * 4);
-                    reply.opts_mut().insert(DhcpOption::IANA(IANA {
-                        id: *ia,
-                        t1,
-                        t2,
-                        opts: within,
-                    }));
+                    let ia = IANA { id: *ia, t1: secs / 2, t2: secs / 5 * 4, opts: within };
+                    reply.opts_mut().insert(DhcpOption::IANA(ia));
                 }
                 if asked.kind == SOLICIT && asked.rapid {
                     reply.opts_mut().insert(DhcpOption::RapidCommit);

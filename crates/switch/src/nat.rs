@@ -21,9 +21,9 @@ use weir_wire::Mac;
 
 /// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
 const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
-/// The program that sets servers and domains of a link, and the directory of the service, which goes with it.
-const RESOLVECTL: &str = "/usr/bin/resolvectl";
-const RESOLVED: &str = "/run/systemd/resolve";
+/// Tells systemd-resolved a link's server and domain, if it runs: its directory goes with it.
+const TELL_RESOLVED: &str = "[ ! -d /run/systemd/resolve ] || { r=/usr/bin/resolvectl && $r dns $1 $2 && \
+    $r domain $1 $3 && $r default-route $1 no && $r dnssec $1 no; }";
 /// The time limit for the rules to appear. They usually take a hundredth of it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two checks.
@@ -43,8 +43,6 @@ pub(crate) struct NatTask {
     pub(crate) addresses: Vec<IpNet>,
     /// Ports that are forwarded to guests.
     pub(crate) forwards: Vec<NatForward>,
-    /// The domain of guests' names, if weir answers for names.
-    pub(crate) domain: Option<String>,
 }
 
 /// A port of the host that is forwarded to a guest.
@@ -100,7 +98,6 @@ impl Nat {
             }
             std::thread::sleep(PAUSE);
         }
-        task.tell_resolved();
         Ok(nat)
     }
 }
@@ -114,22 +111,17 @@ pub(crate) fn nft() -> io::Result<&'static str> {
     path.ok_or_else(|| io::Error::other("there is no program `nft`: install the package nftables"))
 }
 
-/// Runs a command that says nothing, and ends it if it takes too long.
-fn ends_in_time(command: &mut Command) -> io::Result<()> {
-    let command = command.env_clear().current_dir("/").stdin(Stdio::null());
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
-    let end = Instant::now() + PATIENCE;
-    loop {
-        match child.try_wait()? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(io::Error::other(status.to_string())),
-            None if Instant::now() < end => std::thread::sleep(PAUSE),
-            None => {
-                child.kill()?;
-                child.wait()?;
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        }
+/// Has systemd-resolved, if it runs, ask weir for guests' names. It forgets all of this with the interface. It takes
+/// such settings from root: for another user, the service manager runs these commands (debian/weir.service). `resolvectl`
+/// waits 25 s for an answer, and the first failure ends this.
+pub(crate) fn tell_resolved(interface: &InterfaceName, own: Ipv4Addr, domain: &str) {
+    if !geteuid().is_root() {
+        return;
+    }
+    let mut tells = Command::new("/bin/sh");
+    tells.args(["-c", TELL_RESOLVED, "-", interface.as_str(), &own.to_string(), domain]);
+    if let Err(error) = said_by("resolvectl", &mut tells, "") {
+        tracing::warn!(%error, "systemd-resolved does not know {domain}");
     }
 }
 
@@ -161,32 +153,6 @@ pub fn said_by(name: &str, command: &mut Command, input: &str) -> io::Result<()>
 }
 
 impl NatTask {
-    /// Has systemd-resolved, if it runs, ask weir for guests' names. It forgets all of this with the interface. It
-    /// takes such settings from root: for another user, the service manager runs these commands (debian/weir.service).
-    fn tell_resolved(&self) {
-        let own = self.addresses.iter().map(IpNet::addr).find(IpAddr::is_ipv4);
-        let (Some(domain), Some(own), true) = (&self.domain, own, geteuid().is_root()) else {
-            return;
-        };
-        if !Path::new(RESOLVED).exists() {
-            return;
-        }
-        let settings = [
-            ("dns", &*own.to_string()),
-            ("domain", domain),
-            ("default-route", "no"),
-            ("dnssec", "no"),
-        ];
-        for (what, value) in settings {
-            let mut command = Command::new(RESOLVECTL);
-            command.args([what, self.interface.as_str(), value]);
-            if let Err(error) = ends_in_time(&mut command) {
-                tracing::warn!(%error, "systemd-resolved does not know {domain}");
-                return;
-            }
-        }
-    }
-
     /// The commands, one on each line.
     fn script(&self, table: &str) -> String {
         let interface = format!("\"{}\"", self.interface);
@@ -533,7 +499,6 @@ mod tests {
         NatTask {
             interface: "weir-lan".parse().unwrap(),
             addresses: vec!["192.168.77.1/24".parse().unwrap(), "fd00:77::1/64".parse().unwrap()],
-            domain: None,
             forwards: vec![NatForward {
                 protocol: ForwardProtocol::Udp,
                 port: 5353,

@@ -195,7 +195,7 @@ function take(stats) {
     const history = known?.history ?? [];
     history.push(rates);
     if (history.length > HISTORY) history.shift();
-    ports.set(port.name, { port, rates, drops, history, holds: known?.holds ?? [] });
+    ports.set(port.name, { port, rates, drops, history, holds: known?.holds ?? [], traffic: known?.traffic });
   }
   const cpu = (all) => sum(all.workers.map((worker) => worker.cpu_ns));
   page.busy = before ? grown(cpu(stats), cpu(before)) / 1e9 : 0;
@@ -205,6 +205,7 @@ function take(stats) {
 /** Takes note of what the chosen port's policies have decided. */
 function decide(why) {
   const known = page.ports.get(page.chosen);
+  if (known) known.traffic = why.traffic;
   if (!known || !why.queues) return;
   known.holds.push({
     hold: Math.max(0, ...why.queues.map((queue) => queue.hold_ns)),
@@ -399,7 +400,7 @@ function open() {
   const known = page.ports.get(page.chosen);
   by("port").hidden = !known;
   if (!known) return;
-  const { port, rates, history, holds } = known;
+  const { port, rates, history, holds, traffic } = known;
   say(by("port-title"), port.name);
   const facts = [
     ["State", port.stopped_reason ? `${port.state}: ${port.stopped_reason}` : port.state],
@@ -421,6 +422,8 @@ function open() {
       ["Queue pairs in use", port.queue_pairs ? `${port.queue_pairs.in_use} of ${port.queue_pairs.configured}` : "–"],
     );
   }
+  if (traffic) facts.push(["Can reach", reach(traffic)], ["Last heard", heard(traffic)]);
+  if (traffic?.astray) facts.push(["Its addresses", traffic.astray]);
   if (port.sessions.last_error) facts.push(["Last error of a session", port.sessions.last_error]);
   const all = facts.map(([name]) => name).join();
   if (by("facts").dataset.all !== all) {
@@ -441,6 +444,14 @@ function open() {
     make("td", { class: "number spare" }, time(hold_ns_max)), make("td", {}, reason)));
   by("decisions").replaceChildren(...(decided.length ? decided : [empty(5, "Nothing has been decided yet.")]));
 }
+
+/** Whom a port reaches, as `weir explain` counts. */
+function reach({ vlan, reaches, silent, isolated }) {
+  const others = [silent && `${silent} without a running guest`, isolated && `${isolated} isolated as it is`];
+  return [`${reaches || "no"} other ${reaches === 1 ? "port" : "ports"} in ${vlan}`, ...others].filter(Boolean).join(", ");
+}
+
+const heard = ({ heard_s: ago }) => (ago === null || ago === undefined ? "never" : ago < 2 ? "now" : `${age(ago)} ago`);
 
 /** Lines over the last samples; each has a name, a class, and values. */
 function chart(title, shown, lines) {

@@ -12,6 +12,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -823,4 +824,70 @@ fn root_a_tap_that_weir_made_outlives_it_and_ends_with_it_in_order() {
     kill_process(pid, Signal::TERM).unwrap();
     assert!(weir.0.wait().unwrap().success());
     eventually("the TAP is gone", || network.ip("link show dev weir0").is_empty().then_some(()));
+}
+
+/// A user and a group that nobody else has, and the sockets that the user is to try.
+const STRANGER_ID: u32 = 54_321;
+const GROUP: u32 = 54_322;
+const STRANGER: &str = "WEIR_STRANGER";
+
+#[test]
+fn a_stranger() {
+    let Ok(sockets) = std::env::var(STRANGER) else { return };
+    let user = rustix::process::Uid::from_raw(STRANGER_ID);
+    rustix::thread::set_thread_groups(&[]).unwrap();
+    rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+    for socket in sockets.split(':') {
+        println!("{} {socket}", UnixStream::connect(socket).is_ok());
+    }
+}
+
+#[test]
+fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
+    if !weir_testing::is_root("to become another user") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let passed = fs::Permissions::from_mode(0o711);
+    fs::set_permissions(dir.path(), passed).unwrap();
+    let keeper = dir.path().join("keeper.sock");
+    Weir::configure(dir.path(), &format!("keeper = {keeper:?}\nsocket_group = \"{GROUP}\"\n"));
+    let file = dir.path().join("weir.toml");
+    let templates = "[template.shut]\nsocket_mode = \"0600\"\n[template.open]\nmtu = 1400\n";
+    fs::write(&file, fs::read_to_string(&file).unwrap() + templates).unwrap();
+    let keeper = Weir::keeper(dir.path());
+    let process = Weir::run(dir.path());
+    let mut weir = Weir { keeper, process, later: None, dir: dir.path().into() };
+    let add = |name: &str, template: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.arg("--control").arg(dir.path().join("control.sock"));
+        let output = command.args(["vif", "add", name, "--template", template]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let reaches = |group: u32, names: &[&str]| {
+        let sockets = names.iter().map(|name| dir.path().join(format!("{name}.sock")));
+        let sockets: Vec<_> = sockets.map(|it| it.display().to_string()).collect();
+        let mut tries = Command::new(std::env::current_exe().unwrap());
+        tries.args(["--exact", "a_stranger", "--test-threads=1", "--nocapture"]).current_dir("/");
+        let output = tries.env(STRANGER, sockets.join(":")).gid(group).output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        let of = |socket: &String| {
+            let line = said.lines().find(|line| line.ends_with(socket));
+            line.unwrap_or_else(|| panic!("{said}")).starts_with("true")
+        };
+        sockets.iter().map(of).collect::<Vec<_>>()
+    };
+    eventually("weir serves", || UnixStream::connect(dir.path().join("control.sock")).ok());
+    add("open0", "open");
+    add("shut0", "shut");
+    let check = |names: &[&str], when: &str| {
+        let expected: Vec<_> =
+            names.iter().map(|name| name.starts_with("open") || *name == "slow").collect();
+        assert_eq!(reaches(GROUP, names), expected, "a member, {when}");
+        assert_eq!(reaches(STRANGER_ID, names), vec![false; names.len()], "no member, {when}");
+    };
+    check(&["slow", "open0", "shut0", "control"], "at first");
+    weir.upgrade().unwrap();
+    add("open1", "open");
+    check(&["slow", "open0", "shut0", "open1", "control"], "after an upgrade");
 }

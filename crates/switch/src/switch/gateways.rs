@@ -26,7 +26,7 @@ use weir_wire::Mac;
 
 use super::keeping::Kept;
 use super::{Keeping, SwitchError, tap_mac};
-use crate::nat::{HostInterface, NatForward, NatTask, check_others};
+use crate::nat::{HostInterface, NatForward, NatTask, check_others, tell_resolved};
 
 /// The directory in which the service manager lets weir keep state across restarts (systemd.exec(5),
 /// `StateDirectory=`).
@@ -83,8 +83,12 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
         let mac = Some(mac_of(&name)).filter(|mac| tap.info().mac != *mac);
         let host = HostInterface { name: &nat.interface, mac, addresses: &addresses, bridge: None };
         host.set_up().map_err(|source| refused(None, source.into()))?;
-        let own = gateway.ipv4().filter(|_| gateway.answers_names());
-        taps.insert(network.name.clone(), (tap, own.and_then(|own| names_socket(own.addr()))));
+        let own = gateway.ipv4().filter(|_| gateway.answers_names()).map(|own| own.addr());
+        let asked = own.and_then(names_socket);
+        if let (Some(own), Some(_)) = (own, &asked) {
+            tell_resolved(&nat.interface, own, gateway.domain());
+        }
+        taps.insert(network.name.clone(), (tap, asked));
     }
     Ok(taps)
 }
@@ -123,7 +127,6 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
             interface: nat.interface.clone(),
             addresses: gateway.addresses.iter().map(|address| address.get()).collect(),
             forwards: nat.forward.iter().filter_map(forward).collect(),
-            domain: gateway.answers_names().then(|| gateway.domain().to_owned()),
         })
     };
     networks.with_gateway().filter_map(task).collect()
