@@ -216,24 +216,21 @@ impl Thinker<'_> {
         let key = FrameKey { src, dst, tag: frame.tag };
         let thought = view.would_forward(self.sender, &key, now_secs);
         self.steps.push(Step::Fabric(thought));
-        let (vid, receivers) = match thought.forward {
-            Err(reason) => return self.drop(self.sender, reason.into()),
-            Ok(Forward::Unicast { port, vid }) => (vid, vec![port]),
-            Ok(Forward::Flood { vid }) => {
-                let kept = sender.kept_by(self.ports, frame.head.as_slice());
-                let kept = kept.filter(|_| dst.is_multicast());
-                let members = match kept {
-                    Some(port) => Some(PortSet::of(port)),
-                    None => {
-                        self.storm(&sender, dst)?;
-                        self.members(&sender, view, vid, dst)?
-                    }
-                };
+        let kept = sender.kept_by(self.ports, frame.head.as_slice());
+        let kept = kept.filter(|_| dst.is_multicast());
+        let (vid, receivers) = match (thought.forward, kept) {
+            (Err(reason), _) => return self.drop(self.sender, reason.into()),
+            (Ok(Forward::Unicast { port, vid }), _) => (vid, vec![port]),
+            (Ok(Forward::Flood { vid }), Some(port)) => {
+                self.steps.push(Step::Kept { port });
+                (vid, vec![port])
+            }
+            (Ok(Forward::Flood { vid }), None) => {
+                self.storm(&sender, dst)?;
+                let members = self.members(&sender, view, vid, dst)?;
                 let is_one = |port: &PortId| members.is_none_or(|members| members.contains(*port));
                 let all: Vec<_> = view.flood_ports(self.sender, vid, dst).filter(is_one).collect();
-                if let Some(port) = kept {
-                    self.steps.push(Step::Kept { port });
-                } else if members.is_some() {
+                if members.is_some() {
                     self.steps.push(Step::Members { ports: all.len() });
                 }
                 if all.is_empty() && !dst.is_multicast() {

@@ -299,6 +299,12 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let at = &mut underlay.hosts[0];
     // The guide has weir in front of it, which weir itself passes over.
     own_resolvers(at, "nameserver 127.0.0.53\n");
+    // A program in place of systemd-resolved's notes what it is told.
+    fs::create_dir(at.dir.join("bin")).unwrap();
+    fs::write(at.dir.join("bin/resolvectl"), "#!/bin/sh\necho $@ >>/run/told\n").unwrap();
+    at.run("chmod +x bin/resolvectl");
+    at.run("mkdir -p /run/systemd/resolve");
+    at.run("mount -t overlay overlay -o lowerdir=$PWD/bin:/usr/bin /usr/bin");
     let resolver = Resolver::new(at);
     at.run(&format!("sh -c 'printf \"{}\" | nft -f -'", others.replace('\n', "\\n")));
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/network.md");
@@ -327,6 +333,9 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
         }
     }
     assert!(commands >= 8, "{commands} commands");
+    let told = ["dns weir-lan 192.168.77.1", "domain weir-lan internal"];
+    let told = [told, ["default-route weir-lan no", "dnssec weir-lan no"]].concat().join("\n");
+    assert_eq!(at.run("cat /run/told").trim(), told);
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
 

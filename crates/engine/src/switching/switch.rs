@@ -555,6 +555,11 @@ impl Forwarder {
         let Some(sender) = sender.filter(|sender| !sender.floods_freely) else {
             return self.flood_to(ingress, burst, frame, (vid, *came_with), ports, dst);
         };
+        let kept = sender.kept_by(ingress.ports, head.as_slice()).filter(|_| dst.is_multicast());
+        if let Some(own) = kept {
+            let only = std::iter::once(own);
+            return self.flood_to(ingress, burst, frame, (vid, *came_with), only, dst);
+        }
         match flooded_to(sender, ingress, burst, (frame, vid, dst), &mut self.window) {
             Ok(None) => self.flood_to(ingress, burst, frame, (vid, *came_with), ports, dst),
             Ok(Some(members)) => {
@@ -829,15 +834,12 @@ fn flooded_to(
     window: &mut Window,
 ) -> Result<Option<PortSet>, DropReason> {
     let flooded = &burst.frames()[usize::from(frame)];
-    let head = flooded.head.as_slice();
-    if let Some(own) = sender.kept_by(ingress.ports, head).filter(|_| dst.is_multicast()) {
-        return Ok(Some(PortSet::of(own)));
-    }
     let storm = sender.storm.as_deref();
     if let Some(reason) = storm.and_then(|storm| storm.refuses(dst, flooded, ingress.now_ns)) {
         return Err(reason);
     }
     let Some(snooping) = sender.snooping().filter(|_| dst.is_multicast()) else { return Ok(None) };
+    let head = flooded.head.as_slice();
     let (of, now_secs) = ((ingress.port, vid), clock::secs(ingress.now_ns));
     Ok(snooping.judge(ingress.view, of, head, move || window.fill(head, frame, burst), now_secs)?)
 }

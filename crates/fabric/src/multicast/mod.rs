@@ -43,13 +43,6 @@ impl PortSet {
         self.0[port.index() / 64] |= 1 << (port.index() % 64);
     }
 
-    /// The set of this port.
-    pub fn of(port: PortId) -> Self {
-        let mut only = Self::EMPTY;
-        only.insert(port);
-        only
-    }
-
     /// True if the port is in the set.
     pub fn contains(&self, port: PortId) -> bool {
         self.0[port.index() / 64] >> (port.index() % 64) & 1 != 0
