@@ -263,6 +263,11 @@ fn each_mistake_is_told_by_itself() {
             "the server 9.9.9.9 without `dhcp`",
         ),
         ("address = \"192.168.77.2/24\"\ndns = \"fd00::9\"", "the server fd00::9 without `ra`"),
+        ("address = \"fd00::2/64\"\ndhcp6 = true", "`network.lan` has `dhcp6` without `ra`"),
+        (
+            "address = \"fd00::2/113\"\nra = true\ndhcp6 = true",
+            "`network.lan` has `dhcp6` and a small subnet of IPv6",
+        ),
         (
             "address = \"fd00::2/64\"\nra = true\ndns = \"fe80::1\"",
             "bad value for `network.lan.dns`",
