@@ -226,6 +226,10 @@ impl Visit<'_> {
             "what was decided for it",
             "by('decisions').querySelectorAll('td').length >= 5",
         )?;
+        self.browser.wait(
+            "whom it reaches, as `weir explain` says",
+            "/Can reach\\d+ other ports? in VLAN 1.*Last heard/.test(by('facts').textContent)",
+        )?;
         self.browser
             .wait("lines over time", "by('charts').querySelectorAll('polyline').length === 4")?;
         self.browser.press("Escape")?;
