@@ -837,6 +837,8 @@ fn a_stranger() {
     let user = rustix::process::Uid::from_raw(STRANGER_ID);
     rustix::thread::set_thread_groups(&[]).unwrap();
     rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+    // The test's name stands in the line that has begun.
+    println!();
     for socket in sockets.split(':') {
         println!("{} {socket}", UnixStream::connect(socket).is_ok());
     }
