@@ -39,7 +39,8 @@ pub struct Selection {
     pub only: Option<String>,
     /// Time of all targets together.
     pub time: Duration,
-    /// Add inputs that reach new code to the repository's corpus. A target without a corpus gets its first one.
+    /// Add inputs that reach new code to the repository's corpus, and write what was reached into the table of
+    /// `fuzz/README.md`. A target without a corpus gets its first one.
     pub keep: bool,
 }
 
@@ -49,7 +50,9 @@ struct Row {
     target: String,
     /// Number of inputs that were run.
     inputs: u64,
-    /// Edges that inputs reached, in weir's code and its libraries, and all edges of the program.
+    /// Edges that the corpus reached before the run, in weir's code and its libraries.
+    was: u64,
+    /// The same with the run's inputs, and all edges of the program.
     covered: u64,
     edges: u64,
     /// The input that ended the program, written by libFuzzer.
@@ -68,6 +71,11 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<bool> {
     let mut rows = Vec::new();
     for target in targets {
         rows.push(fuzz(&root, target, each, selection.keep)?);
+    }
+    if selection.keep {
+        let page = root.join("README.md");
+        let text = fs::read_to_string(&page).map_err(Error::io("read", &page))?;
+        fs::write(&page, table(&text, &rows)).map_err(Error::io("write", &page))?;
     }
     Ok(report(&rows))
 }
@@ -128,7 +136,40 @@ fn fuzz(root: &Path, target: String, time: Duration, keep: bool) -> Result<Row> 
     let inputs = after(&text, "stat::number_of_executed_units:").unwrap_or(0);
     let edges = counters(&text).unwrap_or(0);
     let covered = text.lines().rev().find_map(|line| after(line, " cov: ")).unwrap_or(0);
-    Ok(Row { target, inputs, covered, edges, finding })
+    let was = after(&text, "INITED cov:").unwrap_or(0);
+    Ok(Row { target, inputs, was, covered, edges, finding })
+}
+
+/// The page with the rows of the targets that ran: a target's inputs are those of all its runs.
+fn table(page: &str, rows: &[Row]) -> String {
+    let with = |line: &str| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, name, inputs, ..] = cells[..] else { return line.to_owned() };
+        // A row of numbers, and not one of the table above it.
+        let before = grouped(inputs);
+        let row = rows.iter().find(|row| name.trim_matches('`') == row.target && row.edges > 0);
+        row.zip(before).map_or(line.to_owned(), |(row, before)| {
+            let Row { target, inputs, was, covered, edges, .. } = row;
+            let [was, covered, edges] = [was, covered, edges].map(|it| thousands(*it));
+            format!(
+                "| `{target}` | {} | {was} | {covered} of {edges} |",
+                thousands(before + inputs)
+            )
+        })
+    };
+    page.lines().map(|line| with(line) + "\n").collect()
+}
+
+/// A number with commas between groups of three digits.
+fn thousands(number: u64) -> String {
+    match number / 1000 {
+        0 => number.to_string(),
+        front => format!("{},{:03}", thousands(front), number % 1000),
+    }
+}
+
+fn grouped(text: &str) -> Option<u64> {
+    text.replace(',', "").parse().ok()
 }
 
 /// The number that follows the first `key`.
@@ -159,11 +200,12 @@ fn merge(program: &Path, corpus: &Path, found: &Path) -> Result<()> {
 }
 
 fn report(rows: &[Row]) -> bool {
-    println!("\n{:<20} {:>14} {:>20}  finding", "target", "inputs", "edges taken");
-    for Row { target, inputs, covered, edges, finding } in rows {
+    println!("\n{:<20} {:>14} {:>8} {:>20}  finding", "target", "inputs", "was", "edges taken");
+    for Row { target, inputs, was, covered, edges, finding } in rows {
         let finding =
             finding.as_ref().map_or(String::from("none"), |path| path.display().to_string());
-        println!("{target:<20} {inputs:>14} {:>20}  {finding}", format!("{covered} of {edges}"));
+        let taken = format!("{covered} of {edges}");
+        println!("{target:<20} {inputs:>14} {was:>8} {taken:>20}  {finding}");
     }
     println!("{:<20} {:>14}", "all", rows.iter().map(|row| row.inputs).sum::<u64>());
     rows.iter().all(|row| row.finding.is_none())
@@ -232,8 +274,25 @@ mod tests {
     fn what_libfuzzer_prints_is_read() {
         assert_eq!(after(LOG, "stat::number_of_executed_units:"), Some(123_456));
         assert_eq!(counters(LOG), Some(51_234));
+        assert_eq!(after(LOG, "INITED cov:"), Some(61));
         assert_eq!(LOG.lines().rev().find_map(|line| after(line, " cov: ")), Some(345));
         assert_eq!(finding(LOG), Some(PathBuf::from("/x/crash-0a")));
+    }
+
+    #[test]
+    fn a_run_that_is_kept_changes_the_row_of_its_target_and_no_other_line() {
+        let page = "| `a` | bytes | a named error |\n\n| `a` | 1,500 | 10 | 20 of 30 |\n| `b` | 7 | 1 | 2 of 3 |\n";
+        let row = Row {
+            target: "a".into(),
+            inputs: 998_500,
+            was: 1_012,
+            covered: 12_771,
+            edges: 109_306,
+            finding: None,
+        };
+        let changed =
+            page.replace("1,500 | 10 | 20 of 30", "1,000,000 | 1,012 | 12,771 of 109,306");
+        assert_eq!(table(page, &[row]), changed);
     }
 
     #[test]
