@@ -268,7 +268,16 @@ impl Client {
 
     /// The stations that the switch knows.
     pub fn addresses(&mut self) -> Result<Vec<AddressEntry>, ClientError> {
-        self.get("/v1/addresses")
+        let mut all: Vec<AddressEntry> = Vec::new();
+        loop {
+            let after = all.last().map(|last| format!("?after={}/{}", last.vlan, last.mac));
+            let path = format!("/v1/addresses{}", after.unwrap_or_default());
+            let part: Vec<AddressEntry> = self.get(&path)?;
+            if part.is_empty() {
+                return Ok(all);
+            }
+            all.extend(part);
+        }
     }
 
     /// Connections of an interface in groups, from the place `from` on.

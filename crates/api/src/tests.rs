@@ -84,7 +84,7 @@ impl ControlHandler for Recorder {
             Request::VifSet { .. } => Response::Noted { note: "later".into() },
             Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
             Request::Trace { .. } => Response::error("nothing to trace"),
-            Request::Addresses => Response::Addresses { addresses: Vec::new() },
+            Request::Addresses { .. } => Response::Addresses { addresses: Vec::new(), total: 9 },
             Request::Connections { name, .. } => Response::Connections {
                 page: ConnectionPage { vif: name.clone(), connections: Vec::new(), next: Some(9) },
             },
@@ -335,6 +335,26 @@ fn connections_come_in_pages_and_can_be_forgotten() {
         Request::Flush { of: None },
         Request::Flush { of: Some("blue".into()) },
     ];
+    assert_eq!(*served.handler.requests.lock().unwrap(), expected);
+}
+
+#[test]
+fn addresses_come_in_parts_of_bounded_size_with_the_number_of_all() {
+    let served = Served::new();
+    let get = |query: &str| {
+        let path = format!("/v1/addresses{query}");
+        served.raw(format!("GET {path} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes()).0
+    };
+    for query in ["", "?after=7/52:54:00:00:00:01&limit=2", "?limit=99999999"] {
+        assert_eq!(get(query), 200, "{query}");
+    }
+    for query in ["?after=7", "?after=x/52:54:00:00:00:01", "?limit=-1", "?page=1"] {
+        assert_eq!(get(query), 400, "{query}");
+    }
+    let after = Some((7, "52:54:00:00:00:01".parse().unwrap()));
+    let of = |after, limit| Request::Addresses { after, limit };
+    let most = limits::CONTROL_ADDRESSES_MAX;
+    let expected = [of(None, most), of(after, 2), of(None, 99_999_999)];
     assert_eq!(*served.handler.requests.lock().unwrap(), expected);
 }
 

@@ -138,6 +138,13 @@ impl Proxy {
         self.known().upgrade().is_some()
     }
 
+    /// Returns the number of descriptors that were replaced and that the thread has not closed yet.
+    pub fn unclosed(&self) -> usize {
+        let Some(shared) = self.known().upgrade() else { return 0 };
+        let gone = |line: &&Arc<Wire>| line.flags.gone.load(Ordering::SeqCst);
+        shared.state().lines.iter().filter(gone).count()
+    }
+
     /// Returns how long the thread has been stuck in a write (ns), if it is.
     pub fn stuck_ns(&self) -> Option<u64> {
         self.known().upgrade()?.stuck_ns()

@@ -12,6 +12,7 @@ use miette::Report;
 use weir_api::{Client, ClientError, Serving};
 use weir_bench::BenchError;
 use weir_bench::demo::DemoError;
+use weir_config::descriptors::Carried;
 use weir_config::reload::ShownSetting;
 use weir_config::{
     Config, Defaults, PortName, Setting, SocketPath, SocketRole, VifChanges, VifConfig, Workers,
@@ -20,7 +21,6 @@ use weir_config::{
 use weir_libvirt::LibvirtError;
 use weir_limits::CONTROL_RESPONSE_BYTES_MAX;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
-use weir_switch::descriptors::Carried;
 use weir_switch::host::Lack;
 use weir_switch::stats::{MemberStats, MulticastStats, SwitchStats};
 use weir_switch::{memory, sandbox};

@@ -15,11 +15,11 @@ use thiserror::Error;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use weir_api::{ApiServer, Client, Serving, ServingError};
+use weir_config::descriptors;
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
 use weir_engine::Options;
 use weir_switch::compiler::Compiler;
 use weir_switch::control::ControlHandler;
-use weir_switch::descriptors;
 use weir_switch::host::{self, Lack};
 use weir_switch::programs::Programs;
 use weir_switch::sandbox::{self, ConfineError, Needs};
@@ -177,7 +177,7 @@ fn run_beside(
     }
     log_to_stderr();
     raise_descriptor_limit();
-    descriptors::reserve();
+    descriptors::reserve(&config);
     if let Some(note) = descriptors::Carried::of(&config).note() {
         tracing::warn!("{note}");
     }

@@ -48,10 +48,14 @@ fn limited(args: &[&str]) -> Command {
 
 impl Weir {
     fn start() -> Self {
+        Self::start_with(VIFS)
+    }
+
+    fn start_with(vifs: usize) -> Self {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("weir.toml");
-        fs::write(&file, config(dir.path(), VIFS)).unwrap();
+        fs::write(&file, config(dir.path(), vifs)).unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
         let process = limited(&["run", file.to_str().unwrap()]).stderr(log).spawn().unwrap();
         let weir = Self { process, dir, _alone: alone };
@@ -160,6 +164,51 @@ fn weir_answers_while_front_ends_take_all_descriptors_that_they_may() {
     // A front end that waited in a socket's queue is served once there is room.
     let guest = || Vif::connect(weir.socket(0), &Options::new(Mac([2, 0, 0, 0, 0, 1]))).ok();
     eventually("a guest comes in", guest);
+}
+
+/// The most interfaces of which `weir check` says nothing under the limit.
+fn carried() -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("weir.toml");
+    let is_noted = |vifs: &usize| {
+        fs::write(&file, config(dir.path(), *vifs)).unwrap();
+        let checked = limited(&["check", file.to_str().unwrap()]).output().unwrap();
+        assert!(checked.status.success(), "{}", text(&checked.stderr));
+        text(&checked.stdout).contains("descriptors")
+    };
+    (1..VIFS).find(is_noted).expect("60 interfaces are too many") - 1
+}
+
+/// A front end that leaves half a message with as many descriptors as one takes, after it has used up everything else.
+fn front_end_with_half_a_message(stream: UnixStream) -> FrontEnd {
+    let mut front = front_end_with(stream, EVENTS_MAX);
+    let null = fs::File::open("/dev/null").unwrap();
+    let header = Header::new(Request::SetMemTable, 0, 264).unwrap().encode();
+    let _ = front.raw_send(&header, &[null.as_fd(); VHOST_USER_FDS_MAX]);
+    front
+}
+
+#[test]
+fn the_last_front_end_gets_in_whatever_those_of_all_other_interfaces_hold() {
+    let vifs = carried();
+    assert!(vifs > 2, "{vifs}");
+    let weir = Weir::start_with(vifs);
+    let before = weir.descriptors();
+    let mut held = Vec::new();
+    for nth in 1..vifs {
+        held.push((front_end_with_half_a_message(weir.front_end(nth)), weir.front_end(nth)));
+    }
+    // Half a message is waited for; the front end of the last interface comes meanwhile.
+    let each = 2 + EVENTS_MAX + VHOST_USER_FDS_MAX;
+    let all = before + (vifs - 1) * each;
+    eventually("weir holds all of that", || (weir.descriptors() >= all).then_some(()));
+    let last = Vif::connect(weir.socket(0), &Options::new(Mac([2, 0, 0, 0, 0, 1])));
+    assert!(last.is_ok(), "{:?}\n{}", last.err(), weir.log());
+    let open = weir.descriptors();
+    assert!(
+        open >= all.min(GUESTS_MAX - each),
+        "{open} are open, not {all}: the others had hung up"
+    );
 }
 
 #[test]

@@ -53,6 +53,7 @@ use weir_limits as limits;
 mod calls;
 mod check;
 pub mod cost;
+pub mod descriptors;
 pub mod error;
 pub mod filter;
 mod gateway;

@@ -23,8 +23,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 
 pub use party::{Party, Stuck, hurry, stuck};
 
-/// Descriptors of one message: the most that the kernel takes (`SCM_MAX_FD`).
-const MESSAGE_MAX: usize = 253;
+/// Descriptors of one message: the most that the kernel takes.
+const MESSAGE_MAX: usize = weir_limits::DESCRIPTORS_OF_AGENT as usize;
 
 /// A descriptor of another party's, or a socket in which such descriptors can lie. The party's closer closes it.
 pub struct Foreign<T: Into<OwnedFd>> {
@@ -106,6 +106,11 @@ impl Foreign<UnixListener> {
 }
 
 impl Foreign<UnixStream> {
+    /// True if so many of the party's descriptors are not closed that it may bring no more until then.
+    pub fn owes(&self) -> bool {
+        self.party.as_ref().is_some_and(Party::is_full)
+    }
+
     /// Reads bytes as `read` does. The reader would have to close the descriptors that came with them; the party's
     /// closer does.
     ///

@@ -167,6 +167,11 @@ impl Keeper {
         lock(&self.shared.state).held.get(name)?.try_clone().ok()
     }
 
+    /// The number of an owner's descriptors that are not kept any more and not closed yet.
+    pub fn unclosed(&self, owner: &str) -> usize {
+        lock(&self.shared.state).parties.get(owner).map_or(0, Party::open)
+    }
+
     /// Removes the descriptor that is kept under this name.
     pub fn remove(&self, name: &str) {
         let mut state = lock(&self.shared.state);

@@ -101,10 +101,21 @@ pub const DESCRIPTORS_MAX: u64 = 1 << 20;
 pub const DESCRIPTORS_RESERVED: u64 = 96;
 /// Approximate number of descriptors that a switch without interfaces uses: sockets, timers and events of its threads.
 pub const DESCRIPTORS_OF_SWITCH: u64 = 32;
-/// Descriptors of a front end beside those of its rings: its connection, and the event that ends its session.
-pub const DESCRIPTORS_OF_GUEST: u64 = 2;
-/// Usual number of memory regions of a guest, for each of which a keeper has a descriptor.
-pub const KEPT_REGIONS_USUAL: u64 = 4;
+/// Descriptors of one message of an agent: the most that the kernel takes (`SCM_MAX_FD`).
+pub const DESCRIPTORS_OF_AGENT: u64 = 253;
+/// Descriptors of each worker: those on which it sleeps.
+pub const DESCRIPTORS_OF_WORKER: u64 = 4;
+/// Descriptors of a front end beside those of its rings: its connection, the event that ends its session, its channel
+/// for weir's requests, the event of its dirty log, the bell of the thread that calls by pipes, and two that are not
+/// closed yet.
+pub const DESCRIPTORS_OF_GUEST: u64 = 7;
+/// Descriptors of one ring: kick, call and error.
+pub const DESCRIPTORS_OF_RING: u64 = 3;
+/// Descriptors of the message that a front end has begun to send. The kernel has room for one more than is asked for.
+pub const DESCRIPTORS_OF_MESSAGE: u64 = VHOST_USER_FDS_MAX as u64 + 1;
+/// Copies of a session's descriptors that lie with a keeper, beside those of rings: its connection, channel, log, log's
+/// event, area for records, and as many regions of memory as one message can have.
+pub const KEPT_OF_SESSION: u64 = 5 + MEM_TABLE_REGIONS_MAX as u64;
 /// Descriptors that must be free before a front end is accepted, or an interface is added: as many as one message can
 /// carry.
 pub const DESCRIPTORS_BEFORE_GUEST: u64 = VHOST_USER_FDS_MAX as u64;
@@ -677,6 +688,8 @@ pub const MTU_MIN: u16 = 68;
 pub const CONTROL_REQUEST_BYTES_MAX: usize = CONFIG_BYTES_MAX as usize;
 /// Largest head of a request: its first line and its headers.
 pub const CONTROL_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Addresses in one answer: as many as take some milliseconds and a megabyte.
+pub const CONTROL_ADDRESSES_MAX: usize = 4096;
 /// Most headers of a request.
 pub const CONTROL_HEADERS_MAX: usize = 64;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.

@@ -5,6 +5,7 @@ use weir_engine::burst::FrameError;
 use weir_guestmem::{GuestMemory, LogError, MemoryError};
 use weir_limits::{CALL_NS_MAX, SESSION_STALL_NS};
 use weir_ring::{RingError, SetupError};
+use weir_sandbox::descriptors::NoRoom;
 use weir_vhost_user::{ConnectionError, RequestCode};
 
 /// The end of a session, or of the service of its rings.
@@ -16,6 +17,9 @@ pub enum StopReason {
     /// The front end has stopped in the middle of a message, or reads no replies.
     #[error("the front end left a message unfinished or a reply unread for {} s", SESSION_STALL_NS / 1_000_000_000)]
     Stalled,
+    /// The front end has brought more descriptors than are left to it.
+    #[error(transparent)]
+    Descriptors(#[from] NoRoom),
     /// A request that weir refuses.
     #[error("{request}: {refusal}")]
     Refused {

@@ -199,6 +199,7 @@ fn spawn(
             port.session_ended(Some(&reason));
             None
         });
+        let _ = silent.is_none().then(|| port.claim_no_more());
         let id = port.id();
         // The port can be taken apart as soon as the end is known.
         drop(port);

@@ -349,6 +349,11 @@ impl Keep {
         self.keeper.copy(&self.name_of(number))
     }
 
+    /// The number of the interface's descriptors that are not kept any more and not closed yet.
+    pub(crate) fn unclosed(&self) -> usize {
+        self.keeper.unclosed(&self.name)
+    }
+
     /// Stops keeping the descriptor.
     pub(crate) fn remove(&self, number: u32) {
         self.keeper.remove(&self.name_of(number));

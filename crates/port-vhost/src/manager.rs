@@ -179,7 +179,7 @@ impl Manager {
     ) -> Result<(), ManagerGone> {
         let commands = lock(&self.commands);
         for (port, endpoint) in all {
-            let party = Party::new(port.name());
+            let party = port.party.clone();
             let source = Source::of(endpoint, &party);
             commands.sender.send(Command::Add(port, source, party)).map_err(|_| ManagerGone)?;
         }
@@ -553,7 +553,7 @@ impl Sessions {
             return self.look_no_more(id);
         }
         // A front end for which there is no room waits in the socket's queue.
-        let room = descriptors::room_for_guest();
+        let room = room_for_session(&entry.port);
         // No work comes between the two calls: a connection that only weir has is lost with weir.
         let place = entry.port.keep().map(|keep| keep.expect(entry.port.offered_queue_pairs()));
         let accepted = room.and_then(|()| listener.accept());
@@ -667,7 +667,7 @@ impl Sessions {
                 *retry_at = Some(now + *delay);
                 continue;
             }
-            match descriptors::room_for_guest().and_then(|()| dial(path, &entry.party)) {
+            match room_for_session(&entry.port).and_then(|()| dial(path, &entry.party)) {
                 Ok(stream) => {
                     *retry_at = None;
                     opened.push((*id, stream));
@@ -687,11 +687,18 @@ impl Sessions {
     }
 }
 
+/// Checks that there are descriptors for one more session, for everything that its front end can bring along.
+fn room_for_session(port: &VhostPort) -> io::Result<()> {
+    descriptors::room_for_guest()?;
+    // The connection, its copy with a keeper, and the event that ends the session.
+    Ok(port.claim(3)?)
+}
+
 /// Turns away all front ends that wait now. If closes of the same interface are stuck, they wait on.
 fn turn_away(entry: &Entry) {
     let Source::Listener(listener) = &entry.source else { return };
     for _ in 0..AT_ONCE {
-        if entry.party.is_full() {
+        if entry.party.is_full() || entry.port.claim_to_close().is_err() {
             return;
         }
         let Ok((stream, _)) = listener.accept() else { return };

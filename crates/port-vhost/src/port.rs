@@ -14,11 +14,13 @@ use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, clock, lock,
 };
 use weir_fabric::PortId;
+use weir_foreign::Party;
 use weir_guestmem::Account;
-use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS};
+use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS, DESCRIPTORS_OF_MESSAGE};
 use weir_policy::moderation::GuestPoll;
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_ring::Record;
+use weir_sandbox::descriptors::{NoRoom, Share, of_guest};
 
 use crate::allowance::Allowance;
 use crate::error::{Fault, StopReason};
@@ -92,6 +94,12 @@ pub struct VhostPort {
     /// The interface stays stopped until then (ns).
     pause_until_ns: AtomicU64,
     proxy: Proxy,
+    /// The party that pays for closing everything that comes by its socket.
+    pub(crate) party: Party,
+    /// Its share of descriptors, and those of the interface itself and of a session.
+    share: Share,
+    own_descriptors: u64,
+    session_descriptors: AtomicU64,
     /// The memory that front ends have mapped, and its bound.
     memory: Arc<Account>,
     records: Option<Records>,
@@ -117,6 +125,10 @@ impl VhostPort {
             guest: Interface::new(options.queue_pairs, &options.calls, false, counters),
             pause_until_ns: AtomicU64::new(0),
             proxy: Proxy::new(&options.name),
+            party: Party::new(options.name.as_str()),
+            share: Share::new(of_guest(options.queue_pairs, false)),
+            own_descriptors: 0,
+            session_descriptors: AtomicU64::new(0),
             memory: Arc::default(),
             records: None,
             keep: None,
@@ -142,7 +154,54 @@ impl VhostPort {
 
     /// Uses this place for the session, which then outlives this process.
     pub fn with_keep(self, keep: Keep) -> Self {
-        Self { keep: Some(keep), ..self }
+        let port = Self { keep: Some(keep), ..self };
+        port.renew_share();
+        port
+    }
+
+    /// Counts these descriptors of the interface itself as held in any case.
+    pub fn with_own_descriptors(mut self, own: u64) -> Self {
+        self.own_descriptors = own;
+        self.renew_share();
+        self
+    }
+
+    fn renew_share(&self) {
+        let most = of_guest(self.offered_queue_pairs(), self.keep.is_some());
+        self.share.set_least(self.own_descriptors + most);
+    }
+
+    /// Those of its front ends' descriptors that are to be closed, and are still open.
+    fn unclosed(&self) -> u64 {
+        let kept = self.keep.as_ref().map_or(0, Keep::unclosed);
+        (self.party.open() + kept + self.proxy.unclosed()) as u64
+    }
+
+    /// A session is about to have this many descriptors, and those of a message.
+    ///
+    /// # Errors
+    /// Other interfaces would not have their share any more.
+    pub(crate) fn claim(&self, of_session: u64) -> Result<(), NoRoom> {
+        let message = DESCRIPTORS_OF_MESSAGE * if self.keep.is_some() { 2 } else { 1 };
+        let of_session = of_session + message;
+        self.share.claim(self.own_descriptors + of_session + self.unclosed())?;
+        self.session_descriptors.store(of_session, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Nothing of a session is left but what is not closed yet.
+    pub(crate) fn claim_no_more(&self) {
+        self.session_descriptors.store(0, Ordering::Relaxed);
+        self.share.hold(self.own_descriptors + self.unclosed());
+    }
+
+    /// Another front end's connection is about to be accepted and closed.
+    ///
+    /// # Errors
+    /// As [`Self::claim`].
+    pub(crate) fn claim_to_close(&self) -> Result<(), NoRoom> {
+        let held = self.own_descriptors + self.session_descriptors.load(Ordering::Relaxed);
+        self.share.claim(held + self.unclosed() + 1)
     }
 
     /// The place where the session is kept.
@@ -384,6 +443,7 @@ impl GuestPort for VhostPort {
     // A front end asks once, so the present session keeps its number.
     fn set_queue_pairs(&self, queue_pairs: usize, calls: &CallPolicy) {
         self.guest.offer(queue_pairs, calls);
+        self.renew_share();
     }
 
     // A front end asks once, so a change is for the next session.

@@ -56,6 +56,9 @@ struct Vring {
     stopped_at: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
+    /// Descriptors by which the ring's queue calls, and tells of a broken ring.
+    call: bool,
+    err: bool,
     enabled: bool,
 }
 
@@ -84,6 +87,8 @@ pub(crate) struct Session {
     vrings: Vec<Vring>,
     /// The part of the session that lies with the keeper.
     kept: Option<Kept>,
+    /// The descriptors that the session has claimed.
+    claimed: u64,
 }
 
 /// The reply that goes out when a request is handled.
@@ -143,7 +148,33 @@ impl Session {
             migration: Migration::default(),
             vrings,
             kept: None,
+            claimed: 0,
         }
+    }
+
+    /// Claims the descriptors that the session holds. A session that finds none for the copies of its own goes on
+    /// without them, and ends with weir.
+    fn claim(&mut self) -> Result<(), StopReason> {
+        let mut held = self.held();
+        if held != self.claimed && self.kept.is_some() && self.port.claim(held).is_err() {
+            self.keep_no_longer();
+            held = self.held();
+        }
+        if held != self.claimed {
+            self.port.claim(held)?;
+            self.claimed = held;
+        }
+        Ok(())
+    }
+
+    /// The descriptors that the session holds between two messages.
+    fn held(&self) -> u64 {
+        let of_ring = |it: &Vring| [it.watch.is_some(), it.call, it.err].map(u64::from);
+        let rings: u64 = self.vrings.iter().flat_map(of_ring).sum();
+        let own = [self.requests.is_some(), self.migration.has().1].map(u64::from);
+        let copies = self.kept.as_ref().map_or(0, |kept| kept.numbers().count() as u64);
+        // The connection, and the event that ends the session.
+        2 + own.iter().sum::<u64>() + rings + copies
     }
 
     /// The interface that the session serves.
@@ -157,6 +188,9 @@ impl Session {
         // weir does not read from a front end that does not read its replies.
         if self.connection.wants_write() {
             return Ok(());
+        }
+        if self.kept.as_ref().is_none_or(Kept::is_settled) {
+            self.claim()?;
         }
         if self.kept.is_some() {
             return self.serve_kept();
@@ -267,6 +301,7 @@ impl Session {
             FrontMessage::SetVringCall { index, fd } => {
                 self.vring(index)?;
                 let call = self.notifier("call", index, fd)?;
+                self.vring(index)?.call = call.is_some();
                 let with = |queue: &mut Queue| {
                     let old = std::mem::replace(&mut queue.call, call);
                     queue.call_if_resumed();
@@ -278,6 +313,7 @@ impl Session {
             FrontMessage::SetVringErr { index, fd } => {
                 self.vring(index)?;
                 let err = self.notifier("err", index, fd)?;
+                self.vring(index)?.err = err.is_some();
                 let with = |queue: &mut Queue| std::mem::replace(&mut queue.err, err);
                 drop(self.port.with_queue(index as usize, with));
             }
@@ -405,7 +441,7 @@ impl Session {
         self.forget_all();
         self.enable_all(false);
         for vring in &mut self.vrings {
-            *vring = Vring::default();
+            *vring = Vring { call: vring.call, err: vring.err, ..Vring::default() };
         }
         self.features = Features::default();
         self.migration.end();

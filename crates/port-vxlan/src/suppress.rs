@@ -38,15 +38,15 @@ impl VxlanPort {
         }
     }
 
-    /// IP addresses of stations behind other hosts in order, and the owner of each. Guests' questions wait for
+    /// Shows IP addresses of stations behind other hosts in order, and the owner of each. Guests' questions wait for
     /// [`READ_AT_ONCE`] of them at most.
-    pub fn owners(&self) -> Vec<(Owned, Mac)> {
-        let (mut found, mut after) = (Vec::new(), Bound::Unbounded);
+    pub fn each_owner(&self, mut look: impl FnMut(Owned, Mac)) {
+        let mut after = Bound::Unbounded;
         loop {
             let page = self.owners_after(after);
-            let Some((last, _)) = page.last() else { return found };
+            let Some((last, _)) = page.last() else { return };
             after = Bound::Excluded(*last);
-            found.extend(page);
+            page.into_iter().for_each(|(of, mac)| look(of, mac));
         }
     }
 

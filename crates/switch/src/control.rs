@@ -10,6 +10,7 @@ use utoipa::ToSchema;
 use miette::Diagnostic;
 use weir_config::reload::{Difference, ShownSetting};
 use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
+use weir_wire::Mac;
 
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
@@ -108,8 +109,13 @@ pub enum Request {
     Upgrade,
     /// The counters. Answer: [`Response::Stats`].
     Stats,
-    /// The stations that the switch knows. Answer: [`Response::Addresses`].
-    Addresses,
+    /// Stations that the switch knows, a page at a time. Answer: [`Response::Addresses`].
+    Addresses {
+        /// VLAN and address of the last station of the page before; `None` for the first page.
+        after: Option<(u16, Mac)>,
+        /// Most stations of the page, at most [`weir_limits::CONTROL_ADDRESSES_MAX`].
+        limit: usize,
+    },
     /// Connections of an interface in groups. Answer: [`Response::Connections`].
     Connections {
         /// The interface's name.
@@ -215,8 +221,10 @@ pub enum Response {
     },
     /// The stations.
     Addresses {
-        /// The stations, in no particular order.
+        /// The page, in the table's order.
         addresses: Vec<AddressEntry>,
+        /// The number of all stations in the table.
+        total: usize,
     },
     /// Connections of an interface.
     Connections {

@@ -14,7 +14,6 @@
 //! | `helper` | the privileged work of a confined program |
 //! | [`watchdog`] | detection of stalled threads; messages to the service manager |
 //! | [`host`] | the means that a host lacks for a configuration |
-//! | [`descriptors`] | the numbers of interfaces and guests that the limit of descriptors allows |
 //! | [`memory`] | the memory that interfaces promise their front ends |
 //! | [`programs`] | programs of the administrator's that run when ports come up and go down |
 //! | [`upgrade`] | the replacement of a running weir by a new one |
@@ -27,7 +26,6 @@
 pub mod capture;
 pub mod compiler;
 pub mod control;
-pub mod descriptors;
 pub mod events;
 pub mod explain;
 mod helper;

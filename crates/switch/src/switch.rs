@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use miette::Diagnostic;
+use weir_config::descriptors::{of_interface, worker_count};
 use weir_config::{
     self as config, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, Templates, UplinkConfig, VifConfig, Whole, Workers, filter,
+    SocketRole, SwitchConfig, Templates, UplinkConfig, VifConfig, Whole, filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -444,6 +445,7 @@ impl Switch {
             .add_port_with(config.port_config(&self.networks), begins, |id, counters| {
                 let memory = Account::new(config.memory_max.get(), &[]);
                 let port = VhostPort::new(id, counters, &options).with_memory(memory);
+                let port = port.with_own_descriptors(of_interface(&config, keep.is_some()));
                 let port = match records {
                     Some(records) => port.with_records(records),
                     None => port,
@@ -840,17 +842,6 @@ fn engine_options(config: &SwitchConfig) -> Options {
     let (schedule, workers) = (config.schedule.0, worker_count(config.workers));
     let fdb = Capacity::at_least(config.fdb_entries.get() as usize);
     Options { execution, realization, schedule, workers, fdb, ..Options::default() }
-}
-
-/// `auto`: half of the cores, since guests run beside the switch; an idle worker sleeps.
-fn worker_count(workers: Workers) -> usize {
-    match workers {
-        Workers::Count(count) => count.get().into(),
-        Workers::Auto => {
-            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-            (cores / 2).clamp(1, weir_limits::WORKERS_MAX)
-        }
-    }
 }
 
 /// The filter rules of a port that is being added.

@@ -200,7 +200,10 @@ fn receive_some(
     takes: Takes,
 ) -> Result<usize, ConnectionError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(VHOST_USER_FDS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
+    // What a message has beyond its limit, also in a later piece, is not taken: the kernel closes it.
+    let left = VHOST_USER_FDS_MAX.saturating_sub(fds.len());
+    let len = if left == 0 { 0 } else { rustix::cmsg_space!(ScmRights(left)) };
+    let mut control = RecvAncillaryBuffer::new(space.get_mut(..len).unwrap_or_default());
     // Each call asks not to wait; the socket's flags stay as they are. They are shared with every other holder of the
     // socket, such as the process that passed it here.
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;

@@ -112,24 +112,26 @@ macro_rules! attack {
 const USUAL: &[Setting] = &[Setting::Usual];
 const OPEN: &[Setting] = &[Setting::Open];
 const BOTH: &[Setting] = &[Setting::Usual, Setting::Open];
+/// The short form tries the last one, which is weir by default.
+const ALSO_OPEN: &[Setting] = &[Setting::Open, Setting::Usual];
 
 /// All classes by name, each with its attacks and the settings in which they are tried.
 pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
-    ("protocol", crate::protocol::ALL, USUAL),
-    ("descriptors", crate::descriptors::ALL, USUAL),
-    ("memory", crate::memory::ALL, USUAL),
-    ("logs", crate::logs::ALL, USUAL),
-    ("rings", crate::rings::ALL, USUAL),
-    ("packed", crate::packed::ALL, USUAL),
-    ("time_of_check", crate::time_of_check::ALL, USUAL),
-    ("floods", crate::floods::ALL, USUAL),
-    ("storms", crate::storms::ALL, USUAL),
-    ("l2", crate::l2::ALL, USUAL),
-    ("control", crate::control::ALL, USUAL),
-    ("looks", crate::looks::ALL, USUAL),
-    ("mirrors", crate::mirrors::ALL, USUAL),
-    ("multicast", crate::multicast::ALL, USUAL),
-    ("configuration", crate::configuration::ALL, USUAL),
+    ("protocol", crate::protocol::ALL, ALSO_OPEN),
+    ("descriptors", crate::descriptors::ALL, ALSO_OPEN),
+    ("memory", crate::memory::ALL, ALSO_OPEN),
+    ("logs", crate::logs::ALL, ALSO_OPEN),
+    ("rings", crate::rings::ALL, ALSO_OPEN),
+    ("packed", crate::packed::ALL, ALSO_OPEN),
+    ("time_of_check", crate::time_of_check::ALL, ALSO_OPEN),
+    ("floods", crate::floods::ALL, ALSO_OPEN),
+    ("storms", crate::storms::ALL, ALSO_OPEN),
+    ("l2", crate::l2::ALL, ALSO_OPEN),
+    ("control", crate::control::ALL, ALSO_OPEN),
+    ("looks", crate::looks::ALL, ALSO_OPEN),
+    ("mirrors", crate::mirrors::ALL, ALSO_OPEN),
+    ("multicast", crate::multicast::ALL, ALSO_OPEN),
+    ("configuration", crate::configuration::ALL, ALSO_OPEN),
     ("slow_closes", crate::slow_closes::ALL, BOTH),
     ("slow_closes_of_options", crate::slow_closes::OF_OPTIONS, OPEN),
     ("readers", crate::readers::ALL, BOTH),
@@ -139,11 +141,13 @@ pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("paths", crate::paths::ALL, OPEN),
     ("log_text", crate::log_text::ALL, OPEN),
     ("underlay", crate::underlay::ALL, OPEN),
+    ("underlay6", crate::underlay::BY_IPV6, USUAL),
     ("groups", crate::groups::ALL, OPEN),
     ("network", crate::network::ALL, OPEN),
     ("streams", crate::streams::ALL, OPEN),
     ("domains", crate::domains::ALL, USUAL),
     ("settings", crate::settings::ALL, USUAL),
+    ("shares", crate::tenants::SHARES, USUAL),
 ];
 
 /// Every attack with its class and settings.

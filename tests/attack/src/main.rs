@@ -59,7 +59,7 @@ use crate::{
         attacker,
         report::{self, Result as Tried},
         stand_in::{self, Work},
-        switch::{CABLE, RESOLVER, UNDERLAY},
+        switch::{CABLE, RESOLVER, UNDERLAY, UNDERLAY6},
         trial::{self, Scene, Trial},
     },
 };
@@ -173,6 +173,9 @@ fn apart() -> Result<(), String> {
     ip(&format!("link set {CABLE}-end mtu 1600 up"))?;
     ip(&format!("link set {CABLE} mtu 1600 up"))?;
     ip(&format!("addr add {own}/24 dev {CABLE}"))?;
+    ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))?;
+    let [own, peer] = UNDERLAY6.map(std::net::Ipv6Addr::from);
+    ip(&format!("addr add {own}/64 dev {CABLE} nodad"))?;
     ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))?;
     // The host's resolver is as silent.
     let own = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));

@@ -50,9 +50,11 @@ pub const ALL: &[Attack] = &[
 
 /// A weir and its keeper.
 #[derive(Debug)]
-struct Own {
+pub struct Own {
     weir: PathBuf,
     dir: PathBuf,
+    /// Most descriptors of the process, if there is a limit.
+    limit: Option<u64>,
     keeper: Child,
     running: Child,
     /// Another process than `running` answers.
@@ -66,30 +68,54 @@ const FILTER: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"
 
 impl Own {
     fn start(field: &Field) -> Strike<Self> {
+        Self::start_with(field, None, |_| {
+            Ok("[group.closed]\n\n[vif.guarded]\n\n[vif.evil]\n".to_owned())
+        })
+    }
+
+    /// Starts a weir under a limit of descriptors, with these tables; they get the text of `[switch]`.
+    pub fn start_with(
+        field: &Field,
+        limit: Option<u64>,
+        tables: impl FnOnce(&str) -> Strike<String>,
+    ) -> Strike<Self> {
         let weir = PathBuf::from(field.weir().get_program());
         // The path of a socket must be short.
         let dir = field.dir().join(OWN);
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir_all(&dir)?;
-        let text = format!(
-            "[switch]\nworkers = 1\ncontrol = {:?}\nkeeper = {:?}\n\n[group.closed]\n\n[vif.guarded]\n\n[vif.evil]\n",
+        let switch = format!(
+            "[switch]\nworkers = 1\ncontrol = {:?}\nkeeper = {:?}\n\n",
             dir.join(CONTROL),
             dir.join(crate::measure::switch::KEEPER)
         );
-        std::fs::write(dir.join("weir.toml"), text)?;
+        std::fs::write(dir.join("weir.toml"), format!("{switch}{}", tables(&switch)?))?;
         let keeper = match keeper(&weir, &dir) {
             Ok(keeper) => keeper,
             Err(error) => return harm(error),
         };
-        let running = Self::run(&weir, &dir)?;
-        let mut own = Self { weir, dir, keeper, running, upgraded: false };
+        let running = Self::run(&weir, &dir, limit)?;
+        let mut own = Self { weir, dir, limit, keeper, running, upgraded: false };
         own.answers()?;
         Ok(own)
     }
 
-    fn run(weir: &Path, dir: &Path) -> Strike<Child> {
+    /// A command of weir's program under a limit.
+    pub fn command(weir: &Path, limit: Option<u64>) -> Command {
+        let Some(limit) = limit else { return Command::new(weir) };
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("ulimit -n {limit}; exec \"$0\" \"$@\"")).arg(weir);
+        command
+    }
+
+    /// The socket of an interface.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.sock"))
+    }
+
+    fn run(weir: &Path, dir: &Path, limit: Option<u64>) -> Strike<Child> {
         let log = File::options().create(true).append(true).open(dir.join(LOG))?;
-        let mut command = Command::new(weir);
+        let mut command = Self::command(weir, limit);
         command.arg("run").arg(dir.join("weir.toml")).stdin(Stdio::null());
         Ok(command.stdout(Stdio::null()).stderr(log).spawn()?)
     }
@@ -113,7 +139,7 @@ impl Own {
         Ok(())
     }
 
-    fn done(&self, line: &str, body: &str) -> Strike<String> {
+    pub fn done(&self, line: &str, body: &str) -> Strike<String> {
         match self.ask(line, body)? {
             (200, answer) => Ok(answer),
             (status, answer) => harm(format!("{line}: {status} {answer}")),
@@ -126,16 +152,16 @@ impl Own {
         Ok(rustix::net::sockopt::socket_peercred(&socket)?.pid)
     }
 
-    fn upgrade(&mut self) -> Strike {
+    pub fn upgrade(&mut self) -> Strike {
         self.done("POST /v1/upgrade", "")?;
         self.upgraded = true;
         self.answers()
     }
 
-    fn kill(&mut self) -> Strike {
+    pub fn kill(&mut self) -> Strike {
         self.running.kill()?;
         self.running.wait()?;
-        self.running = Self::run(&self.weir, &self.dir)?;
+        self.running = Self::run(&self.weir, &self.dir, self.limit)?;
         self.upgraded = false;
         self.answers()
     }

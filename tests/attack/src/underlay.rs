@@ -1,7 +1,7 @@
 //! Attackers in the underlay: hosts that are no peers, and hosts with a peer's forged address.
 
 use std::{
-    net::SocketAddrV4,
+    net::{Ipv6Addr, SocketAddrV4, SocketAddrV6, UdpSocket},
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -20,8 +20,9 @@ use crate::{
         guest::{Guest, Plan},
         harm,
     },
-    measure::switch::{CABLE, OVERLAY_PORT, UNDERLAY, VNI},
+    measure::switch::{CABLE, OVERLAY_PORT, UNDERLAY, UNDERLAY6, VNI, host6},
     random::Random,
+    settings::Own,
 };
 
 /// The attacks of the class.
@@ -60,10 +61,40 @@ pub const ALL: &[Attack] = &[
     attack!(fragments_that_overlap, "sends fragments that overlap and are out of order", as_root),
 ];
 
+/// The attacks on a weir of the attacker's own whose peers have IPv6 addresses.
+pub const BY_IPV6: &[Attack] = &[
+    attack!(packet_too_big, "says by ICMPv6 that the way to the peer carries 1280 bytes", as_root),
+    attack!(
+        packet_too_big_by_the_peers_address,
+        "says it from the peer's address, with an MTU of 1280, 68, 0 and 1",
+        as_root
+    ),
+    attack!(
+        packet_too_big_without_pause,
+        "says it again and again, with every number of bytes",
+        as_root
+    ),
+    attack!(
+        errors_of_every_kind_by_ipv6,
+        "says that the peer is unreachable, time exceeded, a parameter wrong",
+        as_root
+    ),
+    attack!(
+        errors_without_pause_by_ipv6,
+        "sends them from ever new hosts as fast as it can",
+        as_root
+    ),
+    attack!(
+        datagrams_from_no_peer_by_ipv6,
+        "floods weir's port with frames from ever new hosts that are no peers",
+        as_root
+    ),
+];
+
 /// A host of the underlay that is not a peer.
 const STRANGER: [u8; 4] = [192, 0, 2, 9];
-/// The longest frame that fits the overlay.
-const LONGEST: usize = 1450 + 14;
+/// The longest frame that fits an overlay by IPv6, and so also one by IPv4.
+const LONGEST: usize = 1430 + 14;
 
 /// The path to the peer, and a guest in its network.
 #[derive(Debug)]
@@ -277,6 +308,154 @@ fn flood(field: &Field, from: [u8; 4], mut make: impl FnMut(u32) -> Vec<u8>) -> 
         bytes.extend(payload);
         packet_by(&raw, from, UDP, [number as u16, 0], &bytes)?;
         if number % 64 == 0 {
+            field.struck();
+        }
+        // The rate of an underlay is limited: 100,000 a second.
+        if number % 16 == 0 {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    Ok(())
+}
+
+/// The path to a peer with an IPv6 address, from a weir of the attacker's own.
+#[derive(Debug)]
+struct Way6 {
+    way: Way,
+    _own: Own,
+}
+
+impl Way6 {
+    fn new(field: &Field) -> Strike<Self> {
+        let [local, peer] = UNDERLAY6.map(Ipv6Addr::from);
+        let port = UdpSocket::bind((local, 0))?.local_addr()?.port();
+        let own = Own::start_with(field, None, |_| {
+            Ok(format!(
+                "[overlay]\nlocal = \"{local}\"\nport = {port}\n\n[network.blue]\nvni = {VNI}\n\
+                 peers = [\"{peer}\"]\n\n[vif.away]\nnetwork = \"blue\"\n"
+            ))
+        })?;
+        let guest = Guest::attach(&own.socket("away"), Plan::default())?;
+        let way = Self { way: Way { guest, port }, _own: own };
+        way.way.carries("before the attack")?;
+        Ok(way)
+    }
+
+    /// Sends an ICMPv6 error about each packet that weir may have sent to the peer.
+    fn error(&self, from: [u8; 16], [kind, code]: [u8; 2], rest: u32) -> Strike {
+        let [own, peer] = UNDERLAY6;
+        let word = |word: &[u8]| -> String {
+            word.iter().rev().map(|byte| format!("{byte:02X}")).collect()
+        };
+        // Words of 32 bits in this machine's order; weir runs on little-endian machines.
+        let own_text: String = own.chunks(4).map(word).collect::<Vec<String>>().concat();
+        let text = std::fs::read_to_string("/proc/net/udp6")?;
+        let of = |line: &str| {
+            let local = line.split_whitespace().nth(1)?.strip_prefix(&own_text)?;
+            u16::from_str_radix(local.strip_prefix(':')?, 16).ok()
+        };
+        for port in text.lines().filter_map(of).chain([self.way.port]) {
+            let udp = [port, self.way.port, 0x5c8, 0].map(u16::to_be_bytes).concat();
+            let inner = vxlan(VNI, &frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60));
+            let quoted = [header6(own, peer, UDP, 0x5c8), udp, inner].concat();
+            let mut bytes = [&[kind, code, 0, 0][..], &rest.to_be_bytes(), &quoted].concat();
+            let len = u32::try_from(bytes.len()).map_err(|_| Errno::INVAL)?;
+            let pseudo = [&from[..], &own, &len.to_be_bytes(), &[0, 0, 0, ICMPV6]].concat();
+            let sum = checksum(&[pseudo, bytes.clone()].concat());
+            bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+            packet6(from, ICMPV6, &bytes)?;
+        }
+        Ok(())
+    }
+}
+
+const ICMPV6: u8 = 58;
+const TOO_BIG: [u8; 2] = [2, 0];
+
+fn header6(from: [u8; 16], to: [u8; 16], next: u8, len: u16) -> Vec<u8> {
+    let [high, low] = len.to_be_bytes();
+    [&[0x60, 0, 0, 0, high, low, next, 64][..], &from, &to].concat()
+}
+
+/// Sends an IPv6 packet to weir's host with the source address `from`.
+fn packet6(from: [u8; 16], next: u8, payload: &[u8]) -> Strike {
+    let (inet, raw) = (AddressFamily::INET6, SocketType::RAW);
+    let raw = socket_with(inet, raw, SocketFlags::CLOEXEC, Some(ipproto::RAW))?;
+    let len = u16::try_from(payload.len()).map_err(|_| Errno::INVAL)?;
+    let bytes = [header6(from, UNDERLAY6[0], next, len), payload.to_vec()].concat();
+    let to = SocketAddrV6::new(UNDERLAY6[0].into(), 0, 0, 0);
+    sendto(&raw, &bytes, SendFlags::empty(), &to)?;
+    Ok(())
+}
+
+fn packet_too_big(field: &Field) -> Strike {
+    let way = Way6::new(field)?;
+    way.error(host6(9), TOO_BIG, 1280)?;
+    way.way.carries("after a stranger's message that it does not fit")?;
+    field.struck();
+    Ok(())
+}
+
+fn packet_too_big_by_the_peers_address(field: &Field) -> Strike {
+    let way = Way6::new(field)?;
+    for mtu in [1280, 68, 0, 1] {
+        way.error(UNDERLAY6[1], TOO_BIG, mtu)?;
+    }
+    way.way.carries("after messages that it does not fit")?;
+    field.struck();
+    Ok(())
+}
+
+fn packet_too_big_without_pause(field: &Field) -> Strike {
+    let way = Way6::new(field)?;
+    for mtu in (68..1500).cycle() {
+        way.error(host6((mtu % 200) as u8 + 9), TOO_BIG, mtu)?;
+        if mtu % 64 == 0 {
+            way.way.carries("beside messages that it does not fit")?;
+            field.struck();
+        }
+    }
+    Ok(())
+}
+
+fn errors_of_every_kind_by_ipv6(field: &Field) -> Strike {
+    let way = Way6::new(field)?;
+    for (kind, codes) in [(1, 8), (3, 2), (4, 3), (100, 1), (127, 1)] {
+        for code in 0..codes {
+            way.error(host6(9), [kind, code], 0)?;
+            way.error(UNDERLAY6[1], [kind, code], 0)?;
+        }
+    }
+    way.way.carries("after errors of every kind")?;
+    field.struck();
+    Ok(())
+}
+
+fn errors_without_pause_by_ipv6(field: &Field) -> Strike {
+    let way = Way6::new(field)?;
+    for round in 0_u32.. {
+        for code in 0..8 {
+            way.error(host6((round % 200) as u8 + 9), [1, code], 1280)?;
+        }
+        if round % 64 == 0 {
+            way.way.carries("beside a flood of errors")?;
+            field.struck();
+        }
+    }
+    Ok(())
+}
+
+fn datagrams_from_no_peer_by_ipv6(field: &Field) -> Strike {
+    let way = Way6::new(field)?;
+    for number in 0..u32::MAX {
+        let from = host6((number % 200) as u8 + 9);
+        let payload = vxlan(VNI, &frame(BROADCAST, station(number), EXPERIMENTAL, 60));
+        let len = u16::try_from(8 + payload.len()).map_err(|_| Errno::INVAL)?;
+        let source = 49_152 + (number % 1000) as u16;
+        let udp = [source, way.way.port, len, 0].map(u16::to_be_bytes).concat();
+        packet6(from, UDP, &[udp, payload].concat())?;
+        if number % 1024 == 0 {
+            way.way.carries("beside datagrams of strangers")?;
             field.struck();
         }
         // The rate of an underlay is limited: 100,000 a second.

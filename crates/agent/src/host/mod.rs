@@ -84,6 +84,7 @@ impl AgentLink {
         let mut events = Vec::new();
         let mut read = 0;
         while read < AGENT_READ_BYTES_MAX
+            && !self.channel.stream().owes()
             && let Some(len) = self.channel.fill()?
         {
             read += len;

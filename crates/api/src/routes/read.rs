@@ -8,6 +8,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Map;
 use weir_config::{PortName, TemplateName, VifConfig};
+use weir_limits::CONTROL_ADDRESSES_MAX;
 use weir_switch::control::{
     AddressEntry, ControlHandler, Request as Ask, Response as Answer, VifShown, VifStatus,
 };
@@ -118,14 +119,47 @@ pub(super) async fn metrics(State(api): State<Api>, Reader(asker): Reader) -> Re
     api.answer(&asker, job).await
 }
 
-/// The stations that the switch knows, and the port behind which each is.
-#[utoipa::path(get, path = "/v1/addresses", responses((status = 200, body = Vec<AddressEntry>)))]
-pub(super) async fn addresses(State(api): State<Api>, Reader(asker): Reader) -> Response {
-    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::Addresses) {
-        Answer::Addresses { addresses } => Ok(json(&addresses)),
+/// The part of a list that is asked for.
+#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Part {
+    /// The last address of the part before, as `VLAN/MAC`.
+    after: Option<String>,
+    /// Most addresses of this part, at most 4096.
+    limit: Option<usize>,
+}
+
+/// Stations that the switch knows, and the port behind which each is: at most 4096. The header `x-total-count` has the
+/// number of all. The next part is `after` the last address of this one, and an empty part is the end.
+#[utoipa::path(
+    get, path = "/v1/addresses", params(Part),
+    responses((status = 200, body = Vec<AddressEntry>), (status = 400, body = Problem))
+)]
+pub(super) async fn addresses(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    part: Result<Query<Part>, axum::extract::rejection::QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(Part { after, limit }) = part.map_err(|error| Problem::bad(error.body_text()))?;
+    let address = |text: &str| {
+        let (vlan, mac) = text.split_once('/')?;
+        Some((vlan.parse().ok()?, mac.parse().ok()?))
+    };
+    let bad = || {
+        Problem::bad("`after` is the VLAN and the MAC address of an entry, as 7/52:54:00:00:00:01")
+    };
+    let after = after.map(|after| address(&after).ok_or_else(bad)).transpose()?;
+    let ask = Ask::Addresses { after, limit: limit.unwrap_or(CONTROL_ADDRESSES_MAX) };
+    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
+        Answer::Addresses { addresses, total } => {
+            let mut response = json(&addresses);
+            response.headers_mut().insert("x-total-count", total.into());
+            Ok(response)
+        }
         other => Err(Problem::of(other)),
     };
-    api.answer(&asker, job).await
+    Ok(api.answer(&asker, job).await)
 }
 
 /// The place at which a page begins.

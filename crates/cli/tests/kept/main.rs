@@ -893,3 +893,61 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
     add("open1", "open");
     check(&["slow", "open0", "shut0", "open1", "control"], "after an upgrade");
 }
+
+#[test]
+fn root_an_uplink_that_another_file_has_added_outlives_weir_and_one_that_it_has_removed_stays_away()
+{
+    if !weir_testing::is_root("a TAP in a network namespace") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let (control, keeper) = (path("control.sock"), path("keeper.sock"));
+    let switch = format!("[switch]\nworkers = 1\ncontrol = {control:?}\nkeeper = {keeper:?}\n");
+    let tap = |name: &str| format!("[uplink.{name}]\nkind = \"tap\"\nname = \"tap-{name}\"\n");
+    fs::write(path("weir.toml"), format!("{switch}{}", tap("old"))).unwrap();
+    fs::write(path("other.toml"), format!("{switch}{}vlan = 7\n", tap("new"))).unwrap();
+    let (network, _keeper) = (Network::new(), Weir::keeper(dir.path()));
+    let does = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output = command.arg("--control").arg(&control).args(args).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(output.status.success(), "{args:?}: {said}");
+        said
+    };
+    let run = || {
+        let mut command = network.command(env!("CARGO_BIN_EXE_weir"));
+        let weir = command.args(["run", "--no-sandbox"]).arg(path("weir.toml"));
+        let weir = Running(weir.stderr(Stdio::null()).spawn().unwrap());
+        eventually("weir serves", || UnixStream::connect(&control).ok());
+        weir
+    };
+    let holds = |when: &str| {
+        let stats: serde_json::Value = serde_json::from_str(&does(&["stats", "--json"])).unwrap();
+        let unsaved = serde_json::json!(["uplink.new (added)", "uplink.old (removed)"]);
+        assert_eq!(stats["unsaved"], unsaved, "{when}");
+        let difference = does(&["diff", path("other.toml").to_str().unwrap()]);
+        assert!(difference.contains("weir runs as the file says"), "{when}: {difference}");
+        let links = network.ip("link show");
+        assert!(links.contains("tap-new") && !links.contains("tap-old"), "{when}: {links}");
+    };
+    let mut weir = run();
+    does(&["reload", path("other.toml").to_str().unwrap()]);
+    holds("after the reload");
+    for _ in 0..2 {
+        weir.kill();
+        weir = run();
+        holds("after SIGKILL");
+    }
+    let said = does(&["upgrade"]);
+    let (_, later) = said.split_once("process ").unwrap();
+    let digits: String = later.chars().take_while(char::is_ascii_digit).collect();
+    assert!(weir.0.wait().unwrap().success());
+    holds("after an upgrade");
+    // Nothing of it is left once the first file is in force again.
+    does(&["reload"]);
+    kill_process(pid(digits.parse().unwrap()), Signal::KILL).unwrap();
+    let _weir = run();
+    let links = network.ip("link show");
+    assert!(links.contains("tap-old") && !links.contains("tap-new"), "{links}");
+}

@@ -1,9 +1,9 @@
 //! Faults of the machine, its control groups, QEMU, and weir's own threads.
 
+use weir_config::descriptors::Carried;
 use weir_config::values::PlacementMode;
-use weir_limits::LIMIT_SHOWN_PERCENT;
+use weir_limits::{DESCRIPTORS_OF_SWITCH, LIMIT_SHOWN_PERCENT};
 use weir_switch::control::VifStatus;
-use weir_switch::descriptors::Carried;
 use weir_switch::explain::{Explanation, UplinkLayer};
 use weir_switch::host::Lack;
 use weir_switch::stats::{KeeperState, Limits, PortKind, PortState, PortStats, Unclosed};
@@ -304,7 +304,8 @@ pub(super) fn descriptors_few(facts: &Facts, found: &mut Vec<Finding>) {
     let limits = facts.switch.as_ref().map(|switch| &switch.limits);
     let Some(limit) = limits.and_then(|limits| limits.get("descriptors")) else { return };
     // The facts do not show if there is a keeper. With a keeper the limit allows fewer guests.
-    let carried = Carried::by(limit.max, facts.vifs.iter().map(|vif| &vif.config), false);
+    let vifs = facts.vifs.iter().map(|vif| &vif.config);
+    let carried = Carried::by(limit.max, DESCRIPTORS_OF_SWITCH, vifs, false);
     if let Some(note) = carried.shortage() {
         let known_by = format!("{} of {} are in use", limit.used, limit.max);
         found.push(finding("descriptors-few", "switch", note, known_by, Carried::MEND));

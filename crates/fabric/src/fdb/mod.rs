@@ -598,17 +598,38 @@ impl Fdb {
     /// The addresses in the table that have not expired, in no order. If workers learn meanwhile, the list is no
     /// snapshot of one moment, but every entry was in the table at some moment of the call.
     pub fn entries(&self, now_secs: u32) -> Vec<FdbEntry> {
-        let buckets = self.buckets.iter().enumerate();
-        let entries = buckets.flat_map(|(index, bucket)| {
-            let live = bucket
-                .entries()
-                .filter(move |&(way, entry)| !bucket.has_expired(way, entry, now_secs));
-            live.filter_map(move |(way, Entry { tag, claim, port })| {
-                let (vid, mac) = Slot { bucket: index, tag }.address(self.seed)?;
-                Some(FdbEntry { vid, mac, port, claim, age_secs: bucket.age_secs(way, now_secs) })
-            })
-        });
-        entries.collect()
+        self.page(now_secs, None, usize::MAX)
+    }
+
+    /// At most `most` of the same addresses, in the table's order: those that follow the address `after`, or the first
+    /// ones. An address that is in the table for the whole time is in one page. The work is that of the page, and a walk
+    /// over places that are empty.
+    pub fn page(&self, now_secs: u32, after: Option<(Vid, Mac)>, most: usize) -> Vec<FdbEntry> {
+        let after = after.map(|(vid, mac)| self.slot(vid, mac));
+        let first = after.map_or(0, |slot| slot.bucket);
+        let (mut page, mut live) = (Vec::new(), Vec::with_capacity(WAYS));
+        for (index, bucket) in self.buckets.iter().enumerate().skip(first) {
+            let is_next = |tag| after.is_none_or(|it| (it.bucket, it.tag) < (index, tag));
+            live.clear();
+            live.extend(bucket.entries().filter(|&(way, entry)| {
+                is_next(entry.tag) && !bucket.has_expired(way, entry, now_secs)
+            }));
+            live.sort_unstable_by_key(|(_, entry)| entry.tag);
+            for &(way, Entry { tag, claim, port }) in &live {
+                if page.len() == most {
+                    return page;
+                }
+                let address = Slot { bucket: index, tag }.address(self.seed);
+                page.extend(address.map(|(vid, mac)| FdbEntry {
+                    vid,
+                    mac,
+                    port,
+                    claim,
+                    age_secs: bucket.age_secs(way, now_secs),
+                }));
+            }
+        }
+        page
     }
 
     /// The present values of the counters.

@@ -460,6 +460,36 @@ fn concurrent_lookup_never_returns_a_port_that_never_held_the_address() {
     assert_eq!(distinct.len(), entries.len(), "an address is in the table twice");
 }
 
+#[test]
+fn pages_of_any_length_have_each_address_once_while_others_come_and_go() {
+    let fdb = Fdb::new(SEED, Capacity::default());
+    // So few that no bucket is full.
+    let stays: Vec<_> = (0..300).map(mac).collect();
+    for &mac in &stays {
+        fdb.learn(VLAN, mac, dynamic(1), 0);
+    }
+    for most in [1, 7, 4096] {
+        let (mut found, mut after) = (Vec::new(), None);
+        loop {
+            let page = fdb.page(0, after, most);
+            assert!(page.len() <= most);
+            let Some(last) = page.last() else { break };
+            after = Some((last.vid, last.mac));
+            found.extend(page.iter().map(|entry| entry.mac));
+            // The place of an entry that is gone is known, too.
+            let other = mac(10_000 + found.len() as u32);
+            fdb.learn(VLAN, other, dynamic(2), 0);
+            if found.len() % 2 == 1 {
+                fdb.forget(VLAN, other, port(2));
+            }
+        }
+        for mac in &stays {
+            assert_eq!(found.iter().filter(|it| *it == mac).count(), 1, "{mac}, by {most}");
+        }
+    }
+    assert_eq!(fdb.page(FDB_AGE_SECS + 1, None, 9), []);
+}
+
 fn behind_uplink(number: u16) -> Learner {
     claimed(number, Claim::Uplink)
 }

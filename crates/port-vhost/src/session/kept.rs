@@ -144,8 +144,13 @@ impl Kept {
         }
     }
 
+    /// True if no step of an earlier request is left.
+    pub(super) fn is_settled(&self) -> bool {
+        self.due.is_none() && self.doubt.is_none()
+    }
+
     /// All numbers under which the keeper holds something of the session.
-    fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         let rings = self.rings.iter().flat_map(|ring| [ring.kick, ring.call, ring.err]).flatten();
         let inflight = self.inflight.map(|inflight| inflight.file);
         let regions = self.regions.iter().map(|(_, file)| *file);
@@ -327,6 +332,8 @@ impl Session {
             said,
             stopped_at,
             watch: None,
+            call: false,
+            err: false,
             enabled: false,
             log,
         };
@@ -337,6 +344,7 @@ impl Session {
         };
         let call_by = self.notifier("call", number, open(call, file)?)?;
         let err_by = self.notifier("err", number, open(err, file)?)?;
+        (self.vrings[index].call, self.vrings[index].err) = (call_by.is_some(), err_by.is_some());
         self.port.with_queue(index, |queue| (queue.call, queue.err) = (call_by, err_by));
         self.enable(index, enabled);
         if let Some(ring) = self.kept.as_mut().and_then(|kept| kept.rings.get_mut(index)) {
@@ -594,7 +602,7 @@ impl Session {
     }
 
     /// Stops keeping the session, which is now lost if weir ends.
-    fn keep_no_longer(&mut self) {
+    pub(super) fn keep_no_longer(&mut self) {
         let (Some(kept), Some(keep)) = (self.kept.take(), self.port.keep()) else { return };
         keep.blob().invalidate();
         kept.numbers().for_each(|number| keep.remove(number));

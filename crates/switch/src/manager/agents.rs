@@ -12,7 +12,8 @@ use weir_config::SocketPath;
 use weir_engine::logs::Logs;
 use weir_fabric::PortId;
 use weir_foreign::{Foreign, Party};
-use weir_sandbox::descriptors;
+use weir_limits::DESCRIPTORS_OF_AGENT;
+use weir_sandbox::descriptors::{self, Share};
 use weir_wire::Mac;
 
 use crate::events;
@@ -50,6 +51,8 @@ pub(super) struct Agent {
     listener: Option<Arc<Foreign<UnixListener>>>,
     /// The party that is charged for closing descriptors that arrive by the socket.
     party: Party,
+    /// The descriptors that came by the socket. Those of the socket and of the connection are in the interface's share.
+    share: Share,
     link: Option<AgentLink>,
     /// True if an agent has spoken on this link. Each agent is logged once, however often it greets.
     has_greeted: bool,
@@ -104,6 +107,7 @@ impl Agent {
             socket,
             listener,
             party,
+            share: Share::new(0),
             link: None,
             has_greeted: false,
             logs: Logs::default(),
@@ -192,6 +196,7 @@ impl Agent {
     /// The descriptor to watch, and true if it is to be watched for writing; `None` while no agent is accepted.
     pub(super) fn watched(&self, now_ns: u64) -> Option<(BorrowedFd<'_>, bool)> {
         match &self.link {
+            Some(_) if self.rests_until_ns > now_ns => None,
             Some(link) => Some((link.as_fd(), link.wants_write())),
             None => {
                 let listener = self.listener.as_ref().filter(|_| self.rests_until_ns <= now_ns);
@@ -202,21 +207,30 @@ impl Agent {
 
     /// The time by which [`Agent::serve`] must be called (ns).
     pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        let rests = Some(self.rests_until_ns).filter(|until_ns| *until_ns > now_ns);
         match &self.link {
-            Some(link) => link.deadline_ns(),
-            None => Some(self.rests_until_ns)
-                .filter(|until_ns| *until_ns > now_ns || self.listener.is_none()),
+            Some(link) => link.deadline_ns().into_iter().chain(rests).min(),
+            None => rests.or(self.listener.is_none().then_some(self.rests_until_ns)),
         }
     }
 
     /// Does the work that is due; `ready` means that the watched descriptor has an event.
     pub(super) fn serve(&mut self, ready: bool, now_ns: u64) {
+        // The agent may bring a message with descriptors if most of its earlier ones are closed, and others would not miss
+        // as many as a message can have.
+        let most = self.party.open() as u64 + DESCRIPTORS_OF_AGENT;
+        let owes = self.party.is_full() || self.share.claim(most).is_err();
+        if ready && self.link.is_some() && owes {
+            self.rests_until_ns = now_ns.saturating_add(REST_NS);
+            return;
+        }
         let comes = ready || self.listener.is_none();
         if self.link.is_none() && comes && self.rests_until_ns <= now_ns {
             self.meet(now_ns);
         } else if let Err(error) = self.serve_link(ready, now_ns) {
             self.drop_link(&error, now_ns);
         }
+        self.share.hold(self.party.open() as u64);
     }
 
     fn meet(&mut self, now_ns: u64) {

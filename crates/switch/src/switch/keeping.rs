@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use weir_config::{Config, PortName};
+use weir_config::{Config, PortName, UplinkConfig};
 use weir_engine::lock;
 use weir_fabric::Known;
 use weir_foreign::{Foreign, Party};
@@ -296,6 +296,18 @@ impl Keeping {
         }
         drop(taken);
         Ok(self.noted())
+    }
+
+    /// The uplinks that go on, of `config` and of what another weir has noted until now.
+    ///
+    /// # Errors
+    /// As [`Self::read_noted`].
+    pub(super) fn uplinks_of(&self, config: &Config) -> Result<Vec<UplinkConfig>, SwitchError> {
+        let copy = lock(&self.taken).get(NOTED).map(|file| file.try_clone());
+        let Some(copy) = copy.transpose().map_err(SwitchError::Start)? else {
+            return Ok(config.uplinks.clone());
+        };
+        Ok(Noted::read(copy)?.uplinks_of(config))
     }
 
     /// The state that was [read](Self::read_noted).

@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use weir_config::reload::Beside;
-use weir_config::{Config, TemplateConfig, Templates, VifConfig};
+use weir_config::{Config, TemplateConfig, Templates, UplinkConfig, VifConfig};
 use weir_fabric::source_guard::{Lease, Origin};
 use weir_fabric::{Known, PortId, SourceGuard, Vid};
 use weir_limits::KEPT_NOTED_BYTES_MAX;
@@ -20,8 +20,8 @@ use super::SwitchError;
 use super::settings::Settings;
 
 /// The version of [`Noted`]; new fields have defaults. A weir that does not know the version refuses to start,
-/// because it might leave out a rule. Version 2 added settings, version 3 tables.
-pub(super) const VERSION: u32 = 3;
+/// because it might leave out a rule. Version 2 added settings, version 3 tables, version 4 uplinks.
+pub(super) const VERSION: u32 = 4;
 
 /// The state, see the module.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -31,6 +31,8 @@ pub(super) struct Noted {
     /// Interfaces of `weir vif add` as they are now. Each is parsed by itself, because a later release may know more
     /// keys.
     pub(super) added: Vec<serde_json::Value>,
+    /// Uplinks that the file does not name, as they are now: bonds behind their members.
+    pub(super) uplinks: Vec<serde_json::Value>,
     /// Templates as the interfaces in `added` have them, each as an interface.
     pub(super) templates: BTreeMap<String, serde_json::Value>,
     /// Run-time settings of ports that the file names, by port.
@@ -106,6 +108,15 @@ impl Noted {
 }
 
 impl Noted {
+    /// The uplinks that go on, without what was set of them: the file's but for those that were removed, and those that
+    /// were added, if this weir can read them and the file does not name them.
+    pub(super) fn uplinks_of(&self, config: &Config) -> Vec<UplinkConfig> {
+        let file = config.uplinks.iter().filter(|it| !self.deleted.contains(it.name.as_str()));
+        let added = self.uplinks.iter().filter_map(|it| serde_json::from_value(it.clone()).ok());
+        let is_new = |it: &UplinkConfig| config.uplinks.iter().all(|file| file.name != it.name);
+        file.cloned().chain(added.filter(is_new)).collect()
+    }
+
     /// An added interface with the present settings of its template, if this weir can read the former template.
     pub(super) fn followed(&self, config: &Config, vif: &VifConfig) -> VifConfig {
         let before = self.templates.iter().filter_map(|(name, vif)| {

@@ -137,7 +137,10 @@ impl Switch {
         }
         for uplink in &ports.uplinks {
             let now = &uplink.config;
-            let Some(file) = listed.uplinks.iter().find(|it| it.name == now.name) else { continue };
+            let Some(file) = listed.uplinks.iter().find(|it| it.name == now.name) else {
+                noted.uplinks.push(serde_json::to_value(now)?);
+                continue;
+            };
             if file != now {
                 noted.settings.insert(now.name.to_string(), Settings::between(file, now)?);
             }
@@ -154,9 +157,14 @@ impl Switch {
     /// at an orderly end of weir.
     pub fn unsaved(&self) -> Vec<String> {
         let noted = self.set_since().unwrap_or_default();
+        let source = self.source();
+        let listed = source.iter().flat_map(|source| &source.listed.uplinks);
+        let listed: BTreeSet<_> = listed.map(|uplink| uplink.name.to_string()).collect();
+        drop(source);
         let ports = self.ports();
         let table = |name: &str| {
             let uplink = ports.uplinks.iter().any(|it| it.config.name.as_str() == name);
+            let uplink = uplink || listed.contains(name);
             format!("{}.{name}", if uplink { "uplink" } else { "vif" })
         };
         let keys = noted.settings.iter().flat_map(|(name, settings)| {
@@ -164,7 +172,7 @@ impl Switch {
             settings.keys().map(move |key| format!("{table}.{key}")).collect::<Vec<_>>()
         });
         let keys = noted.tables.names().chain(keys);
-        let added = noted.added.iter().filter(|vif| nobodys(vif));
+        let added = noted.added.iter().filter(|vif| nobodys(vif)).chain(&noted.uplinks);
         let added = added.filter_map(|vif| vif["name"].as_str());
         let added = added.map(|name| format!("{} (added)", table(name)));
         let deleted = noted.deleted.iter().map(|name| format!("{} (removed)", table(name)));

@@ -1,11 +1,11 @@
 //! The port of the overlay, and interfaces in its networks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use weir_config::{
-    Config, GbpPeers, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName,
+    Config, GbpPeers, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName, UplinkConfig,
 };
 use weir_engine::logs::Logs;
 use weir_engine::{PortCounters, lock};
@@ -20,11 +20,14 @@ use super::gateways::{self, HostTaps, LeaseFiles};
 use super::keeping::Kept;
 use super::{Keeping, SwitchError, UplinkDevice};
 
+/// The devices of uplinks, by the uplinks' names.
+pub type Uplinks = BTreeMap<PortName, UplinkDevice>;
+
 /// Devices that a switch opens before it gives up its privileges.
 #[derive(Default)]
 pub struct Devices {
-    /// The devices of all uplinks, in their order.
-    pub uplinks: Vec<UplinkDevice>,
+    /// The devices of all uplinks.
+    pub uplinks: Uplinks,
     /// The overlay's sockets, if there is one.
     pub overlay: Option<OverlaySockets>,
     /// The devices that FRR watches, if FRR provides the members of networks.
@@ -44,13 +47,26 @@ impl Devices {
     pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
         let overlay = config.networks.overlay.as_ref();
         Ok(Self {
-            uplinks: UplinkDevice::open_all(&config.uplinks, keeping)?,
+            uplinks: uplinks(config, keeping)?,
             overlay: overlay.map(|overlay| open(overlay, keeping)).transpose()?,
             evpn: EvpnDevices::open(&config.networks, keeping)?,
             leases: gateways::open_leases(config)?,
             taps: gateways::open_taps(&config.networks, keeping)?,
         })
     }
+}
+
+/// Opens the devices of all uplinks. An uplink that the file does not name is left out if it cannot be opened.
+fn uplinks(config: &Config, keeping: &Keeping) -> Result<Uplinks, SwitchError> {
+    let all = keeping.uplinks_of(config)?;
+    let open = |uplink: &UplinkConfig| match UplinkDevice::open_among(&all, uplink, keeping) {
+        Err(error) if config.uplinks.iter().all(|it| it.name != uplink.name) => {
+            tracing::error!(uplink = %uplink.name, %error, "an uplink that was added is not taken up");
+            None
+        }
+        opened => Some(opened.map(|device| (uplink.name.clone(), device))),
+    };
+    all.iter().filter_map(open).collect()
 }
 
 fn open(overlay: &OverlayConfig, keeping: &Keeping) -> Result<OverlaySockets, SwitchError> {
@@ -88,14 +104,20 @@ pub(super) fn port_name() -> PortName {
 }
 
 impl Overlay {
-    /// The IP addresses of stations on this and other hosts, by the station's network and address.
-    pub(super) fn owned(&self) -> BTreeMap<(u16, Mac), Vec<IpAddr>> {
+    /// The IP addresses of these stations on this and other hosts, by the station's network and address.
+    pub(super) fn owned_by(
+        &self,
+        stations: &BTreeSet<(u16, Mac)>,
+    ) -> BTreeMap<(u16, Mac), Vec<IpAddr>> {
         let mut all = BTreeMap::<_, Vec<_>>::new();
         let shown = self.evpn.as_ref().map(Evpn::shown).unwrap_or_default();
-        let here = shown.here.iter().map(|(of, mac)| (*of, *mac));
-        for ((network, ip), mac) in here.chain(self.port.owners()) {
-            all.entry((network, mac)).or_default().push(ip);
-        }
+        let mut note = |(network, ip), mac| {
+            if stations.contains(&(network, mac)) {
+                all.entry((network, mac)).or_default().push(ip);
+            }
+        };
+        shown.here.iter().for_each(|(of, mac)| note(*of, *mac));
+        self.port.each_owner(note);
         all.values_mut().for_each(|ips| ips.sort_unstable());
         all
     }

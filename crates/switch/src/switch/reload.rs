@@ -372,7 +372,9 @@ impl Switch {
         notes: &mut Vec<String>,
     ) -> Result<(), SwitchError> {
         let (first, last) = self.order(steps.vifs_added, &steps.vifs_removed);
-        let devices = UplinkDevice::open_all(&steps.uplinks_added, &self.keeper)?;
+        let all = &steps.uplinks_added;
+        let open = |uplink| UplinkDevice::open_among(all, uplink, &self.keeper);
+        let devices = all.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let ready = self.prepare_all(first)?;
         // Nothing has been changed up to here.
         if let Some(placement) = steps.placement {

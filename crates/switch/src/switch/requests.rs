@@ -88,7 +88,7 @@ impl ControlHandler for Switch {
             Request::VifList => self.vif_list(),
             Request::VifShow { name } => self.vif_show(&name),
             Request::VifExplain { name } => self.vif_explain(&name),
-            Request::Addresses => self.stations(),
+            Request::Addresses { after, limit } => self.stations(after, limit),
             Request::Connections { name, from } => self.connections(&name, from),
             Request::Flush { of } => self.one_after_the_other(|it| it.flush(of.as_deref())),
             Request::Trace { name, frame } => self.traced(&name, &frame),

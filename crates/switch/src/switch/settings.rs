@@ -212,9 +212,14 @@ impl Wanted {
 
     fn of_ports(config: &Config, noted: &Noted) -> Self {
         let mut wanted = Self::default();
-        for uplink in &config.uplinks {
+        for uplink in &noted.uplinks_of(config) {
             let port = wanted.uplink(config, noted, uplink);
             wanted.uplinks.push(port);
+        }
+        for value in &noted.uplinks {
+            if let Err(error) = serde_json::from_value::<UplinkConfig>(value.clone()) {
+                wanted.hold(value["name"].as_str().unwrap_or_default(), error);
+            }
         }
         let mut unreadable = BTreeMap::new();
         for value in &noted.added {
@@ -282,7 +287,6 @@ impl Wanted {
             Ok(uplink)
         });
         match set {
-            _ if noted.deleted.contains(name) => self.hold(name, "it was taken out at run time"),
             Ok(uplink) => return uplink,
             Err(why) => self.hold(name, why),
         }
@@ -515,7 +519,22 @@ mod tests {
         };
         let wanted = Wanted::of(&file, &noted);
         assert_eq!((&wanted.vifs, &wanted.added), (&vec![], &vec![late]));
-        assert_eq!((held(&wanted), &wanted.uplinks[0].filter), (vec!["lan"], &nothing()));
+        assert!(held(&wanted).is_empty() && wanted.uplinks.is_empty(), "{wanted:?}");
+    }
+
+    #[test]
+    fn an_uplink_that_no_file_has_goes_on_unless_this_weir_cannot_read_it_or_the_file_has_one() {
+        let uplink = |name: &str| format!("[uplink.{name}]\nkind = \"tap\"\nname = \"{name}\"\n");
+        let now = config(&format!("{}{}vlan = 7\n", uplink("lan"), uplink("wan"))).uplinks;
+        let uplinks: Vec<_> = now.iter().map(|it| serde_json::to_value(it).unwrap()).collect();
+        let wanted =
+            Wanted::of(&config(""), &Noted { uplinks: uplinks.clone(), ..Noted::default() });
+        assert_eq!((&wanted.uplinks, held(&wanted)), (&now, vec![]));
+        let file = config(&uplink("wan"));
+        let later = [uplinks, vec![serde_json::json!({"name": "x", "later": 7})]].concat();
+        let wanted = Wanted::of(&file, &Noted { uplinks: later, ..Noted::default() });
+        assert_eq!(wanted.uplinks, [file.uplinks[0].clone(), now[0].clone()]);
+        assert_eq!(held(&wanted), ["x"]);
     }
 
     #[test]

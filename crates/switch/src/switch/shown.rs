@@ -1,6 +1,6 @@
 //! The switch's reports about itself: its counters, and the effect of its policies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use weir_config::{FilterRule, LatencyBudget, Moderation, PLACEMENT, PortName, VlanMode};
@@ -12,11 +12,12 @@ use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
 use weir_guestmem::total_mapped;
 use weir_limits::{
-    EVPN_CLAIMS_MAX, GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX, MEM_SLOTS_MAX, MEM_TABLES_MAX,
-    MEMORY_TOTAL_MAX, MULTICAST_SHOWN, PORTS_MAX,
+    CONTROL_ADDRESSES_MAX, EVPN_CLAIMS_MAX, GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX,
+    MEM_SLOTS_MAX, MEM_TABLES_MAX, MEMORY_TOTAL_MAX, MULTICAST_SHOWN, PORTS_MAX,
 };
 use weir_policy::steering::Steering;
 use weir_port_tap::UplinkPort;
+use weir_wire::Mac;
 
 use super::bond::Bond;
 use super::{Gateway, Overlay, Ports, Switch, Uplink, Vif};
@@ -377,7 +378,7 @@ impl Switch {
     }
 
     /// The stations that the switch knows.
-    pub(super) fn stations(&self) -> Response {
+    pub(super) fn stations(&self, after: Option<(u16, Mac)>, limit: usize) -> Response {
         let ports = self.ports();
         let overlay = ports.overlay.as_ref();
         let names: BTreeMap<_, _> = ports.named().collect();
@@ -392,7 +393,11 @@ impl Switch {
             let remote = fdb.remote(entry.vid, entry.mac, entry.port, now_secs)?;
             overlay.port.networks().host(remote)
         };
-        let mut owned = overlay.map(Overlay::owned).unwrap_or_default();
+        let after = after.and_then(|(vlan, mac)| Some((Vid::from_bits(vlan)?, mac)));
+        let entries = fdb.page(now_secs, after, limit.clamp(1, CONTROL_ADDRESSES_MAX));
+        let here = entries.iter().filter_map(|entry| Some((entry.vid.network()?, entry.mac)));
+        let here: BTreeSet<_> = here.collect();
+        let mut owned = overlay.map(|overlay| overlay.owned_by(&here)).unwrap_or_default();
         let mut given: BTreeMap<_, _> = ports.gateways.iter().flat_map(Gateway::given).collect();
         let mut ips = |entry: &FdbEntry| {
             let network = entry.vid.network();
@@ -403,7 +408,6 @@ impl Switch {
             all.dedup();
             all
         };
-        let entries = fdb.entries(now_secs);
         // A removed port has no name any more.
         let shown = entries.into_iter().filter_map(|entry| {
             let origin = match entry.claim {
@@ -423,7 +427,7 @@ impl Switch {
                 age_s: (origin == AddressOrigin::Learned).then_some(entry.age_secs),
             })
         });
-        Response::Addresses { addresses: shown.collect() }
+        Response::Addresses { addresses: shown.collect(), total: fdb.len() }
     }
 
     /// The limits of the whole switch. The control socket's server adds the limit of its connections.

@@ -105,7 +105,7 @@ impl Switch {
         }
     }
 
-    fn fill(self: &Arc<Self>, config: &Config, devices: Devices) -> Result<(), SwitchError> {
+    fn fill(self: &Arc<Self>, config: &Config, mut devices: Devices) -> Result<(), SwitchError> {
         let noted = self.keeper.read_noted()?;
         let wanted = Wanted::of(config, noted);
         let switch = match wanted.config {
@@ -115,8 +115,11 @@ impl Switch {
         self.keeper.start()?;
         // A switch is filled once.
         let _ = self.bonded.set(bond::bonded(&wanted.uplinks));
-        for (uplink, device) in wanted.uplinks.iter().zip(devices.uplinks) {
-            self.plug_in(uplink, device)?;
+        for uplink in &wanted.uplinks {
+            // The device of an uplink that the file does not name may be gone.
+            if let Some(device) = devices.uplinks.remove(&uplink.name) {
+                self.plug_in(uplink, device)?;
+            }
         }
         if let Some(sockets) = devices.overlay {
             self.plug_in_overlay(sockets, devices.evpn)?;

@@ -34,21 +34,22 @@ pub enum UplinkDevice {
 }
 
 impl UplinkDevice {
-    /// Opens the devices of all uplinks, in their order.
+    /// Opens the device of an uplink; the members of a bond are among `all`.
     ///
     /// # Errors
-    /// The error of [`UplinkDevice::open`]; devices that were opened are closed then.
-    pub fn open_all(uplinks: &[UplinkConfig], keeping: &Keeping) -> Result<Vec<Self>, SwitchError> {
-        let open = |uplink: &UplinkConfig| match uplink.is_bond() {
-            false => Self::open(uplink, keeping),
-            true => {
-                let members = uplink.members().iter();
-                let members = members.filter_map(|name| uplinks.iter().find(|it| it.name == *name));
-                let links = Links::open(members.map(|it| it.interface.to_string()));
-                links.map(Self::Bond).map_err(SwitchError::Start)
-            }
-        };
-        uplinks.iter().map(open).collect()
+    /// The error of [`UplinkDevice::open`].
+    pub(super) fn open_among(
+        all: &[UplinkConfig],
+        uplink: &UplinkConfig,
+        keeping: &Keeping,
+    ) -> Result<Self, SwitchError> {
+        if !uplink.is_bond() {
+            return Self::open(uplink, keeping);
+        }
+        let members = uplink.members().iter();
+        let members = members.filter_map(|name| all.iter().find(|it| it.name == *name));
+        let links = Links::open(members.map(|it| it.interface.to_string()));
+        links.map(Self::Bond).map_err(SwitchError::Start)
     }
 
     /// Opens a device, or takes over the one that another weir has left.

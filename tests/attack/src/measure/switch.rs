@@ -49,6 +49,8 @@ pub const API_PORT: &str = "api.port";
 pub const OVERLAY_PORT: &str = "overlay.port";
 /// The underlay addresses of weir and its peer.
 pub const UNDERLAY: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
+/// The same by IPv6.
+pub const UNDERLAY6: [[u8; 16]; 2] = [host6(1), host6(2)];
 /// The interface to the underlay.
 pub const CABLE: &str = "under0";
 /// The VNI of the only network.
@@ -79,6 +81,11 @@ pub const NEAR: [&str; 2] = ["near0", "near1"];
 pub const NEAR_NUMBERS: [u8; 2] = [210, 211];
 
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A host of the underlay.
+pub const fn host6(number: u8) -> [u8; 16] {
+    [0xfd, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number]
+}
 
 /// A running weir. It is ended when it is dropped.
 #[derive(Debug)]

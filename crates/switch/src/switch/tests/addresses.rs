@@ -142,8 +142,8 @@ impl Bench {
     }
 
     fn stations(&self) -> Vec<AddressEntry> {
-        match self.switch.handle(Request::Addresses) {
-            Response::Addresses { addresses } => addresses,
+        match self.switch.handle(Request::Addresses { after: None, limit: 4096 }) {
+            Response::Addresses { addresses, .. } => addresses,
             other => panic!("{other:?}"),
         }
     }

@@ -84,6 +84,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("CONTROL_REQUEST_BYTES_MAX", Reason),
     ("CONTROL_HEAD_BYTES_MAX", Reason),
     ("CONTROL_HEADERS_MAX", Reason),
+    ("CONTROL_ADDRESSES_MAX", Elsewhere),
     ("SNOOPED_LEASES_MAX", Listed),
     ("MULTICAST_GROUPS_PER_VIF_MAX", Listed),
     ("ON_DEMAND_VIFS_MAX", Listed),

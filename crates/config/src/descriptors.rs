@@ -1,12 +1,14 @@
 //! The numbers of interfaces and guests that the limit of descriptors allows, computed before any of them exist.
 
 use rustix::process::{Resource, getrlimit};
-use weir_config::{Config, SocketRole, VifConfig};
 use weir_limits::{
-    DESCRIPTORS_BEFORE_GUEST, DESCRIPTORS_MAX, DESCRIPTORS_OF_GUEST, DESCRIPTORS_OF_SWITCH,
-    KEPT_REGIONS_USUAL,
+    DESCRIPTORS_MAX, DESCRIPTORS_OF_AGENT, DESCRIPTORS_OF_SWITCH, DESCRIPTORS_OF_WORKER,
+    QUEUE_PAIRS_MAX,
 };
-pub use weir_sandbox::descriptors::{for_guests_of, reserve};
+use weir_sandbox::descriptors::{for_guests_of, of_guest};
+
+use crate::values::Workers;
+use crate::{Config, SocketRole, VifConfig};
 
 /// The limit of a `weir run` started like this process: it raises its limit as far as it may.
 #[must_use]
@@ -29,13 +31,16 @@ impl Carried {
     /// The part of a configuration that is allowed to a weir started like this process.
     #[must_use]
     pub fn of(config: &Config) -> Self {
-        Self::by(limit_of_run(), &config.vifs, config.switch.keeper.is_some())
+        let keeper = config.switch.keeper.is_some();
+        Self::by(limit_of_run(), of_switch(config), &config.vifs, keeper)
     }
 
-    /// The part of `vifs` that `limit` allows, with or without a keeper.
-    pub fn by<'a>(limit: u64, vifs: impl IntoIterator<Item = &'a VifConfig>, keeper: bool) -> Self {
-        let taken = DESCRIPTORS_OF_SWITCH + DESCRIPTORS_BEFORE_GUEST;
-        let mut left = for_guests_of(limit).saturating_sub(taken);
+    /// The part of `vifs` that `limit` allows to a switch with so many descriptors of its own, with or without a keeper.
+    pub fn by<'a, I>(limit: u64, of_switch: u64, vifs: I, keeper: bool) -> Self
+    where
+        I: IntoIterator<Item = &'a VifConfig>,
+    {
+        let mut left = for_guests_of(limit).saturating_sub(of_switch);
         let mut carried = Self { limit, configured: 0, interfaces: 0, guests: 0 };
         let mut waiting = Vec::new();
         let mut enough = true;
@@ -44,7 +49,7 @@ impl Carried {
             enough &= take(&mut left, of_interface(vif, keeper));
             if enough {
                 carried.interfaces += 1;
-                waiting.push(of_guest(vif, keeper));
+                waiting.push(of_guest(vif.queues.get().into(), keeper));
             }
         }
         carried.guests = waiting.into_iter().take_while(|guest| take(&mut left, *guest)).count();
@@ -82,20 +87,41 @@ fn take(left: &mut u64, wanted: u64) -> bool {
     rest.is_some()
 }
 
-/// Descriptors of an interface: its socket, the records of its rings, and its agent's socket.
-fn of_interface(vif: &VifConfig, keeper: bool) -> u64 {
-    let sockets = u64::from(vif.mode == SocketRole::Server) + u64::from(vif.agent.is_some());
-    // The keeper also holds the state of the session.
-    1 + sockets * (1 + u64::from(keeper)) + u64::from(keeper)
+/// Keeps the last descriptors from guests, and shares the others among the interfaces, with `config`'s for the switch.
+pub fn reserve(config: &Config) {
+    weir_sandbox::descriptors::reserve(of_switch(config));
 }
 
-/// Descriptors of a guest: its connection, a kick and a call of each ring, and its agent's connection. With a keeper
-/// there are copies, and the guest's memory.
-fn of_guest(vif: &VifConfig, keeper: bool) -> u64 {
-    let kept = 2 * 2 * u64::from(vif.queues.get());
+/// Descriptors that are no interface's: of workers, of uplinks' queues, and room for one message of one agent.
+fn of_switch(config: &Config) -> u64 {
+    let workers = worker_count(config.switch.workers) as u64;
+    let uplinks = (config.uplinks.len() + usize::from(config.networks.overlay.is_some())) as u64;
+    let agents = config.vifs.iter().any(|vif| vif.agent.is_some());
+    DESCRIPTORS_OF_SWITCH
+        + DESCRIPTORS_OF_WORKER * workers
+        + 2 * QUEUE_PAIRS_MAX as u64 * uplinks
+        + if agents { DESCRIPTORS_OF_AGENT } else { 0 }
+}
+
+/// Descriptors of an interface: its socket, the records of its rings, its agent's socket and connection.
+#[must_use]
+pub fn of_interface(vif: &VifConfig, keeper: bool) -> u64 {
     let agent = u64::from(vif.agent.is_some());
-    let copies = if keeper { kept + 1 + KEPT_REGIONS_USUAL } else { 0 };
-    kept + DESCRIPTORS_OF_GUEST + agent + copies
+    let sockets = u64::from(vif.mode == SocketRole::Server) + agent;
+    // The keeper also holds the state of the session.
+    1 + sockets * (1 + u64::from(keeper)) + u64::from(keeper) + agent
+}
+
+/// The number of workers. `auto`: half of the cores, since guests run beside the switch; an idle worker sleeps.
+#[must_use]
+pub fn worker_count(workers: Workers) -> usize {
+    match workers {
+        Workers::Count(count) => count.get().into(),
+        Workers::Auto => {
+            let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+            (cores / 2).clamp(1, weir_limits::WORKERS_MAX)
+        }
+    }
 }
 
 #[cfg(test)]
@@ -109,17 +135,17 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_too_low_for_guests_or_interfaces_is_noted_with_what_mends_it() {
-        assert_eq!(Carried::by(1 << 20, &vifs(1000), true).note(), None);
-        let note = Carried::by(1024, &vifs(300), false).note().unwrap();
+        assert_eq!(Carried::by(1 << 20, 32, &vifs(1000), true).note(), None);
+        let note = Carried::by(1024, 32, &vifs(300), false).note().unwrap();
         assert!(note.contains("1024") && note.contains("300 interfaces"), "{note}");
         assert!(note.contains("LimitNOFILE="), "{note}");
-        let note = Carried::by(256, &vifs(300), false).note().unwrap();
+        let note = Carried::by(256, 32, &vifs(300), false).note().unwrap();
         assert!(note.contains("of 300 interfaces, and guests of 0"), "{note}");
     }
 
     #[test]
     fn a_keeper_queues_and_an_agent_each_take_descriptors() {
-        let guests = |vifs: &[VifConfig], keeper| Carried::by(1024, vifs, keeper).guests;
+        let guests = |vifs: &[VifConfig], keeper| Carried::by(1024, 32, vifs, keeper).guests;
         let plain = vifs(100);
         let mut queues = plain.clone();
         queues.iter_mut().for_each(|vif| vif.queues = "4".parse().unwrap());
