@@ -93,11 +93,15 @@ class Weir:
         """This document."""
         return self._ask("GET", "/openapi.json", {})
 
-    def addresses(self):
-        """The stations that the switch knows, and the port behind which each is.
+    def addresses(self, *, after=None, limit=None):
+        """Stations that the switch knows, and the port behind which each is: at most 4096. The header
+        `x-total-count` has the number of all. The next part is `after` the last address of this one, and an
+        empty part is the end.
+        `after`: The last address of the part before, as `VLAN/MAC`.
+        `limit`: Most addresses of this part, at most 4096.
         Returns a list of AddressEntry.
         """
-        return self._ask("GET", "/v1/addresses", {})
+        return self._ask("GET", "/v1/addresses", {"after": after, "limit": limit})
 
     def capture(self, body):
         """Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held

@@ -27,7 +27,7 @@ const COMMAND: &str = "cli";
 
 /// Most files in git, and most lines of them that programs have written.
 const FILES_MAX: usize = 1_395;
-const WRITTEN_MAX: usize = 2_050;
+const WRITTEN_MAX: usize = 2_054;
 /// Documents that programs write, and the folder whose JSON they write.
 const WRITTEN: [&str; 6] = [
     "docs/lab.md",
