@@ -75,7 +75,7 @@ impl Row {
     }
 }
 
-const ROWS: [Row; 9] = [
+const ROWS: [Row; 13] = [
     Row::new("instructions_per_packet_64_split_burst32", "split", 64, 32),
     Row::new("instructions_per_packet_64_split_burst1", "split", 64, 1),
     Row::new("instructions_per_packet_64_split_filtered_burst32", "split-filtered", 64, 32),
@@ -85,6 +85,10 @@ const ROWS: [Row; 9] = [
     Row::new("instructions_per_packet_64_packed_in_order_burst32", "packed-in-order", 64, 32),
     Row::new("instructions_per_packet_1500_split_burst32", "split", 1500, 32),
     Row::new("instructions_per_packet_1500_split_burst1", "split", 1500, 1),
+    Row::new("instructions_per_packet_64_split_two_regions_burst32", "split-low", 64, 32),
+    Row::new("instructions_per_packet_64_packed_two_regions_burst32", "packed-low", 64, 32),
+    Row::new("instructions_per_packet_1500_split_linux_burst32", "split-linux", 1500, 32),
+    Row::new("instructions_per_packet_65000_split_linux_burst4", "split-gso-pages", 65_000, 4),
 ];
 
 /// What security groups take for a frame in bursts of 32, with the number of flows that take turns: of both ends for

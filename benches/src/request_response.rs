@@ -1,4 +1,4 @@
-//! Times and costs of requests and answers at a rate that leaves a switch idle most of the time.
+//! Times and costs of requests and answers: at a rate that leaves a switch idle most of the time, and at many rates.
 
 use std::{
     path::PathBuf,
@@ -14,11 +14,16 @@ use weir_bed::{
 };
 
 use super::{
-    Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost, relay, vif_programs::EverySecond,
+    Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost, peers::tap_bridge::tap, relay,
+    vif_programs::EverySecond,
 };
 
 const REQUESTS_PER_SECOND: u32 = 10_000;
 const SECONDS: u32 = 4;
+
+/// Requests a second in the table of many rates, and the time of each of its cells.
+const RATES: [u32; 5] = [100, 1_000, 10_000, 50_000, 200_000];
+const CELL_SECONDS: u32 = 2;
 
 /// The kernel releases Open vSwitch's huge pages after its end. A switch that was started at once stalled for 34 ms
 /// of the four counted seconds.
@@ -36,6 +41,8 @@ struct Run {
     times: RoundTrips,
     /// CPU time of all threads per second.
     cores: f64,
+    /// The same with the guests' threads.
+    all_cores: f64,
 }
 
 /// Output of `ask`.
@@ -75,6 +82,8 @@ enum Way {
     /// The same, with calls that are never held.
     WeirDedicatedImmediate,
     Ovs,
+    /// A kernel bridge between two TAPs, which the guests read and write.
+    Bridge,
     /// A thread that is woken and wakes others, without a switch.
     Relay,
 }
@@ -90,30 +99,42 @@ const WAYS: [(Way, &str); 7] = [
     (Way::Relay, "_limit"),
 ];
 
+/// The paths of the table of many rates, with their figures' names.
+const FRONT: [(Way, &str); 8] = [
+    (Way::WeirImmediate, "immediate"),
+    (Way::WeirWithBudget("50us"), "auto_50us"),
+    (Way::WeirWithBudget("250us"), "auto_250us"),
+    (Way::WeirWithBudget("1ms"), "auto_1ms"),
+    (Way::WeirDedicated, "dedicated"),
+    (Way::WeirDedicatedImmediate, "dedicated_immediate"),
+    (Way::Ovs, "ovs_dpdk"),
+    (Way::Bridge, "tap_bridge"),
+];
+
 /// A value compared between the paths.
 struct Value {
     name: &'static str,
     what: &'static str,
     read: fn(&Run) -> f64,
-    /// Largest ratio to Open vSwitch for a weir with defaults.
-    goal: Option<f64>,
+}
+
+/// The largest ratio to Open vSwitch that is the goal of a value and a way, by the ends of their figures' names.
+fn goal(value: &str, way: &str) -> Option<Goal> {
+    let most = match (value, way) {
+        ("cpu", "") => 0.3,
+        ("p99", "") | ("p50", "_dedicated_immediate") => 1.0,
+        ("p99", "_dedicated_immediate") => 1.1,
+        ("p50" | "p99", "_dedicated") => 1.5,
+        _ => return None,
+    };
+    Some(Goal::AtMost(most))
 }
 
 const VALUES: [Value; 4] = [
-    Value {
-        name: "p99",
-        what: "round trips, 99th percentile",
-        read: |run| run.times.us[1],
-        goal: Some(1.0),
-    },
-    Value { name: "p50", what: "round trips, median", read: |run| run.times.us[0], goal: None },
-    Value {
-        name: "p999",
-        what: "round trips, 99.9th percentile",
-        read: |run| run.times.us[2],
-        goal: None,
-    },
-    Value { name: "cpu", what: "CPU time of the switch", read: |run| run.cores, goal: Some(0.3) },
+    Value { name: "p99", what: "round trips, 99th percentile", read: |run| run.times.us[1] },
+    Value { name: "p50", what: "round trips, median", read: |run| run.times.us[0] },
+    Value { name: "p999", what: "round trips, 99.9th percentile", read: |run| run.times.us[2] },
+    Value { name: "cpu", what: "CPU time of the switch", read: |run| run.cores },
 ];
 
 pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
@@ -137,20 +158,73 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let of = |way: usize, value: fn(&Run) -> f64| {
         rounds.iter().map(|runs| value(&runs[way])).collect::<Samples>()
     };
-    for Value { name: value, what, read, goal } in VALUES {
+    for Value { name: value, what, read } in VALUES {
         let ovs = of(0, read);
         for (way, (kind, name)) in WAYS.into_iter().enumerate().skip(1) {
             let what = format!(
                 "10,000 requests of 64 B a second between vif guests that sleep: {what}; {}",
                 kind.says()
             );
-            let goal = goal.filter(|_| name.is_empty()).map(Goal::AtMost);
             let ratio = of(way, read).ratio_to(&ovs);
-            report.add(Figure::ratio(format!("rr_{value}_vs_ovs{name}"), what, ratio).goal(goal));
+            let figure = Figure::ratio(format!("rr_{value}_vs_ovs{name}"), what, ratio);
+            report.add(figure.goal(goal(value, name)));
         }
         let unit = if value == "cpu" { "cores" } else { "us" };
         report.add(Figure::new(format!("rr_{value}_weir"), unit, what, of(1, read)));
         report.add(Figure::new(format!("rr_{value}_ovs"), unit, what, ovs));
+    }
+    let p999 = |way| of(way, |run| run.times.us[2]);
+    let what = "the 99.9th percentile of weir as it comes against a thread that passes wake-ups on";
+    let ratio = p999(1).ratio_to(&p999(WAYS.len() - 1));
+    report.add(Figure::ratio("rr_p999_vs_wakeups", what, ratio).goal(Some(Goal::AtMost(1.1))));
+    Ok(())
+}
+
+/// Measures many rates: what each way of weir's, and each peer, takes in CPU time for which round trips. A peer that
+/// does not start and a rate that a way does not answer have no figures.
+pub(super) fn front(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let rounds = bench.rounds(|round| {
+        let mut cells = Vec::new();
+        for (way, name) in FRONT {
+            bench.note_other_load()?;
+            let switch = start(bench, way);
+            for rate in RATES {
+                let run = match &switch {
+                    Ok(switch) => run_on(bench, way, switch.as_ref(), rate, CELL_SECONDS),
+                    Err(error) => Err(Error::Check(error.to_string())),
+                };
+                match &run {
+                    Ok(Run { times: RoundTrips { us: [p50, p99, _], .. }, all_cores, .. }) => println!(
+                        "round {round}/{}: {name:<19} {rate:>7}/s  p50 {p50:.1} us  p99 {p99:.1} us, {all_cores:.3} \
+                         of a core",
+                        bench.rounds
+                    ),
+                    Err(error) => println!("{name} {rate}/s: {error}"),
+                }
+                cells.push(run.ok());
+            }
+            drop(switch);
+            if matches!(way, Way::Ovs) {
+                thread::sleep(AFTERMATH);
+            }
+        }
+        Ok(cells)
+    })?;
+    let values: [(&str, &str, fn(&Run) -> f64); 3] = [
+        ("p50", "us", |run| run.times.us[0]),
+        ("p99", "us", |run| run.times.us[1]),
+        ("cpu", "cores", |run| run.all_cores),
+    ];
+    let cells = FRONT.iter().flat_map(|way| RATES.map(|rate| (way, rate)));
+    for (cell, ((way, name), rate)) in cells.enumerate() {
+        let runs: Vec<_> = rounds.iter().filter_map(|cells| cells[cell].as_ref()).collect();
+        let of_way = way.says();
+        for (value, unit, read) in values.iter().filter(|_| !runs.is_empty()) {
+            let what =
+                format!("{rate} requests of 64 B a second; {of_way}; CPU time is the guests', too");
+            let found: Samples = runs.iter().map(|run| read(run)).collect();
+            report.add(Figure::new(format!("rr_front_{value}_{name}_{rate}"), *unit, what, found));
+        }
     }
     Ok(())
 }
@@ -166,16 +240,29 @@ impl Way {
                 "weir with a worker that polls, under `immediate`".into()
             }
             Self::Ovs => "OVS-DPDK".into(),
+            Self::Bridge => "the kernel's bridge and TAPs".into(),
             Self::Relay => "a thread that passes wake-ups on and does nothing else".into(),
         }
     }
 }
 
 fn run(bench: &Bench<'_>, way: Way) -> Result<Run> {
+    if matches!(way, Way::Relay) {
+        bench.note_other_load()?;
+        let (times, cores) =
+            relay::round_trips(SWITCH_CPU, CLIENT_CPU, REQUESTS_PER_SECOND, SECONDS)?;
+        let run = Run { times, cores, all_cores: f64::NAN };
+        return checked(run, REQUESTS_PER_SECOND * SECONDS);
+    }
+    run_on(bench, way, start(bench, way)?.as_ref(), REQUESTS_PER_SECOND, SECONDS)
+}
+
+/// Starts a switch with two ports.
+fn start(bench: &Bench<'_>, way: Way) -> Result<Box<dyn Switch>> {
     let vif = Vif::default();
     // weir accepts only frames with these guests' own addresses.
     let weir = |vif: &Vif, dedicated| Ok(load_cost::start_with(bench, vif, dedicated)?.0);
-    let switch: Box<dyn Switch> = match way {
+    Ok(match way {
         Way::Weir => Box::new(weir(&vif, false)?),
         Way::WeirWithBudget(budget) => {
             Box::new(weir(&Vif { latency_budget: Some(budget), ..vif }, false)?)
@@ -189,26 +276,54 @@ fn run(bench: &Bench<'_>, way: Way) -> Result<Run> {
             bench.note_other_load()?;
             Contender::OvsDpdk.start(bench.lab, Some(SWITCH_CPU))?
         }
-        Way::Relay => {
-            bench.note_other_load()?;
-            let (times, cores) =
-                relay::round_trips(SWITCH_CPU, CLIENT_CPU, REQUESTS_PER_SECOND, SECONDS)?;
-            return checked(Run { times, cores });
+        Way::Bridge => Contender::TapBridge.start(bench.lab, None)?,
+        Way::Relay => return Err(Error::Check("a relay is no switch".into())),
+    })
+}
+
+/// Measures `rate` requests a second for `seconds`.
+fn run_on(
+    bench: &Bench<'_>,
+    way: Way,
+    switch: &dyn Switch,
+    rate: u32,
+    seconds: u32,
+) -> Result<Run> {
+    let mut load = match way {
+        Way::Bridge => {
+            let mut placement = switch.plug(0)?.placement;
+            placement.cpu = Some(CLIENT_CPU);
+            let mut load =
+                bench.programs()?.ask_taps([0, 1].map(tap), rate, seconds, &placement)?;
+            load.line()?;
+            load
+        }
+        _ => {
+            let sockets = [switch.link(0)?.socket, switch.link(1)?.socket];
+            warm_load(bench, way, &sockets, rate, seconds)?
         }
     };
-    let sockets = [switch.link(0)?.socket, switch.link(1)?.socket];
-    let mut load = warm_load(bench, way, &sockets)?;
-    let (begin, before) = (Instant::now(), switch.cpu_time()?);
+    let guests = load.usage();
+    // The kernel's part is in the guests' threads.
+    let spent = |switch: &dyn Switch| match way {
+        Way::Bridge => Ok(Duration::ZERO),
+        _ => switch.cpu_time(),
+    };
+    let (begin, before, guests_before) = (Instant::now(), spent(switch)?, guests.cpu_time()?);
+    thread::sleep(Duration::from_secs(seconds.into()));
+    let (now, guests_now) = (spent(switch)?, guests.cpu_time()?);
+    let [switch_s, guests_s] = [(before, now), (guests_before, guests_now)]
+        .map(|(before, now)| now.saturating_sub(before).as_secs_f64());
+    let time = begin.elapsed().as_secs_f64();
     let line = load.line()?;
-    let spent = switch.cpu_time()?.saturating_sub(before);
-    let cores = spent.as_secs_f64() / begin.elapsed().as_secs_f64();
     let times = RoundTrips::parse(&line).ok_or_else(|| Error::parse("round trips", &*line))?;
-    checked(Run { times, cores })
+    let (cores, all_cores) = (switch_s / time, (switch_s + guests_s) / time);
+    checked(Run { times, cores, all_cores }, rate * seconds)
 }
 
 /// Checks that enough requests were sent and answered.
-fn checked(run: Run) -> Result<Run> {
-    let wanted = SHARE_MIN * f64::from(REQUESTS_PER_SECOND * SECONDS);
+fn checked(run: Run, requests: u32) -> Result<Run> {
+    let wanted = SHARE_MIN * f64::from(requests);
     let RoundTrips { asked, answered, .. } = run.times;
     check(asked >= wanted && answered >= wanted, || {
         format!("{asked} asked, {answered} answered; {wanted} of each are wanted")
@@ -220,10 +335,16 @@ fn checked(run: Run) -> Result<Run> {
 ///
 /// Open vSwitch makes the buffers of a port when its first guest connects, and answers the next guest only
 /// afterwards. On a busy machine that is later than a vif guest waits. A further attempt finds the buffers.
-fn warm_load(bench: &Bench<'_>, way: Way, sockets: &[PathBuf; 2]) -> Result<EverySecond> {
+fn warm_load(
+    bench: &Bench<'_>,
+    way: Way,
+    sockets: &[PathBuf; 2],
+    rate: u32,
+    seconds: u32,
+) -> Result<EverySecond> {
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
-        let mut load = bench.programs()?.ask(sockets, REQUESTS_PER_SECOND, SECONDS, CLIENT_CPU)?;
+        let mut load = bench.programs()?.ask(sockets, rate, seconds, CLIENT_CPU)?;
         said = load.line()?;
         if said == "warm" {
             return Ok(load);

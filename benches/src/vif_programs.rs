@@ -103,6 +103,19 @@ impl VifPrograms {
         self.every_second("ask", sockets, &[rate, seconds], cpu)
     }
 
+    /// Does the same as [`Self::ask`] for two guests that read and write `taps`, at `placement`.
+    pub fn ask_taps(
+        &self,
+        taps: [String; 2],
+        rate: u32,
+        seconds: u32,
+        placement: &Placement,
+    ) -> Result<EverySecond> {
+        let numbers = [rate, seconds].map(|number| number.to_string());
+        let arguments = ["ask".to_owned()].into_iter().chain(taps).chain(numbers).collect();
+        self.run("uplink_limit", arguments, placement)
+    }
+
     /// Measures look-ups in a forwarding table. Prints a line for few addresses and a line for many.
     pub fn lookup(&self, cpu: usize) -> Result<EverySecond> {
         self.run("lookup", Vec::new(), &on(cpu))

@@ -28,7 +28,10 @@ pub(super) const ROWS: &[WeirBench] = &[
         name: "auto_vs_best_static",
         args: &["--policies", "--filter", "auto_vs_best_static"],
         seconds: Some(5),
-        goals: &[("auto_vs_best_static", Goal::AtLeast(0.95))],
+        goals: &[
+            ("auto_vs_best_static", Goal::AtLeast(0.95)),
+            ("auto_hold_without_saving", Goal::AtMost(0.0)),
+        ],
     },
     // Request-response under `auto` and under `immediate`.
     WeirBench {

@@ -3,9 +3,14 @@
 //!
 //! In a template, `{epyc}` is the first figure that the row names, with its spread, from the record
 //! `docs/figures/epyc.json`; `{epyc NAME}` is the median of another figure. A cell `>= 2` or `<= 2` is the row's
-//! goal. A line `{runs}` is replaced by the rows about machines and runs.
+//! goal. A line `{runs}` is replaced by the rows about machines and runs, a line `{front}` by the tables of requests at
+//! many rates, which docs/front.svg draws.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 use weir_bed::{
@@ -13,7 +18,7 @@ use weir_bed::{
     process::{run, run_in},
     report::{
         Goal, OTHERS,
-        chart::{self, Bar},
+        chart::{self, Bar, Panel},
     },
     workspace::Workspace,
 };
@@ -112,7 +117,11 @@ fn number(value: f64) -> String {
 fn fill(template: &str, records: &Records) -> Result<String> {
     let mut text = String::new();
     for line in template.lines() {
-        let filled = if line == "{runs}" { runs(records) } else { fill_line(line, records)? };
+        let filled = match line {
+            "{runs}" => runs(records),
+            "{front}" => front_tables(records),
+            _ => fill_line(line, records)?,
+        };
         text += filled.trim_end();
         text.push('\n');
     }
@@ -164,6 +173,76 @@ fn chart(template: &str, record: &Record) -> String {
     chart::draw(&bars.collect::<Vec<_>>())
 }
 
+/// Values of requests at many rates, as their figures' names have them, with their units.
+const FRONT: [(&str, &str); 3] =
+    [("p50", "median, us"), ("p99", "99th percentile, us"), ("cpu", "CPUs")];
+
+/// For each way that has it, a value of requests by their rate: figures `rr_front_VALUE_WAY_RATE`.
+fn front<'r>(record: &'r Record, value: &str) -> BTreeMap<&'r str, BTreeMap<u32, f64>> {
+    let mut ways = BTreeMap::<_, BTreeMap<_, _>>::new();
+    for name in record.runs.iter().flat_map(|run| run.figures.keys()) {
+        let of_value = name.strip_prefix("rr_front_").and_then(|rest| rest.strip_prefix(value));
+        let way_and_rate = of_value.and_then(|rest| rest.strip_prefix('_')?.rsplit_once('_'));
+        if let Some((way, rate)) = way_and_rate
+            && let (Ok(rate), Some([median, ..])) = (rate.parse(), record.values(name))
+        {
+            ways.entry(way).or_default().insert(rate, median);
+        }
+    }
+    ways
+}
+
+/// The tables of all records, and their picture; a note if no record has any.
+fn front_tables(records: &Records) -> String {
+    let tables: String = records.values().map(front_table).collect();
+    match tables.is_empty() {
+        true => "No machine has been measured yet.".into(),
+        false => tables + "![Round trips and CPU time over the load](front.svg)",
+    }
+}
+
+/// The table of requests at many rates; empty if the record has none.
+fn front_table(record: &Record) -> String {
+    let mut text = String::new();
+    for (value, unit) in FRONT {
+        let ways = front(record, value);
+        let rates: BTreeSet<_> = ways.values().flat_map(BTreeMap::keys).copied().collect();
+        if rates.is_empty() {
+            continue;
+        }
+        let row = |first: &str, cells: &mut dyn Iterator<Item = String>| {
+            format!("| {first} | {} |\n", cells.collect::<Vec<_>>().join(" | "))
+        };
+        let head = format!("{}: {unit}", record.machine);
+        text += &row(&head, &mut rates.iter().map(|rate| format!("{}/s", number((*rate).into()))));
+        text += &row("---", &mut rates.iter().map(|_| String::from("---")));
+        for (way, found) in &ways {
+            let cell = |rate: &u32| found.get(rate).map(|value| number(*value)).unwrap_or_default();
+            text += &row(&format!("`{way}`"), &mut rates.iter().map(cell));
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The same as lines, if the record has it.
+fn front_chart(record: &Record) -> Option<String> {
+    let panels = FRONT.map(|(value, name)| {
+        let points = |found: BTreeMap<u32, f64>| {
+            found.into_iter().map(|(rate, value)| (f64::from(rate), value)).collect()
+        };
+        let ways = front(record, value);
+        Panel { name, series: ways.into_iter().map(|(way, found)| (way, points(found))).collect() }
+    });
+    let texts = [
+        "requests at many rates",
+        "Requests of 64 bytes at many rates, between two guests that sleep",
+        "round trips; CPU time of switch and guests together",
+    ];
+    let is_there = panels.iter().all(|panel| !panel.series.is_empty());
+    is_there.then(|| chart::draw_lines(texts, &panels))
+}
+
 /// Every record by its name.
 fn records(workspace: &Workspace) -> Result<Records> {
     let dir = workspace.root.join("docs/figures");
@@ -189,7 +268,7 @@ fn read(path: &PathBuf) -> Result<String> {
 }
 
 /// The generated files, each with its text.
-fn generated(workspace: &Workspace) -> Result<[(PathBuf, String); 3]> {
+fn generated(workspace: &Workspace) -> Result<Vec<(PathBuf, String)>> {
     let (root, records) = (&workspace.root, records(workspace)?);
     let page = read(&root.join("docs/figures/page.md.in"))?;
     let table = fill(&read(&root.join("docs/figures/readme.md.in"))?, &records)?;
@@ -199,11 +278,14 @@ fn generated(workspace: &Workspace) -> Result<[(PathBuf, String); 3]> {
         text.split_once(begin).and_then(|(front, rest)| Some((front, rest.split_once(end)?.1)));
     let (front, back) = parts.ok_or_else(|| Error::parse("markers of figures", text.clone()))?;
     let charted = records.get(CHARTED).ok_or_else(|| Error::parse("records", CHARTED))?;
-    Ok([
+    let drawn =
+        records.values().find_map(front_chart).map(|svg| (root.join("docs/front.svg"), svg));
+    let files = [
         (root.join("docs/figures.md"), fill(&page, &records)?),
         (readme, format!("{front}{begin}\n{table}\n{end}{back}")),
         (root.join("docs/bench.svg"), chart(&page, charted)),
-    ])
+    ];
+    Ok(files.into_iter().chain(drawn).collect())
 }
 
 /// Writes the generated files.
@@ -300,6 +382,19 @@ mod tests {
             run(&[("a_vs_b", 1.5), ("a_vs_b_min", 1.0), ("a_vs_b_max", 24_561.0), ("n", 0.0)]);
         let runs = vec![run(&[("late", 2.0)]), whole];
         BTreeMap::from([("m".into(), Record { machine: "M".into(), runs })])
+    }
+
+    #[test]
+    fn requests_at_many_rates_have_a_table_and_a_chart() {
+        let names = ["rr_front_p50_a_b_100", "rr_front_p99_a_b_100", "rr_front_cpu_a_b_100"];
+        let figures = names.map(|name| (name, 12.5));
+        let record = Record { machine: "M".into(), runs: vec![run(&figures)] };
+        assert!(
+            front_table(&record)
+                .contains("| M: median, us | 100/s |\n| --- | --- |\n| `a_b` | 12.5 |\n")
+        );
+        assert!(front_chart(&record).is_some_and(|svg| svg.contains(">a_b<")));
+        assert!(front_table(&records()["m"]).is_empty() && front_chart(&records()["m"]).is_none());
     }
 
     #[test]

@@ -26,14 +26,15 @@ const COMMAND_MAX: usize = 5_460;
 const COMMAND: &str = "cli";
 
 /// Most files in git, and most lines of them that programs have written.
-const FILES_MAX: usize = 1_395;
-const WRITTEN_MAX: usize = 2_054;
+const FILES_MAX: usize = 1_396;
+const WRITTEN_MAX: usize = 2_254;
 /// Documents that programs write, and the folder whose JSON they write.
-const WRITTEN: [&str; 6] = [
+const WRITTEN: [&str; 7] = [
     "docs/lab.md",
     "docs/openapi.json",
     "docs/figures.md",
     "docs/bench.svg",
+    "docs/front.svg",
     "docs/instructions.toml",
     "examples/python/weir.py",
 ];

@@ -240,14 +240,16 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::Bench { only, rounds, weir } => {
             need_root()?;
-            // The report is written only for a complete run with this workspace's weir.
-            let complete = weir.is_none() && only.is_none();
+            // A report of some rows is for `figures --record NAME --only ROWS`. One of another weir is not written.
+            let (is_own, complete) = (weir.is_none(), weir.is_none() && only.is_none());
             let lab = Lab::prepare(workspace, weir)?;
             let report = weir_benches::run(&lab, rounds, only.as_deref())?;
-            if complete {
+            if is_own {
                 for path in report.write(&lab.workspace)? {
                     println!("written: {}", path.display());
                 }
+            }
+            if complete {
                 figures::write(&lab.workspace)?;
                 println!(
                     "`cargo run -p xtask -- figures --record NAME` takes this report into docs/figures"

@@ -58,7 +58,7 @@ pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
 pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
-pub use regions::{GuestMemory, MemoryError};
+pub use regions::{GuestMemory, MainRegions, MemoryError};
 pub use slice::{CACHE_LINE_BYTES, Loan, OfMemory, Reused, Slice, append, recycle};
 pub use unused::leave_program;
 pub use window::{Element, Elements, Field, Window, fence};

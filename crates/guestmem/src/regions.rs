@@ -1,7 +1,8 @@
 //! The memory table of one front end.
 
+use std::cmp::Reverse;
 use std::fs::File;
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use weir_limits::{BUFFER_PIECES_MAX, MEM_SLOTS_MAX};
@@ -50,8 +51,9 @@ pub struct GuestMemory {
     /// The regions in the same order, in the form of a look-up: two regions per cache line, without
     /// a pointer to follow.
     table: Vec<Translation>,
-    /// The largest region, which has nearly all buffers.
-    main: Translation,
+    /// The two largest regions in the order of their addresses, which have nearly all buffers: a large guest has memory
+    /// below and above 4 GiB. Of one region the first is empty.
+    main: [Translation; 2],
 }
 
 /// Mapping of a region's guest-physical addresses.
@@ -59,13 +61,16 @@ pub struct GuestMemory {
 struct Translation {
     guest_address: u64,
     size: u64,
-    start: NonNull<u8>,
+    /// The address behind the region.
+    end: u64,
+    /// Where address 0 would be mapped.
+    base: *mut u8,
 }
 
 impl Default for Translation {
     /// Returns a translation of no address.
     fn default() -> Self {
-        Self { guest_address: 0, size: 0, start: NonNull::dangling() }
+        Self { guest_address: 0, size: 0, end: 0, base: ptr::null_mut() }
     }
 }
 
@@ -74,6 +79,43 @@ impl Default for Translation {
 unsafe impl Send for Translation {}
 // SAFETY: as above.
 unsafe impl Sync for Translation {}
+
+impl Translation {
+    /// The place of an address.
+    ///
+    /// # Safety
+    /// The address is in the region, whose `Mapping` lives.
+    #[inline(always)]
+    unsafe fn at(&self, guest_address: u64) -> NonNull<u8> {
+        // SAFETY: what is mapped is not at 0.
+        unsafe { NonNull::new_unchecked(self.base.wrapping_add(guest_address as usize)) }
+    }
+}
+
+/// The two largest regions of a front end's memory, by their addresses.
+#[derive(Clone, Copy)]
+pub struct MainRegions<'m> {
+    low: &'m Translation,
+    high: &'m Translation,
+}
+
+impl<'m> MainRegions<'m> {
+    /// Returns `len` bytes at a guest-physical address, if `len` is not 0 and one of the two regions holds all of them.
+    #[inline(always)]
+    pub fn slice(self, guest_address: u64, len: u32) -> Option<Slice<'m>> {
+        // Which one is chosen without a branch: a guest's buffers are in both in any order.
+        let region = if guest_address >= self.high.guest_address { self.high } else { self.low };
+        // One comparison for both bounds of the address, and one for both of the length: less 1, a length of 0 is the
+        // largest number.
+        let room = region.end.wrapping_sub(guest_address);
+        if room > region.size || u64::from(len).wrapping_sub(1) >= room {
+            return None;
+        }
+        // SAFETY: the address is at most `size` before the region's end, and `len` bytes from there end before it. They
+        // are mapped while the region's `Mapping`, which the memory of this translation holds, lives.
+        Some(unsafe { Slice::new(region.at(guest_address), len as usize) })
+    }
+}
 
 /// Largest table that is searched from the front: guests have two or three regions.
 const LINEAR_SEARCH_MAX: usize = 8;
@@ -186,9 +228,10 @@ impl GuestMemory {
 
     /// Iterates over the regions: mapped address, length (bytes), and guest-physical address.
     pub(crate) fn places(&self) -> impl Iterator<Item = (usize, u64, u64)> {
-        self.table
-            .iter()
-            .map(|region| (region.start.as_ptr() as usize, region.size, region.guest_address))
+        self.table.iter().map(|region| {
+            let start = region.base.wrapping_add(region.guest_address as usize);
+            (start as usize, region.size, region.guest_address)
+        })
     }
 
     /// Returns whether a region's file was truncated and an access noticed: the contents are lost.
@@ -197,13 +240,17 @@ impl GuestMemory {
     }
 
     fn translate(&mut self) {
-        let translation = |region: &Arc<Mapping>| Translation {
-            guest_address: region.spec.guest_address,
-            size: region.spec.size,
-            start: region.start(),
+        let translation = |region: &Arc<Mapping>| {
+            let RegionSpec { guest_address, size, .. } = region.spec;
+            let base = region.start().as_ptr().wrapping_sub(guest_address as usize);
+            Translation { guest_address, size, end: guest_address + size, base }
         };
         self.table = self.regions.iter().map(translation).collect();
-        self.main = self.table.iter().copied().max_by_key(|it| it.size).unwrap_or_default();
+        let mut by_size = self.table.clone();
+        by_size.sort_by_key(|region| Reverse(region.size));
+        by_size.resize_with(2, Translation::default);
+        self.main = [by_size[0], by_size[1]];
+        self.main.sort_by_key(|region| (region.guest_address, region.size));
     }
 
     #[inline]
@@ -217,23 +264,11 @@ impl GuestMemory {
         self.table.get(after.checked_sub(1)?).filter(has)
     }
 
-    /// Returns a function that gives `len` bytes at a guest-physical address, if `len` is not 0 and
-    /// the largest region holds all of them. It has the place of the region as its own values, which
-    /// a loop need not load each time.
+    /// Returns the two largest regions, for look-ups in a loop.
     #[inline(always)]
-    pub fn in_main<'m>(&'m self) -> impl Fn(u64, u32) -> Option<Slice<'m>> + Copy {
-        let Translation { guest_address: first, size, start } = self.main;
-        move |guest_address, len| {
-            let offset = guest_address.wrapping_sub(first);
-            // One comparison for both bounds of the length: less 1, a length of 0 is the largest
-            // number.
-            if offset >= size || u64::from(len).wrapping_sub(1) >= size - offset {
-                return None;
-            }
-            // SAFETY: offset < size, and `size` bytes from `start` are mapped while the region's
-            // `Mapping`, which self holds, lives; `len` bytes from there are among them.
-            Some(unsafe { Slice::new(start.add(offset as usize), len as usize) })
-        }
+    pub fn main(&self) -> MainRegions<'_> {
+        let [low, high] = &self.main;
+        MainRegions { low, high }
     }
 
     /// Returns `len` bytes at a guest-physical address, if one region holds all of them.
@@ -246,7 +281,7 @@ impl GuestMemory {
         }
         // SAFETY: offset < size, and `size` bytes from `start` are mapped while the region's
         // `Mapping`, which self holds, lives; `len` bytes from there are among them.
-        Some(unsafe { Slice::new(region.start.add(offset as usize), len as usize) })
+        Some(unsafe { Slice::new(region.at(guest_address), len as usize) })
     }
 
     /// Appends `len` bytes at a guest-physical address to `pieces`, as one slice or, where regions touch, several.

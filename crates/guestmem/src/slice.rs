@@ -150,12 +150,16 @@ impl<'m> Slice<'m> {
     pub fn prefetch_write(&self, bytes: usize) {
         let bytes = self.len.min(bytes);
         let (mut at, mut left) = (self.start.as_ptr(), bytes.div_ceil(CACHE_LINE_BYTES));
-        while left >= 4 {
+        while left >= 8 {
             prefetch_line_to_write::<0>(at);
             prefetch_line_to_write::<CACHE_LINE_BYTES>(at);
             prefetch_line_to_write::<{ 2 * CACHE_LINE_BYTES }>(at);
             prefetch_line_to_write::<{ 3 * CACHE_LINE_BYTES }>(at);
-            (at, left) = (at.wrapping_add(4 * CACHE_LINE_BYTES), left - 4);
+            prefetch_line_to_write::<{ 4 * CACHE_LINE_BYTES }>(at);
+            prefetch_line_to_write::<{ 5 * CACHE_LINE_BYTES }>(at);
+            prefetch_line_to_write::<{ 6 * CACHE_LINE_BYTES }>(at);
+            prefetch_line_to_write::<{ 7 * CACHE_LINE_BYTES }>(at);
+            (at, left) = (at.wrapping_add(8 * CACHE_LINE_BYTES), left - 8);
         }
         for _ in 0..left {
             prefetch_line_to_write::<0>(at);

@@ -81,6 +81,31 @@ fn a_buffer_across_touching_regions_comes_in_pieces_and_across_a_gap_not_at_all(
 }
 
 #[test]
+fn the_two_largest_regions_are_found_at_once_and_no_other() {
+    let map = |regions: &[(u64, u64)]| {
+        let regions: Vec<_> =
+            regions.iter().map(|(at, size)| (spec(*at, *size), memfd(*size))).collect();
+        GuestMemory::map(&regions).unwrap()
+    };
+    assert!(map(&[]).main().slice(0, 1).is_none());
+    let memory = map(&[(0, 0x2000)]);
+    assert!(memory.main().slice(0x1000, 1).is_some() && memory.main().slice(0x2000, 1).is_none());
+    let memory = map(&[(0, 0x2000), (0x4000, 0x1000), (0x8000, 0x3000)]);
+    for (address, len, found) in [
+        (0, 0x2000, true),
+        (0, 0x2001, false),
+        (0, 0, false),
+        (0x2000, 1, false),
+        (0x4000, 1, false),
+        (0x8000, 0x3000, true),
+        (0xafff, 2, false),
+        (u64::MAX, 1, false),
+    ] {
+        assert_eq!(memory.main().slice(address, len).is_some(), found, "{len} at {address:#x}");
+    }
+}
+
+#[test]
 fn regions_that_overlap_are_refused() {
     let first = || (spec(0x1000, 0x2000), memfd(0x2000));
     let guest = (spec(0x2fff, 0x1000), memfd(0x1000));
@@ -262,6 +287,9 @@ proptest! {
         let found = memory.pieces(address, len, &mut pieces);
         if len > 0 {
             prop_assert_eq!(found, inside);
+        }
+        if let Some(slice) = memory.main().slice(address, len) {
+            prop_assert_eq!(memory.slice(address, len).map(|it| it.address()), Some(slice.address()));
         }
         let total: usize = pieces.iter().map(Slice::len).sum();
         prop_assert_eq!(total, if found { len as usize } else { 0 });

@@ -15,6 +15,7 @@ pub(crate) mod room;
 pub(crate) mod unseen;
 
 use std::mem::take;
+use std::slice;
 use std::sync::Arc;
 
 use weir_engine::burst::{Burst, Frame};
@@ -365,13 +366,15 @@ impl<'m> Filling<'_, 'm> {
         let _ = device.take_burst(Direction::Writable, packets, memory, buffers, chains, reserved);
     }
 
-    /// Takes one chain more; `false` when there is none.
-    #[cold]
-    fn reserve_one(&mut self) -> Result<bool, RingError> {
+    /// Takes up to `count` chains more; `false` when there is none.
+    #[inline(never)]
+    fn reserve_more(&mut self, count: u16) -> Result<bool, RingError> {
         let before = self.chains.len();
         let Self { device, memory, buffers, chains, .. } = self;
-        device.take_burst(Direction::Writable, 1, memory, buffers, chains, reserved)?;
-        Ok(chains.len() > before)
+        let taken =
+            device.take_burst(Direction::Writable, count, memory, buffers, chains, reserved);
+        // An error behind other chains shows again when a packet needs the chain.
+        if chains.len() > before { Ok(true) } else { taken.map(|()| false) }
     }
 
     /// Places `frames`, which need no changes, each into the first buffer of a next chain. Ends at the first frame that
@@ -519,24 +522,34 @@ impl<'m> Writer<'_, 'm> {
         let chains_max = if self.mergeable { RX_MERGE_MAX.min(ring_size) } else { 1 };
         let first = self.room.next;
         let mut end = first;
-        let mut room = 0u64;
-        while room < need as u64 {
+        let (mut room, mut last) = (0, need);
+        loop {
+            let free = self.room.chains.get(end..).unwrap_or_default();
+            for Reserved { chain, .. } in free.iter().take(chains_max - (end - first)) {
+                if room >= need {
+                    break;
+                }
+                last = chain.len as usize;
+                room += last;
+                end += 1;
+            }
+            if room >= need {
+                break;
+            }
             if end - first == chains_max {
                 return Ok(Put::Refused);
             }
-            if end == self.room.chains.len() {
-                let found = self.room.reserve_one()?;
-                if !found && (self.room.device.refill()? == 0 || !self.room.reserve_one()?) {
-                    return Ok(Put::Full);
-                }
+            // Buffers are of one size, or nearly: few are taken in vain.
+            let more = (need - room).div_ceil(last).min(chains_max - (end - first)) as u16; // a ring's size at most
+            let found = self.room.reserve_more(more)?;
+            if !found && (self.room.device.refill()? == 0 || !self.room.reserve_more(more)?) {
+                return Ok(Put::Full);
             }
-            room += u64::from(self.room.chains[end].chain.len);
-            end += 1;
         }
         self.room.next = end;
 
         let chains = &self.room.chains[first..end];
-        let mut cursor = Cursor::new(chains.iter().flat_map(|it| it.pieces(&self.room.buffers)));
+        let mut cursor = Cursor::new(chains, &self.room.buffers);
         // virtio 1.2 §5.1.6.4: num_buffers is the number of chains.
         cursor.write(&packet.offload.to_vnet(chains.len() as u16).to_bytes()[..self.vnet_len]);
         cursor.write(packet.head.as_slice());
@@ -544,12 +557,12 @@ impl<'m> Writer<'_, 'm> {
             cursor.put_off(slice, &mut self.room.copies);
         }
         let mut left = need as u32; // a packet is shorter than 2^17
-        for Reserved { chain, .. } in chains {
+        self.room.device.complete_all(chains.iter().map(|Reserved { chain, .. }| {
             let written = chain.len.min(left);
-            self.room.device.complete(chain.token, written);
-            self.room.completed += 1;
             left -= written;
-        }
+            (chain.token, written)
+        }));
+        self.room.completed += chains.len() as u16; // at most a ring's size
         if chains.len() > 1 {
             self.room.device.join();
         }
@@ -562,23 +575,42 @@ impl<'m> Writer<'_, 'm> {
 /// holds.
 const PLAIN_VNET: [u8; VnetHdr::LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
-/// A position in a list of slices.
-struct Cursor<'m, I> {
+/// A position in the pieces of chains.
+struct Cursor<'r, 'm> {
     /// The rest of the current slice.
     left: Option<Slice<'m>>,
-    behind: I,
+    /// The next slices of the same chain.
+    behind: slice::Iter<'r, Slice<'m>>,
+    chains: slice::Iter<'r, Reserved<'m>>,
+    buffers: &'r [Slice<'m>],
 }
 
-impl<'p, 'm: 'p, I: Iterator<Item = &'p Slice<'m>>> Cursor<'m, I> {
-    fn new(mut pieces: I) -> Self {
-        Self { left: pieces.next().copied(), behind: pieces }
+impl<'r, 'm> Cursor<'r, 'm> {
+    fn new(chains: &'r [Reserved<'m>], buffers: &'r [Slice<'m>]) -> Self {
+        let (left, behind) = (None, [].iter());
+        let mut cursor = Self { left, behind, chains: chains.iter(), buffers };
+        cursor.left = cursor.next();
+        cursor
+    }
+
+    /// The next slice; each chain has one at least.
+    #[inline]
+    fn next(&mut self) -> Option<Slice<'m>> {
+        if let Some(piece) = self.behind.next() {
+            return Some(*piece);
+        }
+        let chain = self.chains.next()?;
+        if !chain.is_plain() {
+            self.behind = chain.pieces(self.buffers).get(1..).unwrap_or_default().iter();
+        }
+        Some(chain.front)
     }
 
     /// Moves on past the first `by` bytes of `piece`, the rest of the current slice.
     #[inline]
     fn advance(&mut self, piece: Slice<'m>, by: usize) {
         let left = piece.skip(by);
-        self.left = if left.is_empty() { self.behind.next().copied() } else { Some(left) };
+        self.left = if left.is_empty() { self.next() } else { Some(left) };
     }
 
     #[inline]
@@ -593,7 +625,8 @@ impl<'p, 'm: 'p, I: Iterator<Item = &'p Slice<'m>>> Cursor<'m, I> {
     /// Notes a copy from the sender's memory into the receiver's, to be made later.
     #[inline]
     fn put_off(&mut self, mut from: Slice<'m>, copies: &mut Vec<[Slice<'m>; 2]>) {
-        while let (Some(to), false) = (self.left, from.is_empty()) {
+        while !from.is_empty() {
+            let Some(to) = self.left else { break };
             let len = from.len().min(to.len());
             copies.push([from.first(len), to]);
             from = from.skip(len);

@@ -1,6 +1,6 @@
 //! Descriptors of both ring formats, and the check that makes one a piece of the guest's memory.
 
-use weir_guestmem::{GuestMemory, Slice};
+use weir_guestmem::{GuestMemory, MainRegions, Slice};
 
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
@@ -104,7 +104,7 @@ impl<'m> Taken<'m> {
     }
 }
 
-/// A chain of one buffer in the largest region, if the next one is such: its name, and the buffer.
+/// A chain of one buffer in one of the two largest regions, if the next one is such: its name, and the buffer.
 pub type Plain<'m> = Option<(Token, Slice<'m>)>;
 
 /// The direction of a queue's buffers; a network queue's chains have only one (virtio 1.2 §5.1.6).
@@ -191,18 +191,18 @@ pub(crate) fn plain_flags(direction: Direction) -> u16 {
     if direction == Direction::Writable { DESC_F_WRITE } else { 0 }
 }
 
-/// The buffer of a chain of `only` this descriptor, if it is valid and [in the largest region](GuestMemory::in_main), as
-/// nearly all are. `None` does not mean that the chain is invalid.
+/// The buffer of a chain of `only` this descriptor, if it is valid and in one of the [two largest
+/// regions](GuestMemory::main), as nearly all are. `None` does not mean that the chain is invalid.
 #[inline(always)]
 pub(crate) fn plain_buffer<'m>(
     only: Descriptor,
     direction: Direction,
-    in_main: impl Fn(u64, u32) -> Option<Slice<'m>>,
+    main: MainRegions<'m>,
 ) -> Option<Slice<'m>> {
     if only.flags() & PLAIN_FLAGS != plain_flags(direction) {
         return None;
     }
-    in_main(only.address(), only.len())
+    main.slice(only.address(), only.len())
 }
 
 /// Checks the buffer of `descriptor`, appends it to `pieces` and its length to `len`. A buffer of 0 bytes, which the

@@ -49,6 +49,11 @@ pub struct Options {
     /// the largest frame's need if a frame cannot span buffers (no `MRG_RXBUF`; virtio 1.2
     /// §5.1.6.3.1).
     pub rx_buffer_bytes: u32,
+    /// Size of every other receive buffer (bytes), if it is another one. A Linux guest changes the size of its buffers
+    /// with the frames that come.
+    pub other_rx_buffer_bytes: Option<u32>,
+    /// Shares its memory a second time, below 4 GiB, and has buffers there and above in turn, as large QEMU guests do.
+    pub has_low_memory: bool,
     /// Features to use if the back end offers them.
     pub features: Features,
     /// Features without which there is no session. They always include `VERSION_1`.
@@ -98,6 +103,8 @@ impl Options {
             queues: 1,
             queue_size: QUEUE_SIZE_DEFAULT,
             rx_buffer_bytes: RX_BUFFER_BYTES_DEFAULT,
+            other_rx_buffer_bytes: None,
+            has_low_memory: false,
             features: Features::ALL - Features::RING_PACKED - Features::IN_ORDER,
             required: Features::VERSION_1,
             mtu: None,
@@ -119,15 +126,17 @@ impl Options {
         {
             return Err(OptionsError::QueueSize(size));
         }
-        if self.rx_buffer_bytes < RX_BUFFER_BYTES_MIN {
-            return Err(OptionsError::RxBufferBytes(self.rx_buffer_bytes));
+        let other = self.other_rx_buffer_bytes.unwrap_or(self.rx_buffer_bytes);
+        let least = self.rx_buffer_bytes.min(other);
+        if least < RX_BUFFER_BYTES_MIN {
+            return Err(OptionsError::RxBufferBytes(least));
         }
         Ok(())
     }
 
-    /// Returns the size of a receive buffer (bytes) under the negotiated `features`, if it may hold
+    /// Returns the sizes of receive buffers in turn (bytes) under the negotiated `features`, if they may hold
     /// `containers`.
-    pub(crate) fn rx_buffer_bytes_for(&self, features: Features, containers: bool) -> u32 {
+    pub(crate) fn rx_buffer_bytes_for(&self, features: Features, containers: bool) -> [u32; 2] {
         let header = VnetHdr::LEN as u32;
         let needed = if features.contains(Features::MRG_RXBUF) {
             RX_BUFFER_BYTES_MIN
@@ -137,7 +146,8 @@ impl Options {
             self.mtu.map_or(PLAIN_FRAME_BYTES, |mtu| u32::from(mtu) + 14 + 4) + header
         };
         let container = if containers { CONTAINER_BUFFER_BYTES } else { 0 };
-        self.rx_buffer_bytes.max(needed).max(container)
+        let other = self.other_rx_buffer_bytes.unwrap_or(self.rx_buffer_bytes);
+        [self.rx_buffer_bytes, other].map(|bytes| bytes.max(needed).max(container))
     }
 }
 

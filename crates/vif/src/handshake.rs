@@ -143,15 +143,17 @@ impl Handshake {
     }
 
     pub(crate) fn share(&mut self, memory: &SharedMemory) -> Result<(), VifError> {
-        let (region, fd) = (memory.region(), memory.fd());
+        let fd = memory.fd();
         if self.negotiated(VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS) {
             let slots = at(Request::GetMaxMemSlots, None, self.front.get_max_mem_slots())?;
             if slots > 0 {
-                let result = self.front.add_mem_reg(region, fd);
+                let mut regions = memory.regions.iter();
+                let result = regions.try_for_each(|region| self.front.add_mem_reg(*region, fd));
                 return at(Request::AddMemReg, None, result);
             }
         }
-        let result = self.front.set_mem_table(&[(region, fd)]);
+        let regions: Vec<_> = memory.regions.iter().map(|region| (*region, fd)).collect();
+        let result = self.front.set_mem_table(&regions);
         at(Request::SetMemTable, None, result)
     }
 

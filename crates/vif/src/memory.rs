@@ -22,6 +22,10 @@ const GUEST_BASE: u64 = 0x1_0000_0000;
 /// "User address" of the memory, only a base for ring addresses. It differs from the guest address,
 /// so that a mix-up of the two fails.
 const USER_BASE: u64 = 0x7000_0000_0000;
+/// Both addresses of the same memory as a second region, below 4 GiB. There it is at most as long as the first, so that
+/// the first is the largest region.
+const LOW_GUEST_BASE: u64 = 0x1000_0000;
+const LOW_USER_BASE: u64 = 0x6000_0000_0000;
 
 const PAGE: u64 = 4096;
 const CACHE_LINE: u64 = 64;
@@ -31,19 +35,23 @@ const CACHE_LINE: u64 = 64;
 pub(crate) struct Slots {
     base: u64,
     stride: u64,
-    bytes: u32,
+    /// Size of each even slot, and of each odd one.
+    bytes: [u32; 2],
     count: u32,
+    /// By how much odd slots are below their place in the first region.
+    low: u64,
 }
 
 impl Slots {
     /// Returns the guest-physical address of a slot.
     pub(crate) fn address(&self, slot: u32) -> u64 {
-        self.base + u64::from(slot) * self.stride
+        let low = if slot.is_multiple_of(2) { 0 } else { self.low };
+        self.base + u64::from(slot) * self.stride - low
     }
 
-    /// Returns the size of each slot (bytes).
-    pub(crate) fn bytes(&self) -> u32 {
-        self.bytes
+    /// Returns the size of a slot (bytes).
+    pub(crate) fn bytes(&self, slot: u32) -> u32 {
+        self.bytes[(slot % 2) as usize]
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -55,9 +63,15 @@ impl Slots {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     len: u64,
+    has_low: bool,
 }
 
 impl Plan {
+    /// A plan of a memory that is shared once, or a second time below 4 GiB.
+    pub(crate) fn new(has_low: bool) -> Self {
+        Self { len: 0, has_low }
+    }
+
     fn reserve(&mut self, bytes: u64, align: u64) -> u64 {
         let at = self.len.next_multiple_of(align);
         self.len = at + bytes;
@@ -71,13 +85,15 @@ impl Plan {
         Addresses { descriptor, driver, device }
     }
 
-    /// Places `count` slots of `bytes`.
-    pub(crate) fn slots(&mut self, bytes: u32, count: u32) -> Slots {
+    /// Places `count` slots of `bytes`, all even ones of the first size and all odd ones of the second.
+    pub(crate) fn slots(&mut self, bytes: [u32; 2], count: u32) -> Slots {
         // An odd number of cache lines: slots at multiples of a power of two would share few cache
         // sets, and small frames use only the beginning of their slot.
-        let stride = (u64::from(bytes).div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
+        let most = u64::from(bytes[0].max(bytes[1]));
+        let stride = (most.div_ceil(CACHE_LINE) | 1) * CACHE_LINE;
         let base = GUEST_BASE + self.reserve(stride * u64::from(count), PAGE);
-        Slots { base, stride, bytes, count }
+        let low = if self.has_low { GUEST_BASE - LOW_GUEST_BASE } else { 0 };
+        Slots { base, stride, bytes, count, low }
     }
 
     /// Allocates the memory, zeroed and not touched.
@@ -91,12 +107,20 @@ impl Plan {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         fcntl_add_seals(&fd, seals).map_err(os("fcntl(F_ADD_SEALS)"))?;
         let file = File::from(fd);
-        let spec =
-            RegionSpec { guest_address: GUEST_BASE, size, user_address: USER_BASE, mmap_offset: 0 };
+        let mut regions = vec![region(GUEST_BASE, USER_BASE, size)];
+        if self.has_low {
+            regions.push(region(LOW_GUEST_BASE, LOW_USER_BASE, size));
+        }
         let mut memory = GuestMemory::default();
-        memory.add(spec, &file)?;
-        Ok(SharedMemory { file, size, memory: Arc::new(memory) })
+        for &MemoryRegion { guest_address, size, user_address, mmap_offset } in &regions {
+            memory.add(RegionSpec { guest_address, size, user_address, mmap_offset }, &file)?;
+        }
+        Ok(SharedMemory { file, size, regions, memory: Arc::new(memory) })
     }
+}
+
+fn region(guest_address: u64, user_address: u64, size: u64) -> MemoryRegion {
+    MemoryRegion { guest_address, size, user_address, mmap_offset: 0 }
 }
 
 /// The memory, mapped here and ready for sharing.
@@ -104,19 +128,12 @@ impl Plan {
 pub(crate) struct SharedMemory {
     file: File,
     size: u64,
+    /// The regions that the back end gets, all of them in `file`.
+    pub(crate) regions: Vec<MemoryRegion>,
     pub(crate) memory: Arc<GuestMemory>,
 }
 
 impl SharedMemory {
-    pub(crate) fn region(&self) -> MemoryRegion {
-        MemoryRegion {
-            guest_address: GUEST_BASE,
-            size: self.size,
-            user_address: USER_BASE,
-            mmap_offset: 0,
-        }
-    }
-
     /// Returns the end of the guest addresses, exclusive.
     pub(crate) fn end(&self) -> u64 {
         GUEST_BASE + self.size

@@ -114,7 +114,7 @@ pub(crate) struct Receive {
 
 impl Receive {
     /// Reserves one buffer for each of `queue_size` entries.
-    pub(crate) fn plan(plan: &mut Plan, queue_size: u16, buffer_bytes: u32) -> Slots {
+    pub(crate) fn plan(plan: &mut Plan, queue_size: u16, buffer_bytes: [u32; 2]) -> Slots {
         plan.slots(buffer_bytes, u32::from(queue_size))
     }
 
@@ -304,7 +304,7 @@ impl Receive {
     fn collect(&mut self, first: UsedBuffer, counters: &PairCounters) -> Option<VnetHdr> {
         self.used.clear();
         self.used.push(first);
-        if first.written > self.buffers.bytes() {
+        if first.written > self.buffers.bytes(first.slot) {
             return None;
         }
         let mut header = [0; VnetHdr::LEN];
@@ -324,7 +324,7 @@ impl Receive {
             let used = self.take(counters)?;
             self.used.push(used);
         }
-        let fit = |used: &UsedBuffer| used.written <= self.buffers.bytes();
+        let fit = |used: &UsedBuffer| used.written <= self.buffers.bytes(used.slot);
         let len: usize = self.used.iter().map(|used| used.written as usize).sum();
         let is_frame = len >= VnetHdr::LEN + FRAME_LEN_MIN as usize;
         (is_frame && self.used.iter().all(fit)).then_some(header)
@@ -343,7 +343,7 @@ impl Receive {
         while let Some(slot) = self.idle.pop() {
             let buffer = Buffer {
                 address: self.buffers.address(slot),
-                len: self.buffers.bytes(),
+                len: self.buffers.bytes(slot),
                 writable: true,
             };
             let Some(head) = self.ring.offer(&[buffer]) else {

@@ -309,7 +309,7 @@ fn features_have_names_and_needs() {
 fn slots_do_not_share_cache_sets() {
     let mut plan = Plan::default();
     for bytes in [1024, 2048, 16_384, 65_565] {
-        let slots = plan.slots(bytes, 4);
+        let slots = plan.slots([bytes; 2], 4);
         let stride = slots.address(1) - slots.address(0);
         assert!(stride >= u64::from(bytes));
         assert!((stride / 64) % 2 == 1 && stride % 64 == 0, "{stride}");

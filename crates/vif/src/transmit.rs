@@ -52,8 +52,8 @@ impl TransmitPlan {
         let count = 2 * u32::from(queue_size);
         let table_bytes = CHAIN_DESCRIPTORS_MAX * DESCRIPTOR_BYTES;
         Self {
-            tables: plan.slots(table_bytes as u32, count),
-            segments: plan.slots(SEGMENT_BYTES, count),
+            tables: plan.slots([table_bytes as u32; 2], count),
+            segments: plan.slots([SEGMENT_BYTES; 2], count),
         }
     }
 }
@@ -287,7 +287,7 @@ impl Transmit {
         }
         let address = self.plan.tables.address(slot);
         let bytes = &table[..count * DESCRIPTOR_BYTES];
-        own(&self.memory, address, self.plan.tables.bytes()).write(bytes);
+        own(&self.memory, address, self.plan.tables.bytes(slot)).write(bytes);
         (address, bytes.len() as u32)
     }
 

@@ -173,7 +173,7 @@ impl Vif {
         let mut handshake = Handshake::negotiate(front_end(stream, options), options)?;
         let (features, containers) = (handshake.features, handshake.containers());
 
-        let mut plan = Plan::default();
+        let mut plan = Plan::new(options.has_low_memory);
         let plans: Vec<_> = (0..options.queues)
             .map(|_| PairPlan::new(&mut plan, options, features, containers))
             .collect();

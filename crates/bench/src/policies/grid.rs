@@ -176,6 +176,32 @@ pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     if median(&packets) < median(&cpu) { packets } else { cpu }
 }
 
+/// Smallest ratio of medians at which `auto` makes a load later.
+const LATER: f64 = 1.05;
+/// Largest ratio of CPU times at which it saves enough for that.
+const SAVED: f64 = 0.9;
+
+/// Returns the number of loads that `auto` makes later at the median than calls at once do, without saving a tenth of
+/// the CPU time for a packet. `None` if no load has times.
+pub(super) fn held_in_vain(loads: &[LoadRow]) -> Option<FigureRow> {
+    let timed = loads.iter().filter_map(|LoadRow { name, policies, .. }| {
+        let (immediate, auto) = (policies.first()?, policies.last()?);
+        let later = auto.p50_us? > LATER * immediate.p50_us?;
+        let saves = auto.cpu_us_per_packet < SAVED * immediate.cpu_us_per_packet;
+        Some((*name, later && !saves))
+    });
+    let (in_vain, others): (Vec<_>, Vec<_>) = timed.partition(|(_, in_vain)| *in_vain);
+    let names: Vec<_> = in_vain.iter().map(|(name, _)| *name).collect();
+    let all = in_vain.len() + others.len();
+    let says = format!(
+        "of {all} loads: more than 5 % later at the median under auto than under immediate, and less than 10 % of the \
+         CPU saved: {}",
+        if names.is_empty() { "none".into() } else { names.join(", ") }
+    );
+    let count = (all > 0).then(|| vec![names.len() as f64])?;
+    FigureRow::new("auto_hold_without_saving", "loads", says, count)
+}
+
 /// Returns the figure of the worst load, which stands for all.
 pub(super) fn worst(figures: &[FigureRow]) -> Option<FigureRow> {
     let worst = figures.iter().min_by(|a, b| a.median.total_cmp(&b.median))?;

@@ -274,6 +274,21 @@ mod tests {
     }
 
     #[test]
+    fn a_load_that_auto_makes_later_without_saving_a_tenth_counts() {
+        let auto = contests::grid_settings().len() - 1;
+        let load = |p50_ns, cpu_us| {
+            measured("auto_vs_best_static_64B-10k", 3, |index| {
+                let (p50_ns, cpu_us) = if index == auto { (p50_ns, cpu_us) } else { (100, 1.0) };
+                let latency = super::super::slice::Latency { mean_ns: 0.0, p50_ns, p99_ns: 0 };
+                Slice { latency: Some(latency), ..slice(1_000, cpu_us) }
+            })
+        };
+        let count = |loads: &[Measured]| figure(&json(loads), "auto_hold_without_saving");
+        assert_eq!(count(&[load(106, 0.91), load(106, 0.89), load(104, 1.0)]), 1.0);
+        assert_eq!(count(&[load(200, 0.5), load(50, 2.0)]), 0.0);
+    }
+
+    #[test]
     fn pairs_are_ratios_of_the_first_policy_to_the_second() {
         let contest = measured("aggregate_pps_64B-max", 2, |index| {
             slice(1_000, if index == 0 { 1.0 } else { 2.0 })

@@ -51,7 +51,8 @@ impl Report {
             }
         }
         let worst = grid::worst(&report.figures[..report.loads.len()]);
-        report.figures.splice(0..0, worst);
+        let in_vain = grid::held_in_vain(&report.loads);
+        report.figures.splice(0..0, worst.into_iter().chain(in_vain));
         report.figures.extend(figures(&report.breaches));
         let contests = measured.iter().map(|measured| &measured.contest);
         report.figures.extend(pauses.figures(contests));

@@ -45,7 +45,13 @@ use weir_vif::{Features, Options, QueuePair, Vif};
 use weir_wire::{Mac, Offload, VnetHdr, vnet};
 
 const USAGE: &str = "usage: instructions split|split-filtered|split-gso|split-1000|split-never-captured|\
-    split-once-captured|packed|packed-in-order FRAME_BYTES BURST BURSTS [places]";
+    split-once-captured|split-low|split-linux|split-gso-pages|packed|packed-low|packed-in-order \
+    FRAME_BYTES BURST BURSTS [places]";
+/// Sizes of receive buffers that Linux offers in turn for frames of 1500 bytes: pages are cut into buffers, and the last
+/// one gets what is left (bytes).
+const LINUX_BUFFERS: [u32; 2] = [1536, 2560];
+/// The size of its receive buffers for large frames (bytes).
+const PAGE: u32 = 4096;
 /// Ports of `split-1000`.
 const MANY: usize = 1000;
 /// Ten terms; a frame is passed when all are judged.
@@ -101,9 +107,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         | "split-1000"
         | "split-filtered"
         | "split-gso"
+        | "split-gso-pages"
+        | "split-linux"
+        | "split-low"
         | "split-never-captured"
         | "split-once-captured" => base,
-        "packed" => base | Features::RING_PACKED,
+        "packed" | "packed-low" => base | Features::RING_PACKED,
         "packed-in-order" => base | Features::RING_PACKED | Features::IN_ORDER,
         _ => return Err(USAGE.into()),
     };
@@ -111,6 +120,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (frame_bytes, burst, bursts) = (frame_bytes?, burst?, bursts?);
 
     let mut rig = Rig::new(features)?;
+    rig.options.has_low_memory = format.ends_with("-low");
+    match format.as_str() {
+        "split-gso-pages" => rig.options.rx_buffer_bytes = PAGE,
+        "split-linux" => {
+            let [one, other] = LINUX_BUFFERS;
+            rig.options.rx_buffer_bytes = one;
+            rig.options.other_rx_buffer_bytes = Some(other);
+        }
+        _ => {}
+    }
     let vid = Vid::DEFAULT;
     let [mut sender, mut receiver] = [rig.guest(SENDER, vid)?, rig.guest(RECEIVER, vid)?];
     rig.learn(&mut sender, SENDER)?;
@@ -120,7 +139,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let (mut frame, offload) = match format.as_str() {
-        "split-gso" => gso_frame(frame_bytes)?,
+        "split-gso" | "split-gso-pages" => gso_frame(frame_bytes)?,
         _ => (frame(MACS[SENDER], MACS[RECEIVER], frame_bytes), Offload::NONE),
     };
     if format == "split-filtered" {
@@ -200,7 +219,8 @@ struct Rig {
     engine: Arc<Engine>,
     ids: Vec<PortId>,
     vhost: Vec<Arc<VhostPort>>,
-    features: Features,
+    /// Options of each guest's interface.
+    options: Options,
 }
 
 /// A guest's port in the engine's table, which only the thread that made it serves.
@@ -282,7 +302,15 @@ impl Rig {
             engine,
             ids: Vec::new(),
             vhost: Vec::new(),
-            features,
+            options: Options {
+                queue_size: QUEUE_SIZE,
+                features,
+                required: features & (Features::VERSION_1 | Features::RING_PACKED),
+                // weir limits a session to a twentieth of a processor, and under valgrind everything takes a hundred
+                // times as long.
+                timeout: START_TIMEOUT,
+                ..Options::new(MACS[SENDER])
+            },
         })
     }
 
@@ -304,15 +332,7 @@ impl Rig {
         self.vhost.push(Arc::clone(&port));
         let (ours, theirs) = UnixStream::pair()?;
         self.manager.add(Arc::clone(&port), Endpoint::Connected(ours))?;
-        let options = Options {
-            queue_size: QUEUE_SIZE,
-            features: self.features,
-            required: self.features & (Features::VERSION_1 | Features::RING_PACKED),
-            // weir limits a session to a twentieth of a processor, and under valgrind everything takes a hundred times
-            // as long.
-            timeout: START_TIMEOUT,
-            ..Options::new(MACS[index])
-        };
+        let options = Options { mac: MACS[index], ..self.options.clone() };
         let mut vif = Vif::over(theirs, &options)?;
         let pair = vif.queue_pairs().remove(0);
         port.kicked(0, Side::Rx);

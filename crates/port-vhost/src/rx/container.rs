@@ -109,8 +109,10 @@ impl<'m> Writer<'_, 'm> {
     #[cold]
     fn open_container(&mut self) -> Option<Open<'m>> {
         if self.room.next == self.room.chains.len() {
-            let found = self.room.reserve_one().ok()?;
-            if !found && (self.room.device.refill().ok()? == 0 || !self.room.reserve_one().ok()?) {
+            let found = self.room.reserve_more(1).ok()?;
+            if !found
+                && (self.room.device.refill().ok()? == 0 || !self.room.reserve_more(1).ok()?)
+            {
                 return None;
             }
         }

@@ -27,6 +27,12 @@ impl OfMemory for Reserved<'_> {
 }
 
 impl<'m> Reserved<'m> {
+    /// True if `front` is the only piece.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        self.pieces.0 == self.pieces.1
+    }
+
     /// The chain's pieces.
     pub(super) fn pieces<'r>(&'r self, buffers: &'r [Slice<'m>]) -> &'r [Slice<'m>] {
         match self.pieces {

@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use weir_guestmem::{Element, Elements, GuestMemory, Slice, Window, append, fence};
+use weir_guestmem::{Element, Elements, GuestMemory, MainRegions, Slice, Window, append, fence};
 use weir_limits::QUEUE_SIZE_MAX;
 
 use crate::buffers::*;
@@ -81,17 +81,17 @@ fn marked(descriptor: &Element<'_, DESC_BYTES>, marks: u16) -> Option<Descriptor
     Some(Descriptor::packed(descriptor.read_first(), word))
 }
 
-/// The list of the descriptor at `place`, if it has these flags, and one buffer in the region of `in_main`.
+/// The list of the descriptor at `place`, if it has these flags, and one buffer in one of the `main` regions.
 #[inline(always)]
 fn plain_list<'m>(
     descriptor: &Element<'_, DESC_BYTES>,
     flags: u16,
     place: u16,
-    in_main: impl Fn(u64, u32) -> Option<Slice<'m>>,
+    main: MainRegions<'m>,
 ) -> Plain<'m> {
     let is_plain = |found| found & (PACKED_MARKS | PLAIN_FLAGS) == flags;
     let word = descriptor.load_second_acquire(is_plain)?;
-    let buffer = in_main(descriptor.read_first(), word as u32)?;
+    let buffer = main.slice(descriptor.read_first(), word as u32)?;
     Some((Token::packed((word >> 32) as u16, 1, place), buffer))
 }
 
@@ -395,13 +395,13 @@ impl PackedDevice {
         let (mut lists, mut taken) = (0, 0);
         // There is room in the ring for all lists in flight.
         let room = self.config.size.saturating_sub(self.distance(self.next_used, at));
-        let in_main = memory.in_main();
+        let main = memory.main();
         while lists < max {
             let flags = self.marks(at) | plain_flags(direction);
             let mut place = at;
             let plain =
                 append(chains, self.run(at, (max - lists).min(room - taken)), |descriptor| {
-                    let (token, front) = plain_list(&descriptor, flags, place, in_main)?;
+                    let (token, front) = plain_list(&descriptor, flags, place, main)?;
                     place = place.wrapping_add(1);
                     Some(note(Taken::plain(token, front)))
                 }) as u16; // at most `max`
@@ -442,7 +442,7 @@ impl PackedDevice {
         result
     }
 
-    /// Takes the next list, if it has one buffer, in the largest region.
+    /// Takes the next list, if it has one buffer, in one of the two largest regions.
     #[inline(always)]
     pub(crate) fn take_plain<'m>(&mut self, to: Direction, memory: &'m GuestMemory) -> Plain<'m> {
         let at = self.next_avail;
@@ -450,7 +450,7 @@ impl PackedDevice {
             return None;
         }
         let flags = self.marks(at) | plain_flags(to);
-        let list = plain_list(&self.descriptors.get(self.nth(at)), flags, at, memory.in_main())?;
+        let list = plain_list(&self.descriptors.get(self.nth(at)), flags, at, memory.main())?;
         self.next_avail = self.ahead(at, 1);
         if self.avail_end == at {
             self.avail_end = self.next_avail;

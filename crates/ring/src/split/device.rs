@@ -163,12 +163,12 @@ impl SplitDevice {
         self.fetch(count);
         let Self { heads, descriptors, config, next_avail, .. } = self;
         let (head_at, words_at) = (heads.reader(), descriptors.word_reader());
-        let in_main = memory.in_main();
+        let main = memory.main();
         let (from, mut result) = (usize::from(*next_avail), Ok(()));
         let taken = append(chains, 0..usize::from(count), |nth| {
             let head = head_at(from + nth);
             let words = words_at(head).map(Descriptor::of_words);
-            match words.and_then(|only| plain_buffer(only, direction, in_main)) {
+            match words.and_then(|only| plain_buffer(only, direction, main)) {
                 Some(front) => Some(note(Taken::plain(Token::split(head), front))),
                 None => match walk(descriptors, config, direction, head, memory, pieces) {
                     Ok(taken) => Some(note(taken)),
@@ -183,7 +183,7 @@ impl SplitDevice {
         result
     }
 
-    /// Takes the next chain, if it has one buffer, in the largest region.
+    /// Takes the next chain, if it has one buffer, in one of the two largest regions.
     #[inline(always)]
     pub(crate) fn take_plain<'m>(&mut self, to: Direction, memory: &'m GuestMemory) -> Plain<'m> {
         if self.available() == 0 && self.refill().ok()? == 0 {
@@ -192,7 +192,7 @@ impl SplitDevice {
         self.elements.prefetch_write(self.elements.around(self.next_used));
         let head = self.heads.reader()(self.next_avail.into());
         let only = self.descriptors.word_reader()(head).map(Descriptor::of_words)?;
-        let buffer = plain_buffer(only, to, memory.in_main())?;
+        let buffer = plain_buffer(only, to, memory.main())?;
         self.next_avail = self.next_avail.wrapping_add(1);
         Some((Token::split(head), buffer))
     }

@@ -143,10 +143,10 @@ fn a_container_that_was_not_negotiated_is_a_frame() {
 fn a_container_of_a_burst_fits_in_a_buffer() {
     let options = crate::Options::new(Mac::default());
     let features = options.features;
-    let room = options.rx_buffer_bytes_for(features, true) as usize;
+    let room = options.rx_buffer_bytes_for(features, true)[0] as usize;
     let mut builder = Builder::new(room);
     assert!((0..BURST_MAX).all(|_| builder.add(64, true).is_some()));
-    assert_eq!(options.rx_buffer_bytes_for(features, false), options.rx_buffer_bytes);
+    assert_eq!(options.rx_buffer_bytes_for(features, false), [options.rx_buffer_bytes; 2]);
 }
 
 proptest! {

@@ -1,5 +1,5 @@
-//! Horizontal bars as SVG: medians, whiskers from smallest to largest, and a mark at each goal. Light or dark by the
-//! reader's system.
+//! Horizontal bars as SVG: medians, whiskers from smallest to largest, and a mark at each goal; and lines over a load.
+//! Light or dark by the reader's system.
 
 use std::fmt::Write as _;
 
@@ -43,6 +43,7 @@ const STYLE: &str = "<style>
   .missed { fill: #c0763a; }
   .whisker { stroke: #23262b; stroke-width: 1.5; fill: none; }
   .goal { stroke: #7a1f5c; stroke-width: 3; }
+  .line { fill: none; stroke-width: 2; }
   @media (prefers-color-scheme: dark) {
     .page { fill: #15191e; stroke: #333a44; }
     text { fill: #e4e7eb; }
@@ -65,16 +66,13 @@ pub fn draw(bars: &[Bar<'_>]) -> String {
     let rows_end = TOP + ROW * bars.len() as f64;
     let height = rows_end + BOTTOM;
 
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
-         aria-labelledby=\"title\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, \
-         sans-serif\">\n<title id=\"title\">weir against its peers and its goals</title>\n{STYLE}\
-         <rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n\
-         <text class=\"title\" x=\"20\" y=\"30\">weir as a multiple of each peer or limit</text>\n\
-         <text class=\"small\" x=\"20\" y=\"49\">bar: median; whisker: smallest to largest round; \
-         upright mark: goal; brown: missed</text>\n",
-        WIDTH - 1.0,
-        height - 1.0,
+    let mut svg = begin(
+        height,
+        [
+            "weir against its peers and its goals",
+            "weir as a multiple of each peer or limit",
+            "bar: median; whisker: smallest to largest round; upright mark: goal; brown: missed",
+        ],
     );
     let mut tick = 0.0;
     while tick <= end + step / 2.0 {
@@ -93,6 +91,97 @@ pub fn draw(bars: &[Bar<'_>]) -> String {
     }
     svg.push_str("</svg>\n");
     svg
+}
+
+/// The begin of a chart with a name, a heading and an explanation.
+fn begin(height: f64, [name, heading, explained]: [&str; 3]) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
+         aria-labelledby=\"title\" font-family=\"system-ui, 'Segoe UI', Helvetica, Arial, \
+         sans-serif\">\n<title id=\"title\">{name}</title>\n{STYLE}\
+         <rect class=\"page\" x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\"/>\n\
+         <text class=\"title\" x=\"20\" y=\"30\">{heading}</text>\n\
+         <text class=\"small\" x=\"20\" y=\"49\">{explained}</text>\n",
+        WIDTH - 1.0,
+        height - 1.0,
+    )
+}
+
+/// A value over a load, for several series by name; both axes are logarithmic.
+pub struct Panel<'a> {
+    /// The heading.
+    pub name: &'a str,
+    /// Points of each series: load, value.
+    pub series: Vec<(&'a str, Vec<(f64, f64)>)>,
+}
+
+const PANEL: f64 = 300.0;
+const AXIS: f64 = 90.0;
+/// Room for the names of the series.
+const NAMES: f64 = 190.0;
+
+/// Panels below each other as a file's text. A series has one colour in all.
+pub fn draw_lines(texts: [&str; 3], panels: &[Panel<'_>]) -> String {
+    let mut svg = begin(TOP + PANEL * panels.len() as f64 + 12.0, texts);
+    for (number, panel) in panels.iter().enumerate() {
+        draw_panel(&mut svg, panel, TOP + PANEL * number as f64);
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn draw_panel(svg: &mut String, Panel { name, series }: &Panel<'_>, top: f64) {
+    let points = || series.iter().flat_map(|(_, points)| points.iter().copied());
+    // The next powers of ten at both ends.
+    let powers = |of: fn((f64, f64)) -> f64| {
+        let least = points().map(of).fold(f64::INFINITY, f64::min);
+        let most = points().map(of).fold(0.0, f64::max);
+        (least.log10().floor(), most.log10().ceil())
+    };
+    let (loads, values) = (powers(|point| point.0), powers(|point| point.1));
+    let place = |value: f64, (from, to): (f64, f64)| (value.log10() - from) / (to - from).max(1.0);
+    let (right, above, below) = (WIDTH - NAMES, top + 24.0, top + PANEL - 34.0);
+    let x = |load: f64| AXIS + (right - AXIS) * place(load, loads);
+    let y = |value: f64| below - (below - above) * place(value, values);
+    let _ = writeln!(svg, "<text class=\"small\" x=\"20\" y=\"{:.1}\">{name}</text>", top + 12.0);
+    for power in loads.0 as i32..=loads.1 as i32 {
+        let at = x(10_f64.powi(power));
+        let _ = writeln!(
+            svg,
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{above}\" y2=\"{below}\"/>\
+             <text class=\"small\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}/s</text>",
+            below + 18.0,
+            10_f64.powi(power),
+        );
+    }
+    for power in values.0 as i32..=values.1 as i32 {
+        let at = y(10_f64.powi(power));
+        let _ = writeln!(
+            svg,
+            "<line class=\"grid\" x1=\"{AXIS}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+             <text class=\"small\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            AXIS - 8.0,
+            at + 4.0,
+            10_f64.powi(power),
+        );
+    }
+    for (number, (name, points)) in series.iter().enumerate() {
+        let color = format!("hsl({:.0}, 60%, 48%)", 360.0 * number as f64 / series.len() as f64);
+        let places: Vec<_> = points
+            .iter()
+            .map(|(load, value)| format!("{:.1},{:.1}", x(*load), y(*value)))
+            .collect();
+        let at = above + 14.0 + 26.0 * number as f64;
+        let _ = writeln!(
+            svg,
+            "<polyline class=\"line\" stroke=\"{color}\" points=\"{}\"/><path class=\"line\" \
+             stroke=\"{color}\" d=\"M{:.1} {at:.1}h18\"/><text class=\"small\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>",
+            places.join(" "),
+            right + 12.0,
+            right + 36.0,
+            at + 4.0,
+        );
+    }
 }
 
 /// Draws one row whose middle is at `y`. `x` maps a value to its position.
@@ -154,6 +243,16 @@ mod tests {
         assert!(svg.contains("class=\"reached\""), "{svg}");
         assert!(svg.contains("class=\"goal\" x1=\"592.5\""), "{svg}");
         assert!(svg.contains("M357.5 "), "{svg}");
+    }
+
+    #[test]
+    fn lines_have_their_points_between_powers_of_ten() {
+        let series =
+            vec![("one", vec![(10.0, 1.0), (1000.0, 100.0)]), ("other", vec![(100.0, 10.0)])];
+        let svg = draw_lines(["a", "b", "c"], &[Panel { name: "p", series }]);
+        // Both scales have two powers of ten: 90 to 670, and 330 to 88.
+        assert!(svg.contains("points=\"90.0,330.0 670.0,88.0\""), "{svg}");
+        assert!(svg.contains("points=\"380.0,209.0\"") && svg.contains(">1000/s<"), "{svg}");
     }
 
     #[test]
