@@ -53,7 +53,7 @@ impl Bench {
         let config = Features(Features::EVENT_IDX.0 | Features::INDIRECT_DESC.0).ring(SIZE);
         let mut plan = Plan::default();
         let (rx_at, tx_at) = (plan.ring(SIZE), plan.ring(SIZE));
-        let buffers = Receive::plan(&mut plan, SIZE, BUFFER_BYTES);
+        let buffers = Receive::plan(&mut plan, SIZE, [BUFFER_BYTES; 2]);
         let transmit = TransmitPlan::new(&mut plan, SIZE);
         let memory = plan.build().unwrap();
         let event = || Event::new().unwrap();
