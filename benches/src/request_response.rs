@@ -210,16 +210,17 @@ pub(super) fn front(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         }
         Ok(cells)
     })?;
-    let values: [(&str, &str, fn(&Run) -> f64); 3] = [
-        ("p50", "us", |run| run.times.us[0]),
-        ("p99", "us", |run| run.times.us[1]),
-        ("cpu", "cores", |run| run.all_cores),
+    // Of these the words are the unit.
+    let values = [
+        Value { name: "p50", what: "us", read: |run| run.times.us[0] },
+        Value { name: "p99", what: "us", read: |run| run.times.us[1] },
+        Value { name: "cpu", what: "cores", read: |run| run.all_cores },
     ];
     let cells = FRONT.iter().flat_map(|way| RATES.map(|rate| (way, rate)));
     for (cell, ((way, name), rate)) in cells.enumerate() {
         let runs: Vec<_> = rounds.iter().filter_map(|cells| cells[cell].as_ref()).collect();
         let of_way = way.says();
-        for (value, unit, read) in values.iter().filter(|_| !runs.is_empty()) {
+        for Value { name: value, what: unit, read } in values.iter().filter(|_| !runs.is_empty()) {
             let what =
                 format!("{rate} requests of 64 B a second; {of_way}; CPU time is the guests', too");
             let found: Samples = runs.iter().map(|run| read(run)).collect();
