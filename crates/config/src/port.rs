@@ -4,7 +4,7 @@ use weir_engine::guest::GuestDevice;
 use weir_fabric::{MacCheck, PortConfig, VlanSet};
 
 use super::values::{TrunkVids, VlanMode};
-use super::{Networks, UplinkConfig, VifConfig};
+use super::{GbpPeers, Networks, UplinkConfig, VifConfig};
 
 impl VifConfig {
     /// The fabric's settings of the interface's port. Where no MAC address is configured, the first
@@ -40,6 +40,12 @@ impl VifConfig {
     /// True if the interface cannot reach other isolated interfaces. The default is the network's.
     pub fn is_isolated(&self, networks: &Networks) -> bool {
         self.isolated.unwrap_or_else(|| networks.isolates(&self.vlan))
+    }
+
+    /// True if isolated interfaces of some other hosts are among those that the interface cannot reach.
+    pub fn is_isolated_over_hosts(&self, networks: &Networks) -> bool {
+        let tells = networks.overlay.as_ref().is_some_and(|it| it.gbp != GbpPeers::None);
+        tells && self.is_isolated(networks)
     }
 }
 

@@ -1,4 +1,5 @@
-//! The header between UDP and the frame (RFC 7348 §5), and the sender's groups in it (draft-smith-vxlan-group-policy).
+//! The header between UDP and the frame (RFC 7348 §5), and the sender's groups and isolation in it
+//! (draft-smith-vxlan-group-policy).
 
 /// Bytes of the header.
 pub(crate) const LEN: usize = 8;
@@ -11,7 +12,10 @@ const FLAG_GROUPS: u64 = 1 << 63;
 const SET_ID_AT: u32 = 32;
 /// The place of the network, which has 24 bits.
 const VNI_AT: u32 = 8;
-/// Bits that mean nothing between hosts with the extension: the ID, and the byte before it with D and A. The draft's D
+/// The last bit of the byte before the ID: the sender is isolated. The draft reserves it, and Linux takes no notice of it
+/// in a header with G.
+const FLAG_ISOLATED: u64 = 1 << 48;
+/// Bits that name no network between hosts with the extension: the ID, and the byte before it with D and A. The draft's D
 /// asks a receiver not to learn the sender's address, and A not to apply rules. As in Linux, neither changes what the
 /// receiver does: another host does not say which rules of this one hold.
 const OF_GROUPS: u64 = FLAG_GROUPS | 0x00ff_ffff << SET_ID_AT;
@@ -21,11 +25,12 @@ pub(crate) fn plain(vni: u32) -> u64 {
     FLAG_VNI | u64::from(vni) << VNI_AT
 }
 
-/// The bits of a header for the groups with this ID; none for ID 0.
-pub(crate) fn groups(set_id: u16) -> u64 {
-    match set_id {
-        0 => 0,
-        id => FLAG_GROUPS | u64::from(id) << SET_ID_AT,
+/// The bits of a header for a sender in the groups with this ID, which may be isolated; none for one without either.
+pub(crate) fn of_sender(set_id: u16, isolated: bool) -> u64 {
+    match (set_id, isolated) {
+        (0, false) => 0,
+        (id, false) => FLAG_GROUPS | u64::from(id) << SET_ID_AT,
+        (id, true) => FLAG_GROUPS | FLAG_ISOLATED | u64::from(id) << SET_ID_AT,
     }
 }
 
@@ -49,6 +54,12 @@ pub(crate) fn vni_with_groups(header: [u8; LEN]) -> Option<u32> {
 pub(crate) fn set_id(header: [u8; LEN]) -> u16 {
     let header = u64::from_be_bytes(header);
     if header & FLAG_GROUPS == 0 { 0 } else { (header >> SET_ID_AT) as u16 }
+}
+
+/// True if the sender is isolated.
+pub(crate) fn is_isolated(header: [u8; LEN]) -> bool {
+    const BOTH: u64 = FLAG_GROUPS | FLAG_ISOLATED;
+    u64::from_be_bytes(header) & BOTH == BOTH
 }
 
 #[cfg(test)]
@@ -79,27 +90,31 @@ mod tests {
 
     #[test]
     fn a_header_has_the_id_where_the_draft_has_it() {
-        let header = (plain(0x0001_0203) | groups(0xabcd)).to_be_bytes();
-        assert_eq!(header, [0x88, 0, 0xab, 0xcd, 1, 2, 3, 0]);
+        let header = |isolated| (plain(0x0001_0203) | of_sender(0xabcd, isolated)).to_be_bytes();
+        assert_eq!(header(false), [0x88, 0, 0xab, 0xcd, 1, 2, 3, 0]);
+        assert_eq!(header(true), [0x88, 1, 0xab, 0xcd, 1, 2, 3, 0]);
+        assert!(is_isolated([0x88, 0x49, 0, 0, 1, 2, 3, 0]), "without groups, with D and A");
+        assert!(!is_isolated([0x08, 1, 0, 0, 1, 2, 3, 0]), "without G");
         assert_eq!(set_id([0x88, 0x48, 0xab, 0xcd, 1, 2, 3, 0]), 0xabcd, "with D and A");
         assert_eq!(set_id([0x08, 0, 0xab, 0xcd, 1, 2, 3, 0]), 0, "without G");
-        assert_eq!(groups(0), 0);
+        assert_eq!(of_sender(0, false), 0);
     }
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(number in 0..1_u32 << 24, id: u16) {
-            let header = (plain(number) | groups(id)).to_be_bytes();
+        fn what_is_written_is_read(number in 0..1_u32 << 24, id: u16, isolated: bool) {
+            let header = (plain(number) | of_sender(id, isolated)).to_be_bytes();
             prop_assert_eq!(vni_with_groups(header), Some(number));
-            prop_assert_eq!(set_id(header), id);
-            prop_assert_eq!(vni(header), (id == 0).then_some(number), "others take no such frame");
+            prop_assert_eq!((set_id(header), is_isolated(header)), (id, isolated));
+            let is_plain = id == 0 && !isolated;
+            prop_assert_eq!(vni(header), is_plain.then_some(number), "others take no such frame");
         }
 
         #[test]
         fn a_header_without_the_extension_is_read_alike_by_all(header: [u8; LEN]) {
             if let Some(number) = vni(header) {
                 prop_assert_eq!(vni_with_groups(header), Some(number));
-                prop_assert_eq!(set_id(header), 0);
+                prop_assert_eq!((set_id(header), is_isolated(header)), (0, false));
             }
         }
     }

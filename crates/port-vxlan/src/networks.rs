@@ -95,7 +95,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The bits of a header that the host understands, of those that name the sender's groups.
+    /// The bits of a header that the host understands, of those that tell of the sender.
     pub(crate) fn groups(&self, bits: u64) -> u64 {
         if self.claims_groups { bits } else { 0 }
     }

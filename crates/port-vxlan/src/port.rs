@@ -21,6 +21,7 @@ use weir_policy::steering::Receiver;
 use weir_port_tap::{DeviceFrames, FromDevice, Service, Uncalled, UplinkPort};
 use weir_wire::{Ethernet, Head, Mac, Tci, TooBig};
 
+use crate::header;
 use crate::networks::Networks;
 use crate::sightings::Suppress;
 use crate::sockets::OverlaySockets;
@@ -248,6 +249,12 @@ impl Overlay for VxlanPort {
 }
 
 impl Claims for VxlanPort {
+    fn is_isolated(&self, token: u64) -> bool {
+        let token = Token::unpack(token);
+        let buffers = self.tx.get(usize::from(token.queue));
+        buffers.and_then(|(_, buffers)| buffers.header(token)).is_some_and(header::is_isolated)
+    }
+
     fn set_id_of(&self, token: u64) -> u16 {
         let token = Token::unpack(token);
         let buffers = self.tx.get(usize::from(token.queue));

@@ -31,7 +31,7 @@ thread_local! {
 struct Sending<'o, 'm> {
     burst: &'o Burst<'m>,
     networks: &'o Networks,
-    /// The bits of headers that name the sender's groups.
+    /// The bits of headers that tell of the sender.
     groups: u64,
     now_ns: u64,
     /// The index of the socket that sends.
@@ -56,7 +56,7 @@ impl VxlanPort {
             let mut sending = Sending {
                 burst,
                 networks,
-                groups: header::groups(burst.set_id),
+                groups: header::of_sender(burst.set_id, burst.isolated),
                 now_ns,
                 sender: 0,
                 batch,

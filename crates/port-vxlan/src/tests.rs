@@ -84,6 +84,8 @@ struct Rig {
     hosts: Vec<UdpSocket>,
     /// The ID of the groups of the guest that sends.
     set_id: u16,
+    /// True if that guest is isolated.
+    isolated: bool,
 }
 
 impl Rig {
@@ -142,7 +144,7 @@ impl Rig {
         let bind = |last| when_free(|| UdpSocket::bind((ip_of(last), 4789)), busy);
         let hosts = (2..=5).map(bind).collect();
         let (ip_of, scratch) = (Box::new(ip_of), Scratch::default());
-        Self { ip_of, fabric, id, port, counters, scratch, hosts, set_id: 0 }
+        Self { ip_of, fabric, id, port, counters, scratch, hosts, set_id: 0, isolated: false }
     }
 
     fn ip(&self, last: u8) -> IpAddr {
@@ -214,7 +216,7 @@ impl Rig {
             .collect();
         let mut scratch = Scratch::default();
         let mut burst = scratch.lend();
-        burst.set_id = self.set_id;
+        (burst.set_id, burst.isolated) = (self.set_id, self.isolated);
         for buffer in &memory {
             let pieces = Pieces::Only(buffer.slice(0, buffer.len()).unwrap());
             let chain = TakenChain { token: 0, len: buffer.len() as u32, pieces };

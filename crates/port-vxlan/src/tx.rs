@@ -53,12 +53,16 @@ impl Buffers {
         buffer.get_or_init(|| HostBuffer::new(BUFFER_LEN)).slice(0, BUFFER_LEN)
     }
 
-    /// The ID of the sender's groups in the header before a frame that is taken and not settled; 0 without one. A header
-    /// with an ID has come from a host whose frames may have one.
+    /// The header before a frame that is taken and not settled. One that tells of its sender has come from a host that
+    /// may.
+    pub(crate) fn header(&self, token: Token) -> Option<[u8; header::LEN]> {
+        let header_at = usize::from(token.at).checked_sub(header::LEN)?;
+        self.all_of(token.buffer)?.skip(header_at).read_array()
+    }
+
+    /// The ID of the sender's groups in that header; 0 without one.
     pub(crate) fn set_id(&self, token: Token) -> u16 {
-        let header_at = usize::from(token.at).checked_sub(header::LEN);
-        let header = header_at.and_then(|at| self.all_of(token.buffer)?.skip(at).read_array());
-        header.map_or(0, header::set_id)
+        self.header(token).map_or(0, header::set_id)
     }
 
     /// The sender of a frame that is taken and not settled.

@@ -522,6 +522,7 @@ impl Switch {
             guard,
             gives_leases: config.guarding.router,
             served_by: self.served.port_for(config, &self.networks),
+            isolated_over_hosts: config.is_isolated_over_hosts(&self.networks),
         }
     }
 

@@ -224,3 +224,119 @@ fn root_the_kernels_gbp_is_a_group_here_and_groups_here_are_its_mark() {
     send(17);
     eventually("no ID, no group", || (one.dropped("web0", "group_in") == before + 1).then_some(()));
 }
+
+/// An ARP request of guest `from` for the address of guest `to`.
+fn who_has(from: u8, to: u8) -> Vec<u8> {
+    let asks = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac(from).0, &address(from), &[0; 6], &address(to)];
+    [&[0xff; 6][..], &mac(from).0, &[8, 6], &asks.concat(), &[0; 18]].concat()
+}
+
+/// A message of neighbour discovery of guest `from`: a solicitation or an advertisement by its type.
+fn neighbour(from: u8, to: [u8; 6], kind: u8) -> Vec<u8> {
+    let ip = |last| [&[0xfe, 0x80][..], &[0; 13], &[last]].concat().try_into().unwrap();
+    let option = [&[if kind == 135 { 1 } else { 2 }, 1][..], &mac(from).0].concat();
+    let target: [u8; 16] = ip(from);
+    let builder = PacketBuilder::ethernet2(mac(from).0, to)
+        .ipv6(ip(from), ip(1), 255)
+        .icmpv6_raw(kind, 0, [0; 4]);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, &[&target[..], &option].concat()).unwrap();
+    frame
+}
+
+/// The frames of each of these senders that a guest has got when `enough` says so.
+fn got(guest: &mut Guest, from: &[u8], enough: impl Fn(&[usize]) -> bool) -> Vec<Vec<Vec<u8>>> {
+    let (mut got, mut frame) = (vec![Vec::new(); from.len()], Vec::new());
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        while guest.pair.recv_into(&mut frame).is_some() {
+            let sender = from.iter().position(|from| frame[6..12] == mac(*from).0);
+            got[sender.expect("a frame of these")].push(frame.clone());
+        }
+        if enough(&got.iter().map(Vec::len).collect::<Vec<_>>()) {
+            return got;
+        }
+        assert!(Instant::now() < end, "too few frames: {got:?}");
+        let _ = guest.pair.wait(WaitFor::Receive, Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn root_an_isolated_guest_gets_no_frame_of_an_isolated_guest_of_another_host() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let mut underlay = Underlay::new(2);
+    for (n, other) in [(1, 2), (2, 1)] {
+        let here = &underlay.hosts[n - 1];
+        // Guests 1 and 2 are isolated, and in a group; 3 and 4 are isolated; 5 and 6 are not.
+        let of = |n: usize, more: &str| {
+            vif(here, &format!("g{n}"), "blue", None) + "mac_check = false\nisolated = " + more
+        };
+        let ports = of(n, "true\ngroups = [\"any\"]\n")
+            + &of(n + 2, "true\n")
+            + &of(n + 4, "false\n")
+            + "[group.any]\ndefault_in = \"allow\"\n[group-ids]\n17 = [\"any\"]\n";
+        let config = with_gbp(&Underlay::config(n, &[("blue", 100, &[other])], &ports));
+        underlay.hosts[n - 1].start_weir(&config);
+    }
+    let [one, two] = &underlay.hosts[..] else { panic!("two hosts") };
+    let guests = |host: &Host, of: [u8; 3]| of.map(|n| host.guest(&format!("g{n}"), mac(n)));
+    let mut ends = [(one, [1, 3, 5]), (two, [2, 4, 6])].map(|(host, of)| (guests(host, of), of));
+    let kinds = |n: u8| {
+        [
+            udp(n, (Mac::BROADCAST, 255), 7),
+            udp(n, (Mac([1, 0, 0x5e, 0, 0, 251]), 251), 7),
+            udp(n, (Mac([0x33, 0x33, 0, 0, 0, 1]), 1), 7),
+            udp(n, (mac(77), 77), 7), // an unknown station
+            who_has(n, 1),
+            who_has(n, n),
+            neighbour(n, [0x33, 0x33, 0xff, 0, 0, 1], 135),
+            neighbour(n, [0x33, 0x33, 0, 0, 0, 1], 136),
+        ]
+    };
+    // The last of three is not isolated. It gets all frames, and after the others.
+    for (from, to) in [(0, 1), (1, 0)] {
+        let [senders, receivers] = ends.get_disjoint_mut([from, to]).unwrap();
+        for (guest, n) in senders.0.iter_mut().zip(senders.1) {
+            kinds(n).iter().for_each(|frame| guest.send(frame));
+        }
+        let everybody = [senders.1, receivers.1].concat();
+        let [isolated @ .., open] = &mut receivers.0;
+        let all = got(open, &everybody, |got| got[..3] == [8; 3]);
+        assert!((0..3).all(|n| kinds(senders.1[n]).iter().all(|frame| all[n].contains(frame))));
+        for guest in isolated {
+            let all = got(guest, &everybody, |got| got[2] == 8);
+            assert_eq!([all[0].len(), all[1].len()], [0; 2], "{all:?}");
+        }
+        for guest in &mut senders.0 {
+            got(guest, &everybody, |_| true);
+        }
+    }
+    // Now all stations are known.
+    let dropped = |host: &Host| host.dropped("overlay", "isolated");
+    let before = [one, two].map(dropped);
+    assert_eq!(before, [4; 2], "frames for the unknown station, of two, to two");
+    let [(here, _), (there, _)] = &mut ends;
+    for (from, n) in here.iter_mut().zip([1, 3, 5]) {
+        for to in [2, 4, 6] {
+            from.send(&udp(n, (mac(to), to), 8));
+        }
+    }
+    for (to, expected) in there.iter_mut().zip([[0, 0, 1], [0, 0, 1], [1; 3]]) {
+        let all = got(to, &[1, 3, 5], |got| got == expected);
+        assert!(all.iter().flatten().all(|frame| frame[36..38] == [0, 8]));
+    }
+    eventually("others are counted", || (dropped(two) == before[1] + 4).then_some(()));
+    // Who is no longer isolated gets them, on a way that is known.
+    two.run("weir vif set g4 isolated=false");
+    here[1].send(&udp(3, (mac(4), 4), 9));
+    got(&mut there[1], &[3], |got| got == [1]);
+    two.run("weir vif set g4 isolated=none");
+    one.run("weir vif set g3 isolated=false");
+    here[1].send(&udp(3, (mac(4), 4), 9));
+    got(&mut there[1], &[3], |got| got == [1]);
+    let said = one.run("weir stats --json");
+    assert!(!said.contains("bad_encapsulation\":1"), "{said}");
+    assert_eq!((dropped(one), dropped(two)), (before[0], before[1] + 4));
+}

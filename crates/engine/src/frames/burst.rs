@@ -153,6 +153,8 @@ pub struct Burst<'m> {
     pub(crate) at_last: bool,
     /// The ID of the sender's groups as a set, for other hosts; 0 without one.
     pub set_id: u16,
+    /// True if other hosts are told that the sender is isolated.
+    pub isolated: bool,
     /// True if all frames for the current receive queue leave without a tag.
     pub(crate) is_untagged: bool,
 }
@@ -221,6 +223,7 @@ impl Scratch {
             away: None,
             at_last: false,
             set_id: 0,
+            isolated: false,
             is_untagged: false,
             room,
             fronts,

@@ -207,8 +207,11 @@ pub trait Overlay {
     fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16);
 }
 
-/// Groups of senders on other hosts.
+/// What other hosts say of the senders of their frames.
 pub trait Claims {
+    /// True if the sender of a frame that the port has taken and not completed is isolated.
+    fn is_isolated(&self, token: u64) -> bool;
+
     /// The ID in the header of a frame that the port has taken and not completed, by the frame's token; 0 without one.
     /// It is asked for the first frame of each row that a security group judges.
     fn set_id_of(&self, token: u64) -> u16;

@@ -40,6 +40,8 @@ pub struct PortSettings {
     pub gives_leases: bool,
     /// The port of weir's own that alone gets what it answers of the port's flooded frames.
     pub served_by: Option<PortId>,
+    /// True if the port is isolated, and overlays tell other hosts so and hear it of theirs.
+    pub isolated_over_hosts: bool,
 }
 
 impl PortSettings {
@@ -49,6 +51,7 @@ impl PortSettings {
         slot.rules = self.rules.clone();
         slot.guard.clone_from(&self.guard);
         slot.gives_leases = self.gives_leases || slot.port.is_uplink();
+        slot.isolated_over_hosts = self.isolated_over_hosts;
         slot.frame_len_max = FrameLenMax::of_mtu(self.mtu);
         slot.served_by = self.served_by;
         if self.receive_limit != before.receive_limit {
@@ -81,6 +84,7 @@ impl PortSettings {
             guard,
             gives_leases,
             served_by,
+            isolated_over_hosts,
         } = before;
         is_same(&self.rules.tx, &rules.tx)
             && is_same(&self.rules.rx, &rules.rx)
@@ -90,6 +94,7 @@ impl PortSettings {
             && self.storm_limit == *storm_limit
             && (self.mtu, self.gives_leases) == (*mtu, *gives_leases)
             && self.served_by == *served_by
+            && self.isolated_over_hosts == *isolated_over_hosts
     }
 
     /// True if the port has left a group since `before`. A rule of another port may allow a connection for this group.

@@ -62,6 +62,8 @@ pub struct Slot {
     pub(crate) guard: Option<Arc<SourceGuard>>,
     /// True if answers of a DHCP server behind the port are accepted.
     pub(crate) gives_leases: bool,
+    /// True if the port is isolated, and overlays tell other hosts so and hear it of theirs.
+    pub(crate) isolated_over_hosts: bool,
     /// The connections that the port may have; `None` without groups.
     pub(crate) groups: Option<Arc<PortGroups>>,
     /// The port of weir's own that serves the port's station.
@@ -95,6 +97,7 @@ impl Slot {
             waiters,
             guard,
             gives_leases,
+            isolated_over_hosts: false,
             groups,
             served_by: None,
             snooping: None,
@@ -135,9 +138,17 @@ impl Slot {
         Peer { groups, serves: self.gives_leases, hides, claimed: None }
     }
 
+    /// Notes in a burst from the port what other hosts are told of its sender.
+    fn tell_of(&self, burst: &mut Burst<'_>) {
+        burst.set_id = PortGroups::set_id(self.groups.as_deref());
+        burst.isolated = self.isolated_over_hosts;
+    }
+
     /// Takes up a change of the fields above.
     pub(crate) fn settle(&mut self) {
-        let is_free = self.groups.is_none() && self.frame_len_max == FrameLenMax::NONE;
+        let is_free = self.groups.is_none()
+            && self.frame_len_max == FrameLenMax::NONE
+            && !self.isolated_over_hosts;
         self.sends_freely = is_free && self.rules.tx.is_none() && self.guard.is_none();
         let snoops = self.guard.as_deref().is_some_and(SourceGuard::snoops);
         self.receives_freely = is_free && self.rules.rx.is_none() && !snoops;
@@ -426,7 +437,7 @@ impl Forwarder {
     /// Forwards frames with more than one tag, or from a sender whose frames are checked.
     #[inline(never)]
     fn forward_careful(&mut self, sender: &Slot, ingress: Ingress<'_>, burst: &mut Burst<'_>) {
-        burst.set_id = PortGroups::set_id(sender.groups.as_deref());
+        sender.tell_of(burst);
         let refused = refuse(sender, &ingress, burst, &mut self.window, 0);
         self.forward_but(refused, sender.groups.as_deref(), ingress, burst);
     }
@@ -440,7 +451,7 @@ impl Forwarder {
         ingress: Ingress<'_>,
         burst: &mut Burst<'_>,
     ) {
-        burst.set_id = PortGroups::set_id(sender.groups.as_deref());
+        sender.tell_of(burst);
         let (verdicts, window) = (&mut self.sent, &mut self.window);
         let refused = rules.judge_sent(burst, verdicts, window, ingress.counters);
         let refused = refuse(sender, &ingress, burst, &mut self.window, refused);
@@ -770,6 +781,12 @@ impl Forwarder {
     ) -> bool {
         let list = &mut self.lists[index];
         let (verdicts, window) = (&mut self.received, &mut self.window);
+        if slot.isolated_over_hosts {
+            list.leave_out(isolated(ingress, burst, &list.frames));
+            if list.frames.is_empty() {
+                return false;
+            }
+        }
         if slot.frame_len_max != FrameLenMax::NONE {
             let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
             if over != 0 {
@@ -842,6 +859,25 @@ fn flooded_to(
     let head = flooded.head.as_slice();
     let (of, now_secs) = ((ingress.port, vid), clock::secs(ingress.now_ns));
     Ok(snooping.judge(ingress.view, of, head, move || window.fill(head, frame, burst), now_secs)?)
+}
+
+/// The frames (bit i: frame i) of a list for an isolated port that have come from isolated guests of other hosts. Frames
+/// for one station are counted as the fabric counts those between guests of one host.
+#[inline(never)]
+fn isolated(ingress: &Ingress<'_>, burst: &Burst<'_>, list: &[Outgoing]) -> u64 {
+    let Some(claims) = sender_of(ingress).and_then(|sender| sender.port.claims()) else { return 0 };
+    let (mut refused, mut counted) = (0, 0);
+    for outgoing in list {
+        let Some(frame) = burst.frames().get(usize::from(outgoing.frame)) else { continue };
+        if claims.is_isolated(frame.token) {
+            let to_one =
+                Ethernet::parse(frame.head.as_slice()).is_ok_and(|it| !it.dst.is_multicast());
+            refused |= 1 << outgoing.frame;
+            counted |= u64::from(to_one) << outgoing.frame;
+        }
+    }
+    ingress.counters.dropped_of(weir_fabric::DropReason::Isolated, burst, counted);
+    refused
 }
 
 fn sender_of<'i>(ingress: &Ingress<'i>) -> Option<&'i Slot> {

@@ -288,7 +288,35 @@ fn set(groups: &[GroupId]) -> GroupSet {
 }
 
 fn header_with(vni: u32, set_id: u16) -> [u8; header::LEN] {
-    (header::plain(vni) | header::groups(set_id)).to_be_bytes()
+    (header::plain(vni) | header::of_sender(set_id, false)).to_be_bytes()
+}
+
+#[test]
+fn a_header_says_that_its_sender_is_isolated_if_its_host_may() {
+    let mut rig = Rig::with_groups_of(&[2]);
+    // Host 2 may say so, with and without groups. Host 3 may not.
+    for (set_id, isolated) in [(0, true), (7, true), (7, false), (0, false)] {
+        (rig.set_id, rig.isolated) = (set_id, isolated);
+        let flooded = frame(Mac::BROADCAST, GUEST, 1, 60);
+        rig.deliver_plain(BLUE, std::slice::from_ref(&flooded));
+        let headers = [2, 3].map(|last| receive(rig.host(last)).expect("a datagram").0);
+        let expected = header::plain(VNIS[0]) | header::of_sender(set_id, isolated);
+        assert_eq!(headers[0][..8], expected.to_be_bytes());
+        assert_eq!(headers[1][..8], header::plain(VNIS[0]).to_be_bytes());
+        rig.send_raw(2, &[&headers[0][..8], &frame(GUEST, FAR, 1, 60)].concat());
+        rig.send_raw(3, &[&headers[0][..8], &frame(GUEST, FAR, 1, 60)].concat());
+        let is_plain = set_id == 0 && !isolated;
+        let (mut told, port) = (Vec::new(), &rig.port);
+        port.take(0, Take::New.at(1000), &mut rig.scratch, &mut |burst| {
+            told.extend(burst.frames().iter().map(|frame| port.is_isolated(frame.token)));
+        });
+        let plain = [isolated, false];
+        assert_eq!(told, plain[..1 + usize::from(is_plain)], "{set_id} {isolated}");
+    }
+    assert_eq!(rig.drops(), [("bad_encapsulation", 3)]);
+    for token in [0, u64::MAX, 7 << 56, 0xffff << 48] {
+        assert!(!rig.port.is_isolated(token), "{token:x}");
+    }
 }
 
 /// The ID in the next datagram of host `last`.
