@@ -1,15 +1,15 @@
 //! The path that a frame would take through the switch, and the reasons. Nothing is counted, learned, charged or
 //! delivered.
 //!
-//! The steps are those of [`Forwarder`](crate::switching::switch::Forwarder), in the same order. Code that changes nothing is
-//! shared.
+//! The steps are those of [`Forwarder`](crate::switching::switch::Forwarder): both have their checks, and the order of
+//! these, from one list ([`checks_of_sender`], [`checks_of_receiver`]). Code that changes nothing is shared.
 
 use weir_fabric::{
-    DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, PortSet, Thought,
+    DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, PortSet, Thought, View,
 };
 use weir_groups::{Decision, Direction};
 use weir_guestmem::HostBuffer;
-use weir_wire::{Ethernet, Mac, Tci, VnetHdr};
+use weir_wire::{Ethernet, Mac, TagProtocol, Tci, VnetHdr};
 
 use crate::engine::Engine;
 use crate::frames::burst::{Burst, FrameError, Pieces, Scratch, TakenChain};
@@ -18,6 +18,7 @@ use crate::frames::flow::symmetric_hash;
 use crate::frames::port::Outgoing;
 use crate::switching::filter::{Action, Rules, Window};
 use crate::switching::switch::{Ports, Slot, slot};
+use crate::switching::{checks_of_receiver, checks_of_sender};
 use crate::threads::clock;
 
 /// One stage, and its decision.
@@ -150,6 +151,9 @@ struct Thinker<'t> {
 /// The end of the frame's path.
 struct Ends;
 
+/// The tag behind the one that was taken off.
+type Inner = Option<TagProtocol>;
+
 impl Engine {
     /// Traces a frame of `port` through the present switch. `bytes` begin with the destination address, and can have a
     /// tag.
@@ -157,9 +161,7 @@ impl Engine {
         let buffer = HostBuffer::new(VnetHdr::LEN + bytes.len());
         let (mut scratch, ports) = (Scratch::default(), self.shared.ports.load());
         let mut burst = scratch.lend();
-        let Some(whole) = buffer.slice(0, VnetHdr::LEN + bytes.len()) else {
-            return Vec::new();
-        };
+        let Some(whole) = buffer.slice(0, VnetHdr::LEN + bytes.len()) else { return Vec::new() };
         whole.write(&[0; VnetHdr::LEN]);
         whole.skip(VnetHdr::LEN).write(bytes);
         let len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
@@ -188,7 +190,7 @@ impl Engine {
 }
 
 impl Thinker<'_> {
-    fn think(&mut self, view: &weir_fabric::View<'_>) -> Result<(), Ends> {
+    fn think(&mut self, view: &View<'_>) -> Result<(), Ends> {
         let frame = &self.burst.frames()[0];
         let still_tagged = self.burst.still_tagged != 0;
         self.steps.push(Step::Taken { len: frame.len, tag: frame.tag, still_tagged });
@@ -197,19 +199,12 @@ impl Thinker<'_> {
             return self.drop(self.sender, FabricDrop::PortUnknown.into());
         };
         self.filter(self.sender, sender.rules.tx.as_deref(), frame.tag, false)?;
-        let inner = self.burst.begins_with(0).filter(|_| still_tagged);
-        if inner.is_some_and(|tag| !view.takes_still_tagged(self.sender, tag)) {
-            return self.drop(self.sender, FabricDrop::VlanTaggedOnAccess.into());
-        }
-        self.mtu(self.sender, &sender, false)?;
         let now_secs = clock::secs(self.now_ns);
-        if let Some(guard) = sender.guard.as_deref() {
-            let refused = guard.check(frame.head.as_slice(), frame.len, None, now_secs).err();
-            self.steps.push(Step::SourceGuard(refused));
-            if let Some(reason) = refused {
-                return self.drop(self.sender, reason.into());
-            }
+        let inner = self.burst.begins_with(0).filter(|_| still_tagged);
+        macro_rules! explain {
+            ($($check:ident)*) => { $(self.$check(&sender, view, inner)?;)* };
         }
+        checks_of_sender!(explain);
         let Ok(Ethernet { src, dst, .. }) = Ethernet::parse(frame.head.as_slice()) else {
             return self.drop(self.sender, DropReason::FrameTooShort);
         };
@@ -267,21 +262,11 @@ impl Thinker<'_> {
             // A flood reaches the ports that can receive now, so a port that cannot is no loss.
             return if unicast { self.drop(port, DropReason::RxNotReady) } else { Err(Ends) };
         }
-        self.mtu(port, &receiver, true)?;
-        let head = self.burst.frames()[0].head.as_slice();
-        if let (EgressTag::Tagged(network), Some(overlay)) = (tag, receiver.port.overlay())
-            && let Some(mac) = overlay.answers(head, network.bits())
-        {
-            self.steps.push(Step::Answered { port, mac });
-            return Err(Ends);
-        }
         let outgoing = Outgoing { frame: 0, tag };
-        let tag = match tag {
-            EgressTag::Untagged => None,
-            EgressTag::Tagged(tag) => Some(tag),
-        };
-        self.filter(port, receiver.rules.rx.as_deref(), tag, true)?;
-        self.groups(port, &receiver, &outgoing)?;
+        macro_rules! explain {
+            ($($check:ident)*) => { $(self.$check(port, &receiver, &outgoing)?;)* };
+        }
+        checks_of_receiver!(explain);
         if let Some(police) = receiver.police.as_deref() {
             let over = police.would_refuse(&self.burst.frames()[0], self.now_ns);
             self.steps.push(Step::Police { port, over });
@@ -289,8 +274,48 @@ impl Thinker<'_> {
                 return self.drop(port, DropReason::PolicedRx);
             }
         }
+        let head = self.burst.frames()[0].head.as_slice();
+        if let (EgressTag::Tagged(network), Some(overlay)) = (tag, receiver.port.overlay())
+            && let Some(mac) = overlay.answers(head, network.bits())
+        {
+            self.steps.push(Step::Answered { port, mac });
+            return Err(Ends);
+        }
         self.steps.push(Step::Delivered { port });
         Ok(())
+    }
+
+    fn tags(&mut self, _: &Slot, view: &View<'_>, inner: Inner) -> Result<(), Ends> {
+        match inner.is_some_and(|tag| !view.takes_still_tagged(self.sender, tag)) {
+            true => self.drop(self.sender, FabricDrop::VlanTaggedOnAccess.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn sent_mtu(&mut self, sender: &Slot, _: &View<'_>, _: Inner) -> Result<(), Ends> {
+        self.mtu(self.sender, sender, false)
+    }
+
+    fn guard(&mut self, sender: &Slot, _: &View<'_>, _: Inner) -> Result<(), Ends> {
+        let Some(guard) = sender.guard.as_deref() else { return Ok(()) };
+        let (frame, now_secs) = (&self.burst.frames()[0], clock::secs(self.now_ns));
+        let refused = guard.check(frame.head.as_slice(), frame.len, None, now_secs).err();
+        self.steps.push(Step::SourceGuard(refused));
+        refused.map_or(Ok(()), |reason| self.drop(self.sender, reason.into()))
+    }
+
+    /// A traced frame of another host does not say that its sender is isolated.
+    fn isolation(&mut self, _: PortId, _: &Slot, _: &Outgoing) -> Result<(), Ends> {
+        Ok(())
+    }
+
+    fn got_mtu(&mut self, port: PortId, receiver: &Slot, _: &Outgoing) -> Result<(), Ends> {
+        self.mtu(port, receiver, true)
+    }
+
+    fn got_filter(&mut self, port: PortId, receiver: &Slot, way: &Outgoing) -> Result<(), Ends> {
+        let tag = if let EgressTag::Tagged(tag) = way.tag { Some(tag) } else { None };
+        self.filter(port, receiver.rules.rx.as_deref(), tag, true)
     }
 
     fn filter(
@@ -347,7 +372,7 @@ impl Thinker<'_> {
     fn members(
         &mut self,
         sender: &Slot,
-        view: &weir_fabric::View<'_>,
+        view: &View<'_>,
         vid: weir_fabric::Vid,
         dst: Mac,
     ) -> Result<Option<PortSet>, Ends> {

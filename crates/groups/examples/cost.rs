@@ -1,7 +1,8 @@
 //! Judges frames of known connections in bursts of 32 for both ends, as a worker does, so that callgrind can count
 //! instructions:
 //! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. With 0 flows, connections of TCP
-//! are opened and closed, each with six frames. The difference of two runs is the cost of the further frames.
+//! are opened and closed, each with six frames; with -1 flows they are only asked for, as in a flood, which fills the table.
+//! The difference of two runs is the cost of the further frames.
 
 use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table, Vlans};
 use weir_limits::HEAD_LEN;
@@ -35,8 +36,9 @@ fn head(flow: u16) -> [u8; HEAD_LEN] {
 fn main() {
     let mut numbers =
         std::env::args().skip(1).map(|it| it.parse().expect("cost FLOWS FRAMES RULES"));
-    let mut number = || numbers.next().expect("cost FLOWS FRAMES RULES");
-    let (flows, frames, rules) = (number() as u16, number(), number());
+    let mut number = || -> isize { numbers.next().expect("cost FLOWS FRAMES RULES") };
+    let (flows, frames, rules) = (number(), number() as usize, number() as usize);
+    let (steps, flows) = if flows < 0 { (&STEPS[..1], 0) } else { (&STEPS[..], flows as u16) };
     let heads: Vec<_> = (0..flows).map(head).collect();
     let rule = Rule {
         direction: Direction::Out,
@@ -55,7 +57,7 @@ fn main() {
     };
     let mut table = Table::new(1, 0);
     if flows == 0 {
-        return connections(&mut table, &policy, frames);
+        return connections(&mut table, &policy, frames, steps);
     }
     // The other end's.
     let mut at_receiver = Table::new(2, 0);
@@ -87,14 +89,22 @@ const FIN: u8 = 1;
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
-/// A guest's connections, one after the other: handshake and close, as both ends send them.
-fn connections(table: &mut Table, policy: &Policy, frames: usize) {
+/// Handshake and close, as both ends send them.
+const STEPS: [(Direction, u8); 6] = [
+    (Direction::Out, SYN),
+    (Direction::In, SYN | ACK),
+    (Direction::Out, ACK),
+    (Direction::Out, FIN | ACK),
+    (Direction::In, FIN | ACK),
+    (Direction::Out, ACK),
+];
+
+/// A guest's connections, one after the other, each with these steps.
+fn connections(table: &mut Table, policy: &Policy, frames: usize, steps: &[(Direction, u8)]) {
     use Direction::{In, Out};
-    let steps =
-        [(Out, SYN), (In, SYN | ACK), (Out, ACK), (Out, FIN | ACK), (In, FIN | ACK), (Out, ACK)];
     let mut rows = Rows::default();
     for number in 0..frames / steps.len() {
-        for (direction, flags) in steps {
+        for &(direction, flags) in steps {
             let mut head = head(0);
             head[23] = 6;
             head[46..48].copy_from_slice(&[0x50, flags]);

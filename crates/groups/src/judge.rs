@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use weir_limits::GROUP_TAKE_UP_NS;
+use weir_limits::{GROUP_CONNECTIONS_MAX, GROUP_TAKE_UP_NS};
 use weir_wire::layers::protocol;
 
 use crate::fragments::DatagramKey;
@@ -10,8 +10,8 @@ use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unrea
 use crate::plain::{self, Rows};
 use crate::refusals::{Ends, Refusal};
 use crate::rules::{Allowed, Decision, Direction, GroupId, Policy, Why};
+use crate::states::{Sent, Step, Tags, step};
 use crate::table::{Known, Place, State, Table, Wanted, ticks};
-use crate::tcp::{Step, step};
 
 /// A frame.
 #[derive(Clone, Copy, Debug)]
@@ -59,12 +59,14 @@ enum PartChange {
 struct Thought {
     decision: Decision,
     change: Change,
+    /// Tags of the association that is noted.
+    tags: Option<Tags>,
     part: Option<(DatagramKey, Part, PartChange)>,
 }
 
 impl Thought {
     fn new(decision: Decision) -> Self {
-        Self { decision, change: Change::None, part: None }
+        Self { decision, change: Change::None, tags: None, part: None }
     }
 
     fn refused(why: Why) -> Self {
@@ -194,13 +196,19 @@ impl Table {
         let carried = read(frame.bytes, frame.len);
         let ends = || carried.as_ref().ok().and_then(Ends::of);
         let judge = Judge { table: self, policy, direction, frame, peer, now_ns };
-        let Some(Thought { mut decision, change, part }) = judge.think(&carried) else {
+        let Some(Thought { mut decision, change, tags, part }) = judge.think(&carried) else {
             self.note_refused(direction, Why::Invalid, (frame.vid, None), now_ns);
             return None;
         };
         let noted = match change {
             Change::None => true,
-            Change::Note(place, key, known) => self.note(place, &key, known, peer.claimed),
+            Change::Note(place, key, known) => {
+                let at = self.note(place, &key, known, peer.claimed);
+                if let (Some(at), Some(tags)) = (at, tags) {
+                    self.sctp[at % GROUP_CONNECTIONS_MAX] = tags;
+                }
+                at.is_some()
+            }
             Change::Remove(place) => {
                 self.remove(place);
                 true
@@ -365,7 +373,9 @@ impl Judge<'_> {
     fn whole(&self, packet: &Packet) -> Thought {
         let Packet { flow, kind, .. } = packet;
         match kind {
-            Kind::Tcp(flags) => self.segment(flow, *flags),
+            Kind::Tcp(flags) if !flags.are_valid() => Thought::refused(Why::Invalid),
+            Kind::Tcp(flags) => self.with_states(flow, *flags),
+            Kind::Sctp(chunks) => self.with_states(flow, *chunks),
             Kind::Ports | Kind::Other => self.datagram(flow, None),
             Kind::Query => self.datagram(flow, Some(self.direction)),
             Kind::Answer => self.datagram(flow, Some(self.direction.reverse())),
@@ -473,18 +483,15 @@ impl Judge<'_> {
         }
     }
 
-    fn segment(&self, flow: &Flow, flags: Flags) -> Thought {
-        if !flags.are_valid() {
-            return Thought::refused(Why::Invalid);
-        }
+    /// A packet of a protocol whose connections have states.
+    fn with_states<S: Sent>(&self, flow: &Flow, sent: S) -> Thought {
         let key = self.key(flow, None);
         let (place, known) = self.table.find(&key, ticks(self.now_ns));
-        let opens = flags.has(Flags::SYN) && !flags.has(Flags::ACK);
         let Some(mut known) = known else {
-            return match opens {
-                true => self.open(place, key, flow),
-                false if flags.has(Flags::RST) => self.alone(flow),
-                false => self.take_up(place, key, flow, flags),
+            return match sent.opens() {
+                true => self.open(place, key, flow, sent),
+                false if sent.ends() => self.alone(flow),
+                false => self.take_up(place, key, flow, sent),
             };
         };
         if self.has_changed(place, &known) {
@@ -492,7 +499,7 @@ impl Judge<'_> {
             match (still, known.state) {
                 (true, State::Forbidden) => known = self.known(State::TakenUp, known.opener),
                 (true, _) => {}
-                (false, _) if opens => return self.open(place, key, flow),
+                (false, _) if sent.opens() => return self.open(place, key, flow, sent),
                 // Otherwise a later segment of the end that may open connections would have this one accepted.
                 (false, _) => {
                     let known = self.known(State::Forbidden, known.opener);
@@ -500,34 +507,41 @@ impl Judge<'_> {
                 }
             }
         }
-        match step(known.state, flags, known.first() == self.direction) {
+        let before = S::noted_tags(self.table, place);
+        let mut tags = before;
+        match sent.step(known.state, &mut tags, self.direction, known.first() == self.direction) {
             Step::To(state) => {
-                let change = self.changed(place, key, known, state);
-                Thought::new(Decision::Passes(Why::Established)).with(change)
+                let change = match self.changed(place, key, known, state) {
+                    Change::None if tags != before => Change::Note(place, key, known),
+                    change => change,
+                };
+                let thought = Thought::new(Decision::Passes(Why::Established)).with(change);
+                Thought { tags: sent.first_tags(self.direction).map(|_| tags), ..thought }
             }
             Step::Ends => {
                 Thought::new(Decision::Passes(Why::Established)).with(Change::Remove(place))
             }
-            Step::Opens => self.open(place, key, flow),
+            Step::Opens => self.open(place, key, flow, sent),
             Step::Asks => self.alone(flow),
             Step::Invalid if known.state == State::Forbidden => Thought::refused(Why::NoRule),
             Step::Invalid => Thought::refused(Why::Invalid),
         }
     }
 
-    /// A first segment.
-    fn open(&self, place: Place, key: Key, flow: &Flow) -> Thought {
+    /// A first packet.
+    fn open(&self, place: Place, key: Key, flow: &Flow, sent: impl Sent) -> Thought {
         let Some(allowed) = self.allowed(flow) else { return Thought::refused(Why::NoRule) };
         let known = self.known(State::SynSent, self.direction);
-        passes(allowed).with(Change::Note(place, key, known))
+        let thought = passes(allowed).with(Change::Note(place, key, known));
+        Thought { tags: sent.first_tags(self.direction), ..thought }
     }
 
-    /// A segment in the middle of a connection that is not known. The connection is taken up if the rules would let this
-    /// end open it. It is also taken up if they would let the other end open it, and either the guest itself sends the
-    /// segment or the table is new: the table before it ended with weir or with a move. SYN with ACK to the guest is not
-    /// taken up: it is no data that a guest waits for, and a guest that has asked sends its SYN again.
-    fn take_up(&self, place: Place, key: Key, flow: &Flow, flags: Flags) -> Thought {
-        let answers = flags.has(Flags::SYN);
+    /// A packet in the middle of a connection that is not known. The connection is taken up if the rules would let this
+    /// end open it. It is also taken up if they would let the other end open it, and either the guest itself sends it
+    /// or the table is new: the table before it ended with weir or with a move. SYN with ACK, or INIT ACK, to the
+    /// guest is not taken up: it is no data that a guest waits for, and a guest that has asked sends its SYN again.
+    fn take_up(&self, place: Place, key: Key, flow: &Flow, sent: impl Sent) -> Thought {
+        let answers = sent.answers();
         let is_new = self.now_ns.saturating_sub(self.table.since_ns) < GROUP_TAKE_UP_NS;
         let may_answer = self.direction == Direction::Out || is_new && !answers;
         let own = self.allowed(flow).filter(|_| !answers);
@@ -539,6 +553,7 @@ impl Judge<'_> {
         let Some(allowed) = allowed else { return Thought::refused(Why::NoRule) };
         let state = if answers { State::SynReceived } else { State::TakenUp };
         let known = self.known(state, opener);
-        passes(allowed).with(Change::Note(place, key, known))
+        let thought = passes(allowed).with(Change::Note(place, key, known));
+        Thought { tags: sent.first_tags(self.direction), ..thought }
     }
 }

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `rules.rs` | the rules of all groups of one interface |
 //! | `packet.rs` | the headers of a frame: extension headers, fragments, packets quoted in ICMP errors |
-//! | `tcp.rs` | states of a TCP connection as seen between its ends |
+//! | `states.rs` | states of TCP connections and SCTP associations as seen between their ends |
 //! | `table.rs` | the connections of one interface, in fixed memory |
 //! | `fragments.rs` | datagrams that come in fragments |
 //! | `judge.rs` | the decision about one frame |
@@ -23,8 +23,8 @@ mod packet;
 mod plain;
 mod refusals;
 mod rules;
+mod states;
 mod table;
-mod tcp;
 
 pub use judge::{Frame, Peer};
 pub use listing::Connection;

@@ -5,6 +5,7 @@ use weir_wire::ethertype;
 use weir_wire::layers::protocol;
 
 use crate::rules::Direction;
+use crate::states::Chunks;
 
 /// The ends of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +63,9 @@ impl Flags {
 pub(crate) enum Kind {
     /// A segment of TCP.
     Tcp(Flags),
-    /// A datagram of UDP, or a packet of SCTP.
+    /// A packet of SCTP.
+    Sctp(Chunks),
+    /// A datagram of UDP.
     Ports,
     /// An ICMP query, by its type in `dport` of the flow.
     Query,
@@ -141,14 +144,14 @@ pub(crate) fn read(bytes: &[u8], len: u32) -> Result<Carried, Unread> {
 
 /// A packet's bytes, of which some may not be at hand.
 #[derive(Clone, Copy)]
-struct View<'b> {
+pub(crate) struct View<'b> {
     bytes: &'b [u8],
     /// The packet's end in `bytes`.
     end: usize,
 }
 
 impl View<'_> {
-    fn array<const N: usize>(&self, at: usize) -> Result<[u8; N], Unread> {
+    pub fn array<const N: usize>(&self, at: usize) -> Result<[u8; N], Unread> {
         if at + N > self.end {
             return Err(Unread::Malformed);
         }
@@ -309,6 +312,7 @@ fn carried(view: View<'_>, inside: Inside) -> Result<Packet, Unread> {
                     }
                     Kind::Tcp(Flags(header[13]))
                 }
+                protocol::SCTP => Kind::Sctp(Chunks::read(view, at)?),
                 _ => {
                     let _: [u8; 8] = view.array(at)?;
                     Kind::Ports

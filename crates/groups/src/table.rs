@@ -17,7 +17,7 @@ use crate::packet::{Flags, Key};
 use crate::plain::{RowEnds, is_v4};
 use crate::refusals::Refusals;
 use crate::rules::Direction;
-use crate::tcp::{Step, step};
+use crate::states::{self, Step, step};
 
 /// Connections of a bucket.
 const WAYS: usize = 8;
@@ -84,6 +84,8 @@ impl State {
         use State::*;
         match (self, protocol) {
             (SynSent | Crossed | SynReceived, _) => 30,
+            // Ends of SCTP ask each other for a sign of life every 30 s (RFC 9260 §16).
+            (Established, protocol::SCTP) => 300,
             (Established | Forbidden, _) => 24 * 3600,
             (FinOfOpener | FinOfPeer | Closing, _) => 120,
             (TimeWait, _) => 60,
@@ -276,7 +278,8 @@ const KNOWN: usize = 2;
 /// The rest of a key of IPv6. It is apart, so that connections of IPv4 take less of the caches.
 type Rest = [u64; 3];
 const _: () = assert!(
-    size_of::<Entry>() + size_of::<Rest>() + 2 * size_of::<u16>() <= GROUP_CONNECTION_BYTES_MAX
+    size_of::<Entry>() + size_of::<Rest>() + size_of::<states::Tags>() + 2 * size_of::<u16>()
+        <= GROUP_CONNECTION_BYTES_MAX
 );
 
 /// Buckets that a key's hash names, the tag there, and the way that is taken if it is free.
@@ -314,7 +317,7 @@ impl Spots {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     spots: Spots,
-    at: Option<usize>,
+    pub at: Option<usize>,
 }
 
 /// A place for a new connection.
@@ -335,6 +338,8 @@ pub struct Table {
     /// The ID of groups that the other end's latest judged frame had, for stations of other hosts; otherwise 0. Frames
     /// of this host do not touch this memory, except to note a new connection.
     claims: Box<[u16; GROUP_CONNECTIONS_MAX]>,
+    /// Verification tags of SCTP. Other protocols do not touch this memory.
+    pub(crate) sctp: Box<[states::Tags; GROUP_CONNECTIONS_MAX]>,
     seed: [u64; 5],
     live: u32,
     /// Connections that found no place.
@@ -397,6 +402,7 @@ impl Table {
             entries: zeros(vec![[0; 3]; GROUP_CONNECTIONS_MAX]),
             rests: zeros(vec![[0; 3]; GROUP_CONNECTIONS_MAX]),
             claims: zeros(vec![0; GROUP_CONNECTIONS_MAX]),
+            sctp: zeros(vec![[0; 2]; GROUP_CONNECTIONS_MAX]),
             seed,
             live: 0,
             full: 0,
@@ -588,11 +594,12 @@ impl Table {
     /// Gives all connections, and the datagrams that come in fragments, for those of another table. Frames wait for
     /// neither of the two to be written, made or freed, however many connections there are.
     pub fn exchange(&mut self, other: &mut Self) {
-        let Self { tags, entries, rests, claims, seed, live, sweep, fragments, .. } = other;
+        let Self { tags, entries, rests, claims, sctp, seed, live, sweep, fragments, .. } = other;
         swap(&mut self.tags, tags);
         swap(&mut self.entries, entries);
         swap(&mut self.rests, rests);
         swap(&mut self.claims, claims);
+        swap(&mut self.sctp, sctp);
         swap(&mut self.seed, seed);
         swap(&mut self.live, live);
         swap(&mut self.sweep, sweep);
@@ -608,6 +615,7 @@ impl Table {
             && self.entries == other.entries
             && self.rests == other.rests
             && self.claims == other.claims
+            && self.sctp == other.sctp
     }
 
     /// Looks for a connection that is not over.
@@ -625,14 +633,14 @@ impl Table {
     }
 
     /// Notes what is known of a connection that was [looked for](Self::find), and the ID of groups that the frame has
-    /// `claimed` for the other end. `false` if there is no room for the connection.
+    /// `claimed` for the other end. Returns the connection's place; `None` if there is no room for it.
     pub(crate) fn note(
         &mut self,
         place: Place,
         key: &Key,
         known: Known,
         claimed: Option<u16>,
-    ) -> bool {
+    ) -> Option<usize> {
         if place.at.is_none() {
             self.sweep_one(known.seen);
         }
@@ -644,7 +652,7 @@ impl Table {
         });
         let Some(at) = at else {
             self.full += 1;
-            return false;
+            return None;
         };
         let (tags, way) = (&mut self.tags[at / WAYS], at % WAYS);
         self.live += u32::from(tag_at(tags, way) == 0);
@@ -653,7 +661,7 @@ impl Table {
         if claimed.is_some() || place.at.is_none() {
             self.claims[at] = claimed.unwrap_or(0);
         }
-        true
+        Some(at)
     }
 
     /// Notes the step that a segment of a connection has taken.
@@ -727,6 +735,9 @@ impl Table {
                 let Some((bucket, way)) = free else { continue };
                 self.put(bucket * WAYS + way, &key, known);
                 self.claims[bucket * WAYS + way] = self.claims[at];
+                if key.protocol() == protocol::SCTP {
+                    self.sctp[bucket * WAYS + way] = self.sctp[at];
+                }
                 set_tag(&mut self.tags[bucket], way, own.tag);
                 set_tag(&mut self.tags[from], at % WAYS, 0);
                 return Some(at);

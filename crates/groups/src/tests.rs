@@ -535,6 +535,196 @@ fn states_follow_a_connection_to_its_end() {
     assert!(!bed.comes(&tcp(PEER, GUEST, 80, 5001, ACK)));
 }
 
+/// A packet of SCTP from port 7 with these chunks; INIT and INIT ACK ask for `init_tag`.
+fn sctp(src: &str, dst: &str, tag: u32, chunks: &[u8], init_tag: u32) -> Vec<u8> {
+    let mut packet = [&[0, 7, 0, 7][..], &tag.to_be_bytes(), &[0; 4]].concat();
+    for chunk in chunks {
+        let (kind, reflects) = (chunk & 0x7f, chunk >> 7);
+        packet.extend([kind, reflects, 0, if matches!(kind, 1 | 2) { 20 } else { 8 }]);
+        packet.extend(init_tag.to_be_bytes());
+        packet.extend([0; 12].iter().take(if matches!(kind, 1 | 2) { 12 } else { 0 }));
+    }
+    ip(src, dst, 132, 64, &packet)
+}
+
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const ABORT: u8 = 6;
+const SHUTDOWN: u8 = 7;
+const SHUTDOWN_ACK: u8 = 8;
+const COOKIE_ECHO: u8 = 10;
+const COOKIE_ACK: u8 = 11;
+const SHUTDOWN_COMPLETE: u8 = 14;
+/// With the tag of the other direction.
+const REFLECTED: u8 = 0x80;
+
+/// An association of SCTP, by steps: true for a packet of the guest.
+struct Association<'b>(&'b mut Bed, [&'static str; 2]);
+
+impl Association<'_> {
+    fn sends(&mut self, out: bool, tag: u32, chunks: &[u8], init_tag: u32) -> Decision {
+        let [guest, peer] = self.1;
+        match out {
+            true => self.0.judge(Direction::Out, &sctp(guest, peer, tag, chunks, init_tag)),
+            false => self.0.judge(Direction::In, &sctp(peer, guest, tag, chunks, init_tag)),
+        }
+    }
+
+    /// The guest's tag is 10, the peer's 20.
+    fn shakes_hands(&mut self) {
+        let (passes, by_rule) =
+            (Decision::Passes(Why::Established), Decision::Passes(Why::Default));
+        assert_eq!(self.sends(true, 0, &[INIT], 10), by_rule);
+        assert_eq!(self.sends(false, 10, &[INIT_ACK], 20), passes);
+        assert_eq!(self.sends(true, 20, &[COOKIE_ECHO, 0], 0), passes);
+        assert_eq!(self.sends(false, 10, &[COOKIE_ACK, 3], 0), passes);
+        assert_eq!(self.state(), "established");
+    }
+
+    fn state(&self) -> &'static str {
+        let page = self.0.table.page(0, GROUP_CONNECTIONS_MAX, self.0.now_ns).0;
+        page.into_iter().find(|it| it.protocol == 132).map_or("", |it| it.state)
+    }
+}
+
+#[test]
+fn rfc_9260_4_states_follow_an_association_to_its_end_by_its_tags() {
+    let (passes, invalid) = (Decision::Passes(Why::Established), Decision::Refused(Why::Invalid));
+    for ends in [[GUEST, PEER], ["fd00::1", "fd00::2"]] {
+        let mut bed = Bed::new(closed_in(&[]));
+        let mut it = Association(&mut bed, ends);
+        let refused = Decision::Refused(Why::NoRule);
+        // Nothing of the other end begins one.
+        for chunk in [0, INIT_ACK, COOKIE_ECHO, COOKIE_ACK, ABORT, SHUTDOWN, SHUTDOWN_ACK] {
+            assert_eq!(it.sends(false, 10, &[chunk], 20), refused, "{chunk}");
+        }
+        assert_eq!(it.sends(false, 0, &[INIT], 20), refused);
+        assert_eq!(it.sends(true, 0, &[INIT], 10), Decision::Passes(Why::Default));
+        // The other end has the guest's tag from INIT alone, and the guest has the other end's from INIT ACK.
+        assert_eq!(it.sends(false, 11, &[INIT_ACK], 20), invalid);
+        assert_eq!(it.sends(true, 20, &[COOKIE_ECHO], 0), invalid);
+        assert_eq!((it.state(), it.sends(false, 10, &[INIT_ACK], 20)), ("syn_sent", passes));
+        assert_eq!(it.sends(true, 21, &[COOKIE_ECHO], 0), invalid);
+        assert_eq!(it.sends(true, 20, &[COOKIE_ECHO], 0), passes);
+        assert_eq!((it.state(), it.sends(false, 10, &[COOKIE_ACK], 0)), ("syn_received", passes));
+        for (out, tag, wrong) in [(true, 20, 10), (false, 10, 20)] {
+            assert_eq!(it.sends(out, tag, &[3, 0], 0), passes);
+            for chunk in [0, SHUTDOWN, ABORT, SHUTDOWN_ACK, 4] {
+                assert_eq!(it.sends(out, wrong, &[chunk], 0), invalid, "{chunk}");
+            }
+            assert_eq!(it.sends(out, tag, &[ABORT | REFLECTED], 0), invalid);
+        }
+        assert_eq!(it.state(), "established");
+        it.0.now_ns += 299 * SECOND;
+        assert_eq!(it.sends(true, 20, &[SHUTDOWN], 0), passes);
+        assert_eq!(
+            (it.state(), it.sends(false, 10, &[SHUTDOWN_ACK], 0)),
+            ("fin_of_opener", passes)
+        );
+        assert_eq!((it.state(), it.sends(true, 20, &[SHUTDOWN_COMPLETE], 0)), ("closing", passes));
+        assert_eq!(it.state(), "reset");
+        it.0.now_ns += 11 * SECOND;
+        assert_eq!(it.sends(false, 10, &[0], 0), refused);
+        it.shakes_hands();
+        assert_eq!(it.sends(false, 20, &[ABORT | REFLECTED], 0), passes);
+        assert_eq!(
+            (it.state(), it.sends(true, 0, &[INIT], 30)),
+            ("reset", Decision::Passes(Why::Default))
+        );
+        assert_eq!(it.sends(false, 10, &[INIT_ACK], 20), invalid, "of the one before");
+        it.0.now_ns += 31 * SECOND;
+        assert_eq!(it.sends(false, 30, &[INIT_ACK], 20), refused, "it was half-open for 30 s");
+    }
+}
+
+#[test]
+fn rfc_9260_5_2_2_an_end_that_begins_anew_is_answered_and_a_forged_init_harms_nobody() {
+    let passes = Decision::Passes(Why::Established);
+    let mut bed = Bed::new(closed_in(&[]));
+    let mut it = Association(&mut bed, [GUEST, PEER]);
+    it.shakes_hands();
+    // The guest begins anew, while the other end still sends to the old association.
+    assert_eq!(it.sends(true, 0, &[INIT], 11), passes);
+    assert_eq!(it.sends(false, 10, &[0], 0), passes);
+    assert_eq!(it.sends(false, 11, &[INIT_ACK], 21), passes);
+    assert_eq!(it.sends(true, 21, &[COOKIE_ECHO], 0), passes);
+    assert_eq!(it.sends(false, 11, &[COOKIE_ACK], 0), passes);
+    for wrong in [(true, 20), (false, 10)] {
+        assert_eq!(it.sends(wrong.0, wrong.1, &[0], 0), Decision::Refused(Why::Invalid));
+    }
+    // The other end needs a rule, as for any association. In the guest's name somebody else can say so, and both ends
+    // take no notice.
+    assert_eq!(it.sends(false, 0, &[INIT], 5), Decision::Refused(Why::NoRule));
+    assert_eq!(it.sends(true, 0, &[INIT], 5), passes);
+    assert_eq!(it.sends(false, 5, &[INIT_ACK], 6), passes);
+    for (out, tag) in [(true, 21), (false, 11)] {
+        assert_eq!(it.sends(out, tag, &[0], 0), passes);
+        assert_eq!(it.sends(out, tag + 1, &[0], 0), Decision::Refused(Why::Invalid));
+    }
+    assert_eq!(it.state(), "established");
+}
+
+#[test]
+fn an_association_is_taken_up_in_the_middle_by_the_written_rule() {
+    let passes = Decision::Passes(Why::Established);
+    let mut bed = Bed::new(closed_in(&[]));
+    let mut it = Association(&mut bed, [GUEST, PEER]);
+    assert_eq!(it.sends(false, 10, &[0], 0), Decision::Refused(Why::NoRule));
+    assert_eq!(it.sends(true, 20, &[0], 0), Decision::Passes(Why::Default));
+    assert_eq!(
+        (it.state(), it.sends(true, 21, &[0], 0)),
+        ("taken_up", Decision::Refused(Why::Invalid))
+    );
+    assert_eq!(it.sends(false, 10, &[3], 0), passes);
+    assert_eq!(
+        (it.state(), it.sends(false, 11, &[3], 0)),
+        ("established", Decision::Refused(Why::Invalid))
+    );
+    // Rules that forbid it end it, and rules that allow it again take it up.
+    it.0.policy.allow_out = false;
+    it.0.policy.generation += 1;
+    for out in [true, false] {
+        assert_eq!(
+            it.sends(out, if out { 20 } else { 10 }, &[0], 0),
+            Decision::Refused(Why::NoRule)
+        );
+    }
+    it.0.policy.allow_out = true;
+    it.0.policy.generation += 1;
+    assert_eq!(it.sends(true, 20, &[0], 0), passes);
+}
+
+#[test]
+fn chunks_that_no_sender_bundles_go_nowhere_and_a_flood_of_init_takes_no_associations_place() {
+    let mut bed = Bed::new(Policy { allow_in: true, ..closed_in(&[]) });
+    let bad = [
+        &[][..],
+        &[INIT, 0],
+        &[3, INIT],
+        &[INIT_ACK, 3],
+        &[3, COOKIE_ECHO],
+        &[4, SHUTDOWN_COMPLETE],
+    ];
+    for (chunks, tag) in bad.into_iter().map(|bad| (bad, u32::from(!bad.starts_with(&[INIT])))) {
+        let bytes = sctp(PEER, GUEST, tag, chunks, 7);
+        assert_eq!(bed.judge(Direction::In, &bytes), Decision::Refused(Why::Invalid), "{chunks:?}");
+    }
+    for (chunk, tag, init_tag) in [(INIT, 1, 7), (INIT, 0, 0), (INIT_ACK, 1, 0), (INIT_ACK, 0, 7)] {
+        let bytes = sctp(PEER, GUEST, tag, &[chunk], init_tag);
+        assert_eq!(bed.judge(Direction::In, &bytes), Decision::Refused(Why::Invalid), "{chunk}");
+    }
+    Association(&mut bed, [GUEST, PEER]).shakes_hands();
+    for n in 0..2 * GROUP_CONNECTIONS_MAX as u32 {
+        let from = IpAddr::from((0x0b00_0000 + n).to_be_bytes()).to_string();
+        bed.now_ns += 1000;
+        assert!(bed.comes(&sctp(&from, GUEST, 0, &[INIT], 9)), "a flood keeps nobody out");
+    }
+    // Its tags have moved with it, if it has moved.
+    assert!(
+        bed.comes(&sctp(PEER, GUEST, 10, &[0], 0)) && !bed.comes(&sctp(PEER, GUEST, 9, &[0], 0))
+    );
+}
+
 #[test]
 fn segments_with_impossible_flags_go_nowhere() {
     let mut bed = Bed::new(Policy { allow_in: true, ..closed_in(&[]) });

@@ -60,8 +60,10 @@ impl Rules {
             other: Other::Anyone,
         };
         use Direction::{In, Out};
-        let inward = [rule(In, 6, 80), rule(In, 17, 53), rule(In, 1, 8), rule(In, 58, 128)];
-        let outward = [rule(Out, 6, 443), rule(Out, 17, 53), rule(Out, 1, 8)];
+        let inward = [(6, 80), (17, 53), (1, 8), (58, 128), (132, 80)];
+        let inward = inward.map(|(protocol, value)| rule(In, protocol, value));
+        let outward = [(6, 443), (17, 53), (1, 8), (132, 443)];
+        let outward = outward.map(|(protocol, value)| rule(Out, protocol, value));
         let rules = match self {
             Self::OpenOut => inward.to_vec(),
             Self::ClosedOut => [&inward[..], &outward].concat(),
@@ -85,6 +87,7 @@ impl Rules {
             }
             Self::ClosedOut => {
                 "iifname t0 ct state new tcp dport 443 accept
+                iifname t0 ct state new sctp dport 443 accept
                 iifname t0 ct state new udp dport 53 accept
                 iifname t0 icmp type echo-request accept"
             }
@@ -96,6 +99,7 @@ impl Rules {
                     ct state established,related accept
                     {outward}
                     iifname t1 ct state new tcp dport 80 accept
+                    iifname t1 ct state new sctp dport 80 accept
                     iifname t1 ct state new udp dport 53 accept
                     iifname t1 icmp type echo-request accept
                     iifname t1 icmpv6 type echo-request accept
@@ -256,10 +260,12 @@ fn ip(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Tcp(u8),
+    /// A chunk of SCTP, and the difference of the verification tag from the right one.
+    Sctp(u8, u32),
     Udp,
     Query,
     Answer,
-    /// An ICMP error about a packet of TCP, of UDP or a query.
+    /// An ICMP error about a packet of TCP, of UDP, of SCTP or a query.
     Error(u8),
 }
 
@@ -271,9 +277,11 @@ struct Flow {
     /// The guest's port, or the identifier of queries.
     own: u16,
     other: u16,
-    is_tcp: bool,
-    /// The next step of [`SCRIPT`].
+    protocol: Protocol,
+    /// The next step of [`SCRIPT`] or [`SCTP_SCRIPT`].
     next: usize,
+    /// Verification tags of packets to the peer and to the guest.
+    tags: [u32; 2],
     /// The guest opens it, had all gone well.
     by_guest: bool,
     history: History,
@@ -281,7 +289,14 @@ struct Flow {
     is_over: bool,
 }
 
-/// A flow of TCP so far, as [`EXPLAINED`] needs it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Sctp,
+    Others,
+}
+
+/// A flow of TCP or SCTP so far, as [`EXPLAINED`] needs it.
 #[derive(Clone, Copy, Debug, Default)]
 struct History {
     /// The sender of the first packet that passed.
@@ -298,6 +313,8 @@ struct History {
     is_repeated: bool,
     /// A SYN came after an end of the connection: after a FIN or RST.
     is_reopened: bool,
+    /// Of SCTP an INIT passed behind the first one, from an end that has begun anew or in its name.
+    is_anew: bool,
 }
 
 impl History {
@@ -314,6 +331,17 @@ impl History {
             let is_in = usize::from(direction == Direction::In);
             self.fins[is_in] += usize::from(flags & FIN != 0);
             self.resets += usize::from(flags & RST != 0);
+        }
+    }
+}
+
+impl History {
+    /// A packet of SCTP that both judges let pass, or neither.
+    fn add_sctp(&mut self, direction: Direction, chunk: u8, judged: Decision) {
+        if let Decision::Passes(_) = judged {
+            self.is_taken_up |= is_by_rules(judged) && chunk != INIT;
+            self.is_anew |= chunk == INIT && self.opener.is_some();
+            self.opener = self.opener.or(Some(direction));
         }
     }
 }
@@ -357,6 +385,58 @@ const EXPLAINED: [Explained; 6] = [
     ("after a SYN on an ended connection", |history, _, _, _| history.is_reopened),
 ];
 
+const DATA: u8 = 0;
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const SACK: u8 = 3;
+const HEARTBEAT: u8 = 4;
+const HEARTBEAT_ACK: u8 = 5;
+const ABORT: u8 = 6;
+const SHUTDOWN: u8 = 7;
+const SHUTDOWN_ACK: u8 = 8;
+const COOKIE_ECHO: u8 = 10;
+const COOKIE_ACK: u8 = 11;
+const SHUTDOWN_COMPLETE: u8 = 14;
+
+/// As [`Explained`], for a chunk of SCTP whose verification tag is right or not.
+type ExplainedSctp = (&'static str, fn(&History, Direction, (u8, bool), Decision) -> bool);
+
+const EXPLAINED_SCTP: [ExplainedSctp; 4] = [
+    // As a segment of TCP. The kernel knows no association by DATA or SACK, but by INIT ACK.
+    ("SCTP taken up in the middle", |history, _, (chunk, _), judged| {
+        let begins_here = chunk != INIT && (is_by_rules(judged) || chunk == INIT_ACK);
+        history.is_taken_up || history.opener.is_none() && begins_here
+    }),
+    ("INIT against an association", |history, direction, (chunk, _), _| {
+        history.opener.is_some_and(|opener| opener != direction) && chunk == INIT
+    }),
+    // For the kernel the tags that a later INIT brings are the only ones.
+    ("after an INIT behind the first one", |history, _, _, _| history.is_anew),
+    // The kernel lets these pass, for hosts with several addresses and for ends that have forgotten the association.
+    ("a wrong tag of HEARTBEAT or SHUTDOWN ACK", |_, _, (chunk, is_right), judged| {
+        let is_let = matches!(chunk, HEARTBEAT | HEARTBEAT_ACK | SHUTDOWN_ACK);
+        is_let && !is_right && judged == Decision::Refused(Why::Invalid)
+    }),
+];
+
+/// An association of SCTP from its end: true is the opener.
+const SCTP_SCRIPT: [(bool, u8); 14] = [
+    (true, INIT),
+    (false, INIT_ACK),
+    (true, COOKIE_ECHO),
+    (false, COOKIE_ACK),
+    (true, DATA),
+    (false, SACK),
+    (false, DATA),
+    (true, SACK),
+    (true, HEARTBEAT),
+    (false, HEARTBEAT_ACK),
+    (true, DATA),
+    (true, SHUTDOWN),
+    (false, SHUTDOWN_ACK),
+    (true, SHUTDOWN_COMPLETE),
+];
+
 /// A connection of TCP from its end: true is the opener.
 const SCRIPT: [(bool, u8); 9] = [
     (true, SYN),
@@ -398,7 +478,26 @@ impl Flow {
     fn next(&mut self, random: &mut Random) -> (Direction, Sent) {
         let direction = |out| if out { Direction::Out } else { Direction::In };
         let any = direction(random.below(2) == 0);
-        if !self.is_tcp {
+        if self.protocol == Protocol::Sctp {
+            if random.below(30) == 0 {
+                return (any, Sent::Error(132));
+            }
+            if random.below(5) == 0 {
+                let wrong = u32::from(random.below(4) == 0);
+                let chunk = match random.below(6) {
+                    0 => ABORT,
+                    _ => SCTP_SCRIPT[random.below(SCTP_SCRIPT.len())].1,
+                };
+                // Some ends begin anew with another tag.
+                let own = usize::from(any == Direction::Out);
+                self.tags[own] += u32::from(chunk == INIT && random.below(2) == 0);
+                return (any, Sent::Sctp(chunk, wrong));
+            }
+            let (opener, chunk) = SCTP_SCRIPT[self.next % SCTP_SCRIPT.len()];
+            self.next += 1;
+            return (direction(opener == self.by_guest), Sent::Sctp(chunk, 0));
+        }
+        if self.protocol == Protocol::Others {
             let kinds =
                 [Sent::Udp, Sent::Udp, Sent::Query, Sent::Answer, Sent::Error(17), Sent::Error(1)];
             return (any, random.one_of(&kinds));
@@ -435,6 +534,21 @@ impl Flow {
                 let rest = [0, 0, 0, number, 0, 0, 0, 100, 0x50, flags, 1, 0, 0, 0, 0, 0];
                 (6, [&[s0, s1, d0, d1][..], &rest].concat())
             }
+            Sent::Sctp(chunk, wrong) => {
+                let own = usize::from(out);
+                let asks =
+                    |kind| [&[0, 0, kind][..], &self.tags[own].to_be_bytes(), &[1; 12]].concat();
+                let value = match chunk {
+                    INIT | INIT_ACK => asks(20),
+                    DATA => [&[3, 0, 20][..], &[0; 16]].concat(),
+                    SACK => [&[0, 0, 16][..], &[0; 12]].concat(),
+                    HEARTBEAT | HEARTBEAT_ACK | SHUTDOWN | COOKIE_ECHO => vec![0, 0, 8, 0, 0, 0, 0],
+                    _ => vec![0, 0, 4],
+                };
+                let tag = if chunk == INIT { wrong } else { self.tags[1 - own] + wrong * 1000 };
+                let front = [&[s0, s1, d0, d1][..], &tag.to_be_bytes(), &[0; 4], &[chunk]].concat();
+                (132, [front, value].concat())
+            }
             Sent::Udp => (17, vec![s0, s1, d0, d1, 0, 8, 0, 0]),
             Sent::Query => {
                 let (protocol, kind) = icmp(8, 128);
@@ -449,6 +563,7 @@ impl Flow {
                 let about = match about {
                     6 => Sent::Tcp(ACK),
                     17 => Sent::Udp,
+                    132 => Sent::Sctp(DATA, 0),
                     _ => Sent::Query,
                 };
                 let about = self.frame(direction.reverse(), about);
@@ -492,8 +607,14 @@ fn flows(case: usize, random: &mut Random) -> Vec<Flow> {
             guest,
             own,
             other,
-            is_tcp: random.below(4) > 0,
+            protocol: random.one_of(&[
+                Protocol::Tcp,
+                Protocol::Tcp,
+                Protocol::Sctp,
+                Protocol::Others,
+            ]),
             next: 0,
+            tags: [100, 200],
             by_guest: own == 5000,
             history: History::default(),
             is_over: false,
@@ -536,7 +657,9 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
     let packets = number("PACKETS").unwrap_or(20_000);
     let seed = number("SEED").unwrap_or(1);
     let (mut compared, mut passed, mut case) = (0, 0, 0);
-    let (mut explained, mut faults) = ([0; EXPLAINED.len()], Vec::new());
+    let (mut explained, mut faults) = ([0; EXPLAINED.len() + EXPLAINED_SCTP.len()], Vec::new());
+    let names = EXPLAINED.iter().map(|(name, _)| *name);
+    let names: Vec<_> = names.chain(EXPLAINED_SCTP.iter().map(|(name, _)| *name)).collect();
     let now_ns = GROUP_TAKE_UP_NS + 1_000_000_000;
     let cases = (packets / 2 / (CASE * 3 / 4)).clamp(1, CASES);
     for round in 0.. {
@@ -567,18 +690,30 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                 passed += usize::from(passes);
                 told.push(format!("flow {at} {direction:?} {sent:?} {judged:?}"));
                 if passes == kernel_passes {
-                    if let Sent::Tcp(flags) = sent {
-                        flow.history.add(direction, flags, judged);
+                    match sent {
+                        Sent::Tcp(flags) => flow.history.add(direction, flags, judged),
+                        Sent::Sctp(chunk, _) => flow.history.add_sctp(direction, chunk, judged),
+                        _ => {}
                     }
                     continue;
                 }
                 flow.is_over = true;
-                let kind = EXPLAINED.iter().position(|(_, is)| match sent {
+                let of_sctp = |of| {
+                    let mut all = EXPLAINED_SCTP.iter();
+                    let kind = all.position(|(_, is)| is(&flow.history, direction, of, judged));
+                    kind.map(|nth| nth + EXPLAINED.len())
+                };
+                let of_tcp = EXPLAINED.iter().position(|(_, is)| match sent {
                     Sent::Tcp(flags) => is(&flow.history, direction, flags, judged),
                     // The kernel knows a connection that the groups do not, or the other way round.
                     Sent::Error(6) => is(&flow.history, direction, ACK, judged),
                     _ => false,
                 });
+                let kind = match sent {
+                    Sent::Sctp(chunk, wrong) => of_sctp((chunk, wrong == 0)),
+                    Sent::Error(132) => of_sctp((DATA, true)),
+                    _ => of_tcp,
+                };
                 match kind {
                     Some(kind) => explained[kind] += 1,
                     None => faults.push(format!("{flow:?} {rules:?}\n  {}", told.join("\n  "))),
@@ -587,7 +722,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
         }
     }
     println!("{compared} packets, {passed} pass, {} differ without a reason", faults.len());
-    for ((name, _), count) in EXPLAINED.iter().zip(explained) {
+    for (name, count) in names.iter().zip(explained) {
         println!("{count} {name}");
         assert!(count > 0 || packets < 1_000_000, "a reason for nothing: {name}");
     }

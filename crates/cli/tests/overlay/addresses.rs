@@ -623,7 +623,7 @@ fn segments(host: &fabric::Host, port: u16) -> u32 {
 }
 
 #[test]
-fn root_ipv6_and_datagrams_pass_the_host_and_tcp_fits_a_narrower_way_out() {
+fn root_ipv6_and_datagrams_pass_the_host_as_groups_allow_and_tcp_fits_a_narrower_way_out() {
     if !has_what_it_takes() || !weir_testing::has("nft", "nftables") {
         return;
     }
@@ -638,7 +638,16 @@ fn root_ipv6_and_datagrams_pass_the_host_and_tcp_fits_a_narrower_way_out() {
                   nat = true\nfixed = \"web0 192.168.77.10\"\nforward = \"udp 5300 web0:53\"\n"
         .to_owned();
     let vif = |name: &str| format!("[vif.{name}]\nsocket = {:?}\n", at.socket(name));
-    let config = config + &vif("web0") + &vif("db0");
+    let config = config
+        + &vif("db0")
+        + &vif("web0")
+        + "groups = [\"shut\"]\n[group.shut]\ndefault_out = \"deny\"\n";
+    let group = |name: &str, rule: &str| {
+        format!("[group.{name}]\ndefault_out = \"deny\"\nrules = [{{ {rule} }}]\n")
+    };
+    let config = config
+        + &group("out", "direction = \"out\", protocol = \"tcp\", ports = 7777")
+        + &group("served", "direction = \"in\", protocol = \"udp\", ports = 53");
     at.start_weir(&config);
     let at = &underlay.hosts[0];
     let router = &underlay.router;
@@ -646,6 +655,17 @@ fn root_ipv6_and_datagrams_pass_the_host_and_tcp_fits_a_narrower_way_out() {
     web.asks().expect("an address");
     db.asks().expect("an address");
 
+    // Addresses and prefixes need no rule. What goes out needs one, and no answer does.
+    let refused = |reason: &str| {
+        eventually("it is refused", || (at.dropped("web0", reason) > 0).then_some(()));
+    };
+    let in_vain = web.within(|| {
+        let to = "192.0.2.254:7777".parse().unwrap();
+        TcpStream::connect_timeout(&to, Duration::from_millis(500)).is_err()
+    });
+    assert!(in_vain);
+    refused("group_out");
+    at.run("weir vif set web0 groups=shut,out");
     // The router knows no way to the guests' prefix: it sees the host's address alone.
     for (to, own, fits) in
         [("2001:db8::ffff", "2001:db8::1", 1300 - 60), ("192.0.2.254", "192.0.2.1", 1300 - 40)]
@@ -674,6 +694,10 @@ fn root_ipv6_and_datagrams_pass_the_host_and_tcp_fits_a_narrower_way_out() {
         socket
     };
     let server = web.within(|| bind(53));
+    // A forwarded port is a connection inward, to the guest's port.
+    router.within(|| bind(0)).unwrap().send_to(b"from", "192.0.2.1:5300").unwrap();
+    refused("group_in");
+    at.run("weir vif set web0 groups=shut,out,served");
     for client in [router.within(|| bind(0)).unwrap(), db.within(|| bind(0))] {
         let mut bytes = [0; 9];
         client.send_to(b"from", "192.0.2.1:5300").unwrap();

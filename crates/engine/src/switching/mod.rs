@@ -12,6 +12,22 @@
 //! | `pair.rs` | a pair of queues, with the workers that serve it |
 //! | `waiters.rs` | the workers that a receiver's buffers notify |
 
+/// The checks of a frame behind its sender's filter, in their order: what a sender must not send.
+macro_rules! checks_of_sender {
+    ($each:ident) => {
+        $each! { tags sent_mtu guard }
+    };
+}
+
+/// The checks of a frame before its receiver's rate, in their order.
+macro_rules! checks_of_receiver {
+    ($each:ident) => {
+        $each! { isolation got_mtu got_filter groups }
+    };
+}
+
+pub(crate) use {checks_of_receiver, checks_of_sender};
+
 pub mod filter;
 pub mod groups;
 pub(crate) mod mtu;

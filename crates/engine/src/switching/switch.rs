@@ -698,9 +698,7 @@ impl Forwarder {
     ) {
         let list = &self.lists[index];
         self.list_of[place(list.port, list.queue)] = NO_LIST;
-        let Some(slot) = slot(ingress.ports, list.port) else {
-            return;
-        };
+        let Some(slot) = slot(ingress.ports, list.port) else { return };
         let asked = groups.is_some() || !slot.receives_freely;
         if asked && !self.admit(slot, ingress, groups, burst, index) {
             return;
@@ -767,9 +765,90 @@ fn deliver(
     })
 }
 
+/// The checks of a list of frames before its receiver's rate. Each removes the frames that it refuses, and returns
+/// whether some are left.
+struct Admission<'a, 'm> {
+    slot: &'a Slot,
+    ingress: &'a Ingress<'a>,
+    /// The sender's groups, which are checked here since their rules name the receiver.
+    groups: Option<&'a PortGroups>,
+    burst: &'a Burst<'m>,
+    list: &'a mut List,
+    verdicts: &'a mut Verdicts,
+    window: &'a mut Window,
+    rows: &'a mut Rows,
+}
+
+impl Admission<'_, '_> {
+    #[inline(always)]
+    fn isolation(&mut self) -> bool {
+        if !self.slot.isolated_over_hosts {
+            return true;
+        }
+        self.list.leave_out(isolated(self.ingress, self.burst, &self.list.frames));
+        !self.list.frames.is_empty()
+    }
+
+    #[inline(always)]
+    fn got_mtu(&mut self) -> bool {
+        let Self { slot, burst, list, .. } = self;
+        if slot.frame_len_max == FrameLenMax::NONE {
+            return true;
+        }
+        let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
+        if over != 0 {
+            slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
+            tell_too_long_for(slot, list, burst, over);
+            list.leave_out(over);
+        }
+        !list.frames.is_empty()
+    }
+
+    #[inline(always)]
+    fn got_filter(&mut self) -> bool {
+        let Self { slot, burst, list, verdicts, window, .. } = self;
+        let Some(rules) = slot.rules.rx.as_deref() else { return true };
+        let frames = &list.frames;
+        list.leave_out(rules.judge_received(frames, burst, verdicts, window, &slot.counters));
+        !list.frames.is_empty()
+    }
+
+    #[inline(always)]
+    fn groups(&mut self) -> bool {
+        let Self { slot, ingress, groups, burst, list, rows, .. } = self;
+        if groups.is_none() && slot.groups.is_none() {
+            return true;
+        }
+        groups::read(rows, &list.frames, burst);
+        if let Some(groups) = groups {
+            let (out, now_ns) = (Direction::Out, ingress.now_ns);
+            let judged = (&*list.frames, &**rows);
+            let refused = groups.judge(out, judged, burst, (slot.peer(), None), now_ns);
+            if refused != 0 {
+                ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
+                list.leave_out(refused);
+                groups::read(rows, &list.frames, burst);
+            }
+        }
+        if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
+            let sender = sender_of(ingress);
+            let peer = sender.map(Slot::peer).unwrap_or_default();
+            let claims = sender.and_then(|sender| sender.port.claims());
+            let (into, now_ns) = (Direction::In, ingress.now_ns);
+            let judged = (&*list.frames, &**rows);
+            let refused = own.judge(into, judged, burst, (peer, claims), now_ns);
+            if refused != 0 {
+                slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
+                list.leave_out(refused);
+            }
+        }
+        !list.frames.is_empty()
+    }
+}
+
 impl Forwarder {
     /// Drops the frames of a list that its receiver must not get from a sender with these `groups`; `false` if no frame
-    /// is left. The sender's own groups are checked here, since their rules name the receiver.
+    /// is left.
     #[inline(never)]
     fn admit(
         &mut self,
@@ -779,61 +858,17 @@ impl Forwarder {
         burst: &Burst<'_>,
         index: usize,
     ) -> bool {
-        let list = &mut self.lists[index];
-        let (verdicts, window) = (&mut self.received, &mut self.window);
-        if slot.isolated_over_hosts {
-            list.leave_out(isolated(ingress, burst, &list.frames));
-            if list.frames.is_empty() {
-                return false;
-            }
+        let Self { lists, received, window, rows, .. } = self;
+        let (list, verdicts) = (&mut lists[index], received);
+        let mut admission =
+            Admission { slot, ingress, groups, burst, list, verdicts, window, rows };
+        macro_rules! run {
+            ($($check:ident)*) => { true $(&& admission.$check())* };
         }
-        if slot.frame_len_max != FrameLenMax::NONE {
-            let over = slot.frame_len_max.exceeded_in(&list.frames, burst);
-            if over != 0 {
-                slot.counters.dropped_of(DropReason::OverMtuRx, burst, over);
-                tell_too_long_for(slot, list, burst, over);
-                list.leave_out(over);
-            }
-            if list.frames.is_empty() {
-                return false;
-            }
-        }
-        if let Some(rules) = slot.rules.rx.as_deref() {
-            let frames = &list.frames;
-            list.leave_out(rules.judge_received(frames, burst, verdicts, window, &slot.counters));
-            if list.frames.is_empty() {
-                return false;
-            }
-        }
-        let is_judged = groups.is_some() || slot.groups.is_some();
-        if is_judged {
-            groups::read(&mut self.rows, &list.frames, burst);
-        }
-        if let Some(groups) = groups {
-            let (out, now_ns) = (Direction::Out, ingress.now_ns);
-            let judged = (&*list.frames, &*self.rows);
-            let refused = groups.judge(out, judged, burst, (slot.peer(), None), now_ns);
-            if refused != 0 {
-                ingress.counters.dropped_of(DropReason::GroupOut, burst, refused);
-                list.leave_out(refused);
-                groups::read(&mut self.rows, &list.frames, burst);
-            }
-        }
-        if let Some(own) = slot.groups.as_deref().filter(|_| !list.frames.is_empty()) {
-            let sender = sender_of(ingress);
-            let peer = sender.map(Slot::peer).unwrap_or_default();
-            let claims = sender.and_then(|sender| sender.port.claims());
-            let (into, now_ns) = (Direction::In, ingress.now_ns);
-            let judged = (&*list.frames, &*self.rows);
-            let refused = own.judge(into, judged, burst, (peer, claims), now_ns);
-            if refused != 0 {
-                slot.counters.dropped_of(DropReason::GroupIn, burst, refused);
-                list.leave_out(refused);
-            }
-        }
-        if list.frames.is_empty() {
+        if !checks_of_receiver!(run) {
             return false;
         }
+        let Admission { list, window, .. } = admission;
         if let Some(guard) = slot.guard.as_deref().filter(|guard| guard.snoops()) {
             snoop(guard, ingress, burst, list, window);
         }
@@ -889,47 +924,79 @@ fn sender_serves(ingress: &Ingress<'_>) -> bool {
     sender_of(ingress).is_some_and(|sender| sender.gives_leases)
 }
 
+/// The checks of a sender's burst behind its filter. Each drops the frames that it refuses, except those that are refused
+/// already.
+struct Sending<'a, 'm> {
+    sender: &'a Slot,
+    ingress: &'a Ingress<'a>,
+    burst: &'a Burst<'m>,
+    window: &'a mut Window,
+    /// All refused frames (bit i: frame i).
+    refused: u64,
+}
+
+impl Sending<'_, '_> {
+    fn drop(&mut self, frames: u64, reason: DropReason) {
+        let dropped = frames & !self.refused;
+        self.ingress.counters.dropped_of(reason, self.burst, dropped);
+        self.refused |= dropped;
+    }
+
+    #[inline(always)]
+    fn tags(&mut self) {
+        if self.burst.still_tagged != 0 {
+            // If such a tag stayed in place, a guest could choose its VLAN.
+            let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
+            self.drop(tagged_on_access(self.ingress, self.burst), reason);
+        }
+    }
+
+    #[inline(always)]
+    fn sent_mtu(&mut self) {
+        let Self { sender, ingress, burst, .. } = *self;
+        if sender.frame_len_max != FrameLenMax::NONE {
+            let over = sender.frame_len_max.exceeded_by(burst) & !self.refused;
+            self.drop(over, DropReason::OverMtuTx);
+            if over != 0 {
+                tell_too_long(sender, ingress, burst, over);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn guard(&mut self) {
+        let Self { sender, ingress, burst, .. } = *self;
+        let Some(guard) = sender.guard.as_deref() else { return };
+        let now_secs = clock::secs(ingress.now_ns);
+        for (index, frame) in (0..).zip(burst.frames()) {
+            if self.refused >> index & 1 != 0 {
+                continue;
+            }
+            let head = frame.head.as_slice();
+            let csum_at = frame.offload.csum().map(|csum| csum.field());
+            if let Err(reason) = guard.check(head, frame.len, csum_at, now_secs) {
+                self.drop(1 << index, reason.into());
+            } else if guard.may_be_question(head) && goes_on(ingress, frame, now_secs) {
+                guard.snoop_question(self.window.fill(head, index, burst), now_secs);
+            }
+        }
+    }
+}
+
 /// Drops frames that the sender must not send, except those already in `refused`; returns all refused frames.
 fn refuse(
     sender: &Slot,
     ingress: &Ingress<'_>,
     burst: &Burst<'_>,
     window: &mut Window,
-    mut refused: u64,
+    refused: u64,
 ) -> u64 {
-    let drop = |refused: &mut u64, frames: u64, reason: DropReason| {
-        let dropped = frames & !*refused;
-        ingress.counters.dropped_of(reason, burst, dropped);
-        *refused |= dropped;
-    };
-    if burst.still_tagged != 0 {
-        // If such a tag stayed in place, a guest could choose its VLAN.
-        let reason = weir_fabric::DropReason::VlanTaggedOnAccess.into();
-        drop(&mut refused, tagged_on_access(ingress, burst), reason);
+    let mut sending = Sending { sender, ingress, burst, window, refused };
+    macro_rules! run {
+        ($($check:ident)*) => { $(sending.$check();)* };
     }
-    if sender.frame_len_max != FrameLenMax::NONE {
-        let over = sender.frame_len_max.exceeded_by(burst) & !refused;
-        drop(&mut refused, over, DropReason::OverMtuTx);
-        if over != 0 {
-            tell_too_long(sender, ingress, burst, over);
-        }
-    }
-    if let Some(guard) = sender.guard.as_deref() {
-        let now_secs = clock::secs(ingress.now_ns);
-        for (index, frame) in (0..).zip(burst.frames()) {
-            if refused >> index & 1 != 0 {
-                continue;
-            }
-            let head = frame.head.as_slice();
-            let csum_at = frame.offload.csum().map(|csum| csum.field());
-            if let Err(reason) = guard.check(head, frame.len, csum_at, now_secs) {
-                drop(&mut refused, 1 << index, reason.into());
-            } else if guard.may_be_question(head) && goes_on(ingress, frame, now_secs) {
-                guard.snoop_question(window.fill(head, index, burst), now_secs);
-            }
-        }
-    }
-    refused
+    checks_of_sender!(run);
+    sending.refused
 }
 
 /// Frames (bit i: frame i) that begin with a tag which the sender must not send.

@@ -433,6 +433,87 @@ fn a_guest_in_a_closed_group_has_weirs_dhcp_and_arp_and_what_it_asks_for_itself(
 }
 
 #[test]
+fn a_closed_group_needs_rules_for_weirs_address_and_none_for_addresses_and_prefixes() {
+    let network =
+        NETWORK.replace("\"192.168.77.2/24\"", "[\"192.168.77.2/24\", \"fd00:77::2/64\"]");
+    let group = |name: &str, rules: &str| {
+        format!("[group.{name}]\ndefault_out = \"deny\"\nrules = [{rules}]\n")
+    };
+    let groups = group("shut", "")
+        + &group("pings", "{ direction = \"out\", protocol = \"icmp\", types = 8 }")
+        + &group(
+            "renews",
+            "{ direction = \"out\", protocol = \"udp\", ports = 67, to = \"192.168.77.2\" }",
+        )
+        + &group("ssh", "{ direction = \"in\", protocol = \"udp\", ports = 22 }");
+    let vifs = "ra = true\n[vif.a]\ngroups = [\"shut\"]\n[vif.c]\nrouter = true\n";
+    let bench = Bench::with(&(groups + &network + vifs));
+    let [mut a, mut c] = [("a", 1), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
+    let (address, other) = (a.leases(), c.leases());
+    let refused = |reason: &str| bench.port("a").drops.get(reason).copied().unwrap_or(0);
+    let mut frame = Vec::new();
+    // Routers are asked for and answer.
+    a.send(&solicit(1, 255));
+    eventually("prefixes", || {
+        a.pair.recv_into(&mut frame).is_some() && frame.get(54) == Some(&134)
+    });
+    let own: [u8; 6] = frame[6..12].try_into().unwrap();
+    let to_weir = |bytes: &[u8]| [&own[..], &bytes[6..]].concat();
+    // A lease is renewed by unicast only by a rule, and by broadcast in any case.
+    let renewal = |number: u32| {
+        let none = Ipv4Addr::UNSPECIFIED;
+        let mut message = Message::new_with_id(number, address, none, none, none, &mac(1));
+        message.opts_mut().insert(DhcpOption::MessageType(MessageType::Request));
+        to_weir(&udp(1, (address, 68), (WEIR, 67), &message.to_vec().unwrap()))
+    };
+    a.send(&renewal(1));
+    eventually("it is refused", || refused("group_out") == 1);
+    assert_eq!(a.leases(), address);
+    assert_eq!(bench.set("a", "groups=shut,renews"), Response::Ok);
+    a.send(&renewal(1));
+    assert_eq!(a.must_hear(MessageType::Ack).yiaddr(), address);
+    // A ping of weir needs a rule, and its answer does not.
+    let ping = {
+        let mut ping = udp(1, (address, 0x0800), (WEIR, 0), &[0; 24]);
+        (ping[23], ping[36], ping[37]) = (1, 0xf7, 0xff);
+        (ping[38], ping[39]) = (0, 0);
+        let sum = sum(&ping[14..34]).to_be_bytes();
+        ping[24..26].copy_from_slice(&sum);
+        to_weir(&ping)
+    };
+    a.send(&ping);
+    eventually("it is refused", || refused("group_out") == 2);
+    assert_eq!(bench.set("a", "groups=shut,pings"), Response::Ok);
+    a.send(&ping);
+    eventually("an answer", || {
+        a.pair.recv_into(&mut frame).is_some()
+            && frame.get(23) == Some(&1)
+            && frame.get(34) == Some(&0)
+    });
+    // What a router passes on from outside is a connection inward.
+    let comes = [&mac(1)[..], &udp(3, (other, 4000), (address, 22), b"in")[6..]].concat();
+    c.send(&comes);
+    eventually("it is refused", || refused("group_in") == 1);
+    assert_eq!(bench.set("a", "groups=shut,ssh"), Response::Ok);
+    c.send(&comes);
+    eventually("it comes", || a.pair.recv_into(&mut frame).is_some() && frame == comes);
+    let back = [&mac(3)[..], &udp(1, (address, 22), (other, 4000), b"back")[6..]].concat();
+    a.send(&back);
+    eventually("the answer", || c.pair.recv_into(&mut frame).is_some() && frame == back);
+    assert_eq!((refused("group_out"), refused("group_in")), (2, 1));
+}
+
+/// A solicitation of routers.
+fn solicit(number: u8, hops: u8) -> Vec<u8> {
+    let all_routers = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+    let ip = [&[0x60, 0, 0, 0, 0, 8, 58, hops][..], &[0; 16], &all_routers].concat();
+    let summed = [&all_routers[..], &[0, 8, 0, 58], &[133, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let [high, low] = sum(&summed).to_be_bytes();
+    let message = [133, 0, high, low, 0, 0, 0, 0];
+    [&[0x33, 0x33, 0, 0, 0, 2], &mac(number)[..], &[0x86, 0xdd], &ip, &message].concat()
+}
+
+#[test]
 fn a_guest_is_no_server_and_not_weir_unless_it_is_configured_so() {
     let bench = Bench::with(&with_vifs("[vif.a]\n[vif.b]\n[vif.c]\nrouter = true\n"));
     let [mut a, mut b, mut c] =
@@ -463,20 +544,6 @@ fn a_guest_that_asks_for_routers_is_told_of_prefixes_alone() {
     let network = "[network.lan]\naddress = [\"fd00:77::2/64\", \"fd00:78::2/56\"]\nra = true\ndns = \"fd00::53\"\n";
     let bench = Bench::with(&format!("{network}[vif.a]\nmtu = 1400\n[vif.c]\n"));
     let [mut a, mut c] = [("a", 1), ("c", 3)].map(|(vif, number)| Client::of(&bench, vif, number));
-    let solicit = |number: u8, hops: u8| {
-        let all_routers = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
-        let ip = [&[0x60, 0, 0, 0, 0, 8, 58, hops][..], &[0; 16], &all_routers].concat();
-        let summed = [&all_routers[..], &[0, 8, 0, 58], &[133, 0, 0, 0, 0, 0, 0, 0]].concat();
-        let [high, low] = sum(&summed).to_be_bytes();
-        [
-            &[0x33, 0x33, 0, 0, 0, 2],
-            &mac(number)[..],
-            &[0x86, 0xdd],
-            &ip,
-            &[133, 0, high, low, 0, 0, 0, 0],
-        ]
-        .concat()
-    };
     // A solicitation with another hop limit comes from outside the link and is not answered.
     a.send(&solicit(1, 64));
     a.send(&solicit(1, 255));

@@ -186,3 +186,102 @@ proptest! {
         }
     }
 }
+
+/// What a sender and a receiver may have of the checks that a frame passes.
+const CHECKS: [&[&str]; 2] = [
+    &[
+        "mtu = 300",
+        "isolated = true",
+        "source_guard = \"configured\"\naddresses = [\"10.0.0.1\"]",
+        "filter = [{ direction = \"tx\", action = \"drop\", match = \"udp dst port 81\" }]",
+        "groups = [\"sender\"]",
+        "trunk = \"all\"\nnative = 1",
+    ],
+    &[
+        "mtu = 200",
+        "isolated = true",
+        "filter = [{ direction = \"rx\", action = \"drop\", match = \"udp dst port 82\" }]",
+        "groups = [\"receiver\"]",
+        "trunk = \"all\"\nnative = 1",
+        "vlan = 7",
+    ],
+];
+
+/// A datagram, or what no guest should send.
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let dst =
+        prop::sample::select(vec![mac(2), mac(9), [0xff; 6], [1, 0x80, 0xc2, 0, 0, 3], mac(1)]);
+    let src = prop::sample::select(vec![mac(1), mac(1), mac(1), mac(5), [1; 6]]);
+    let port = prop::sample::select(vec![80_u8, 81, 82, 83, 84]);
+    let from = prop::sample::select(vec![1_u8, 1, 1, 6]);
+    let len = prop::sample::select(vec![20_usize, 20, 180, 290]);
+    let tags = prop::sample::select(vec![
+        &[][..],
+        &[],
+        &[],
+        &[0x81, 0, 0, 7],
+        &[0x81, 0, 0, 0, 0x81, 0, 0, 7],
+    ]);
+    (dst, src, port, from, len, tags).prop_map(|(dst, src, port, from, len, tags)| {
+        let all = (28 + len) as u8;
+        let (high, all) = if len > 220 { (1, (28 + len - 256) as u8) } else { (0, all) };
+        let ip = [0x45, 0, high, all, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, 2];
+        let udp = [&[0, 9, 0, port][..], &((8 + len) as u16).to_be_bytes(), &[0; 2]].concat();
+        [&dst[..], &src, tags, &[8, 0], &ip, &udp, &vec![7; len]].concat()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 0, ..ProptestConfig::with_cases(48) })]
+
+    #[test]
+    fn what_a_trace_says_of_any_frame_is_what_becomes_of_it(
+        of_sender in prop::sample::subsequence(CHECKS[0], 0..4),
+        of_receiver in prop::sample::subsequence(CHECKS[1], 0..4),
+        frames in prop::collection::vec(any_frame(), 1..24),
+    ) {
+        let vlans = |all: &[&str]| all.iter().filter(|it| it.starts_with("trunk") || it.starts_with("vlan")).count();
+        prop_assume!(vlans(&of_receiver) < 2);
+        let groups = "[group.sender]\ndefault_out = \"deny\"\nrules = [{ direction = \"out\", protocol = \"udp\", ports = \"80-83\" }]\n\
+            [group.receiver]\nrules = [{ direction = \"in\", protocol = \"udp\", ports = \"80,82\", from = \"10.0.0.1\" }]\n";
+        let vif = |name, settings: &[&str]| format!("[vif.{name}]\n{}\n", settings.join("\n"));
+        let text = groups.to_owned() + &vif("a", &of_sender) + &vif("b", &of_receiver);
+        let bench = Bench::with(&text);
+        let (_a, mut a) = bench.guest("a", 1, 1);
+        let (_b, mut b) = bench.guest("b", 2, 1);
+        // The receiver is known, if its own checks let it speak: the second frame is taken after the first has its end.
+        for nth in 1..=2 {
+            send(&mut b[0], [0xff; 6], 2, b"hello");
+            eventually("it has spoken", || bench.port("b").tx.frames >= nth);
+        }
+        let ids = bench.switch.ports().vifs.iter().map(|vif| vif.port.id()).collect::<Vec<_>>();
+        for frame in frames {
+            // What becomes of it, by the counters: drops of both ports, and frames that have come.
+            let counted = || {
+                let ports = ["a", "b"].map(|vif| bench.port(vif));
+                let of = |nth: usize| ports[nth].drops.clone();
+                (of(0), of(1), ports[1].rx.frames)
+            };
+            let (mut sender, mut receiver, mut got) = counted();
+            let steps = bench.switch.engine.trace(ids[0], &frame);
+            for step in &steps {
+                match step {
+                    weir_engine::trace::Step::Dropped { port, reason } => {
+                        let drops = if *port == ids[0] { &mut sender } else { &mut receiver };
+                        *drops.entry(reason.as_str().into()).or_default() += 1;
+                    }
+                    weir_engine::trace::Step::Delivered { .. } => got += 1,
+                    _ => {}
+                }
+            }
+            eventually("room to send", || a[0].send_raw(&frame, &weir_wire::VnetHdr::default()).is_ok());
+            a[0].flush();
+            let end = Instant::now() + Duration::from_secs(20);
+            while counted() != (sender.clone(), receiver.clone(), got) && Instant::now() < end {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            prop_assert_eq!(counted(), (sender, receiver, got), "{} {:?} {:?}", text, steps, frame);
+            while b[0].recv(|_| ()).is_some() {}
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! States of a TCP connection (RFC 9293) and of an SCTP association (RFC 9260), as seen between their ends.
+//!
+//! The steps are those of the kernel's nf_conntrack, except as `tests/conntrack.rs` says. An association has TCP's states:
+//! `SynSent` from INIT, `SynReceived` from COOKIE ECHO, `Established` from COOKIE ACK on, `FinOfOpener` and `FinOfPeer`
+//! from SHUTDOWN, `Closing` from SHUTDOWN ACK, and `Reset` from SHUTDOWN COMPLETE or ABORT on.
+
+use crate::packet::{Flags, Unread, View};
+use crate::rules::Direction;
+use crate::table::{Place, State, Table};
+
+/// The effect of a packet on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// The connection goes on, in this state.
+    To(State),
+    /// The connection ends, and is forgotten, since only one of its ends was heard.
+    Ends,
+    /// The packet opens a connection, in place of one that has ended.
+    Opens,
+    /// The packet would open a connection the other way, beside one that lives. The rules decide, and the state stays.
+    Asks,
+    /// The packet does not belong to this connection.
+    Invalid,
+}
+
+/// Verification tags of packets by their direction; 0 is a tag that is not known.
+pub(crate) type Tags = [u32; 2];
+
+/// What a packet says of a connection that has states.
+pub(crate) trait Sent: Copy {
+    /// True if the packet opens a connection.
+    fn opens(self) -> bool;
+
+    /// True if the packet only ends one, and so begins none in the middle.
+    fn ends(self) -> bool;
+
+    /// True if the packet answers one that opens, unless it opens one itself: only who has asked waits for it.
+    fn answers(self) -> bool;
+
+    /// The verification tags of a connection that begins with the packet, if it has some.
+    fn first_tags(self, direction: Direction) -> Option<Tags>;
+
+    /// The verification tags of a connection.
+    fn noted_tags(table: &Table, place: Place) -> Tags;
+
+    /// The effect on a connection in `state` with these tags, of which the packet may tell one. `opener`: it comes from
+    /// the end that has opened the connection.
+    fn step(self, state: State, tags: &mut Tags, direction: Direction, opener: bool) -> Step;
+}
+
+/// The effect of a segment on a connection in `state`. `opener`: it comes from the end that has opened the connection.
+pub(crate) fn step(state: State, flags: Flags, opener: bool) -> Step {
+    use State::*;
+    let (syn, ack) = (flags.has(Flags::SYN), flags.has(Flags::ACK));
+    let to = if state == Forbidden && (!syn || ack) {
+        return Step::Invalid;
+    } else if flags.has(Flags::RST) {
+        match state {
+            SynSent | TakenUp => return Step::Ends,
+            _ => Reset,
+        }
+    } else if syn && !ack {
+        match (state, opener) {
+            (TimeWait | Reset | Closing | Forbidden, _) => return Step::Opens,
+            (SynSent, false) | (Crossed, _) => Crossed,
+            (state, true) => state,
+            (_, false) => return Step::Asks,
+        }
+    } else if syn {
+        match (state, opener) {
+            (SynSent, false) | (Crossed, _) => SynReceived,
+            (SynReceived, true) => SynReceived,
+            (_, true) => return Step::Invalid,
+            (state, false) => state,
+        }
+    } else if flags.has(Flags::FIN) {
+        match (state, opener) {
+            (SynReceived | Established | FinOfOpener, true) => FinOfOpener,
+            (SynReceived | Established | FinOfPeer, false) => FinOfPeer,
+            (FinOfOpener, false) | (FinOfPeer, true) => Closing,
+            (SynSent | Crossed, _) => return Step::Invalid,
+            (state, _) => state,
+        }
+    } else {
+        match (state, opener) {
+            (SynSent | Crossed, true) => return Step::Invalid,
+            (SynReceived, true) => Established,
+            (Closing, _) => TimeWait,
+            (TakenUp, false) => Established,
+            (state, _) => state,
+        }
+    };
+    Step::To(to)
+}
+
+impl Sent for Flags {
+    fn opens(self) -> bool {
+        self.has(Self::SYN) && !self.has(Self::ACK)
+    }
+
+    fn ends(self) -> bool {
+        self.has(Self::RST)
+    }
+
+    fn answers(self) -> bool {
+        self.has(Self::SYN)
+    }
+
+    fn first_tags(self, _: Direction) -> Option<Tags> {
+        None
+    }
+
+    fn noted_tags(_: &Table, _: Place) -> Tags {
+        Tags::default()
+    }
+
+    fn step(self, state: State, _: &mut Tags, _: Direction, opener: bool) -> Step {
+        step(state, self, opener)
+    }
+}
+
+/// Bytes before the first chunk.
+const HEADER_LEN: usize = 12;
+/// Bytes of a chunk before its value.
+const CHUNK_LEN: usize = 4;
+
+/// The chunks of a packet that count, by their types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chunks {
+    /// The packet's verification tag.
+    tag: u32,
+    /// The tag that INIT or INIT ACK asks for.
+    init_tag: u32,
+    /// Bit n: a chunk of type n, up to 14.
+    types: u16,
+    /// The bit T of ABORT or SHUTDOWN COMPLETE: the tag is that of the other direction.
+    is_reflected: bool,
+}
+
+impl Chunks {
+    const DATA: u8 = 0;
+    const INIT: u8 = 1;
+    const INIT_ACK: u8 = 2;
+    const ABORT: u8 = 6;
+    const SHUTDOWN: u8 = 7;
+    const SHUTDOWN_ACK: u8 = 8;
+    const COOKIE_ECHO: u8 = 10;
+    const COOKIE_ACK: u8 = 11;
+    const SHUTDOWN_COMPLETE: u8 = 14;
+
+    /// Reads the chunks of a packet whose header is at `at`, as far as they are at hand: those that count come before
+    /// DATA (RFC 9260 §6.10).
+    pub fn read(view: View<'_>, at: usize) -> Result<Self, Unread> {
+        let header: [u8; HEADER_LEN] = view.array(at)?;
+        let [_, _, _, _, t0, t1, t2, t3, ..] = header;
+        let tag = u32::from_be_bytes([t0, t1, t2, t3]);
+        let mut all = Self { tag, init_tag: 0, types: 0, is_reflected: false };
+        let mut here = at + HEADER_LEN;
+        loop {
+            let [kind, flags, len0, len1] = match view.array::<CHUNK_LEN>(here) {
+                Ok(chunk) => chunk,
+                Err(_) if here > at + HEADER_LEN => return Ok(all),
+                Err(unread) => return Err(unread),
+            };
+            let len = usize::from(u16::from_be_bytes([len0, len1]));
+            let is_first = here == at + HEADER_LEN;
+            // No other chunk is beside INIT, INIT ACK and SHUTDOWN COMPLETE (§6.10), and a cookie comes first (§5.1).
+            let is_alone = matches!(kind, Self::INIT | Self::INIT_ACK | Self::SHUTDOWN_COMPLETE);
+            let leads = is_alone || matches!(kind, Self::COOKIE_ECHO | Self::COOKIE_ACK);
+            if len < CHUNK_LEN || leads && !is_first {
+                return Err(Unread::Malformed);
+            }
+            if kind <= Self::SHUTDOWN_COMPLETE {
+                all.types |= 1 << kind;
+            }
+            match kind {
+                Self::INIT | Self::INIT_ACK => {
+                    all.init_tag = u32::from_be_bytes(view.array(here + CHUNK_LEN)?);
+                    // INIT has the tag 0 (§8.5.1), and no end asks for that tag (§3.3.2).
+                    if all.init_tag == 0 || (kind == Self::INIT) != (tag == 0) {
+                        return Err(Unread::Malformed);
+                    }
+                }
+                Self::ABORT | Self::SHUTDOWN_COMPLETE => all.is_reflected = flags & 1 != 0,
+                Self::DATA => return Ok(all),
+                _ => {}
+            }
+            here += len.next_multiple_of(CHUNK_LEN);
+            if is_alone && view.array::<1>(here) != Err(Unread::Malformed) {
+                return Err(Unread::Malformed);
+            }
+        }
+    }
+
+    fn has(self, kind: u8) -> bool {
+        self.types >> kind & 1 != 0
+    }
+}
+
+impl Sent for Chunks {
+    fn opens(self) -> bool {
+        self.has(Self::INIT)
+    }
+
+    fn ends(self) -> bool {
+        self.has(Self::ABORT) || self.has(Self::SHUTDOWN_COMPLETE)
+    }
+
+    fn answers(self) -> bool {
+        self.has(Self::INIT_ACK)
+    }
+
+    fn first_tags(self, direction: Direction) -> Option<Tags> {
+        let mut tags = [self.init_tag; 2];
+        tags[direction as usize] = self.tag;
+        Some(tags)
+    }
+
+    fn noted_tags(table: &Table, place: Place) -> Tags {
+        place.at.and_then(|at| table.sctp.get(at)).copied().unwrap_or_default()
+    }
+
+    fn step(self, state: State, tags: &mut Tags, direction: Direction, opener: bool) -> Step {
+        use State::*;
+        let (own, other) = (direction as usize, direction.reverse() as usize);
+        let is_half = state == SynSent;
+        if self.opens() {
+            match (state, opener) {
+                (Reset | Forbidden, _) => return Step::Opens,
+                (SynSent, _) => tags[other] = self.init_tag,
+                (_, false) => return Step::Asks,
+                // The end has begun anew (§5.2.2), or somebody says so in its name: neither breaks the association.
+                (_, true) if self.init_tag != tags[other] => *tags = [0; 2],
+                _ => {}
+            }
+            return Step::To(state);
+        }
+        if state == Forbidden {
+            return Step::Invalid;
+        }
+        if self.answers() && !is_half {
+            // It has the tag of an INIT that was not noted, and the cookie that follows decides.
+            return Step::To(state);
+        }
+        let noted = &mut tags[if self.is_reflected { other } else { own }];
+        match *noted {
+            tag if tag == self.tag => {}
+            // As long as one end was heard only, or after it has begun anew.
+            0 if !is_half => *noted = self.tag,
+            _ => return Step::Invalid,
+        }
+        if self.answers() {
+            tags[other] = self.init_tag;
+        }
+        if self.has(Self::COOKIE_ECHO) && !is_half {
+            tags[other] = 0;
+        }
+        let to = match (state, opener) {
+            _ if self.has(Self::ABORT) => Reset,
+            (Closing, _) if self.has(Self::SHUTDOWN_COMPLETE) => Reset,
+            (SynSent, _) if self.has(Self::COOKIE_ECHO) => SynReceived,
+            (SynReceived, _) if self.has(Self::COOKIE_ACK) => Established,
+            (FinOfOpener | FinOfPeer, _) if self.has(Self::SHUTDOWN_ACK) => Closing,
+            (Established, true) if self.has(Self::SHUTDOWN) => FinOfOpener,
+            (Established, false) if self.has(Self::SHUTDOWN) => FinOfPeer,
+            (TakenUp, false) => Established,
+            (state, _) => state,
+        };
+        Step::To(to)
+    }
+}
