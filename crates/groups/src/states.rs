@@ -238,7 +238,7 @@ impl Sent for Chunks {
         if state == Forbidden {
             return Step::Invalid;
         }
-        if self.answers() && !is_half {
+        if self.answers() && !is_half && !opener && self.tag != tags[own] {
             // It has the tag of an INIT that was not noted, and the cookie that follows decides.
             return Step::To(state);
         }
@@ -249,10 +249,10 @@ impl Sent for Chunks {
             0 if !is_half => *noted = self.tag,
             _ => return Step::Invalid,
         }
-        if self.answers() {
+        if self.answers() && (is_half || tags[other] == 0) {
             tags[other] = self.init_tag;
         }
-        if self.has(Self::COOKIE_ECHO) && !is_half {
+        if self.has(Self::COOKIE_ECHO) && !is_half && opener {
             tags[other] = 0;
         }
         let to = match (state, opener) {

@@ -398,24 +398,27 @@ const COOKIE_ECHO: u8 = 10;
 const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// As [`Explained`], for a chunk of SCTP whose verification tag is right or not.
-type ExplainedSctp = (&'static str, fn(&History, Direction, (u8, bool), Decision) -> bool);
+/// As [`Explained`], for a chunk of SCTP.
+type ExplainedSctp = (&'static str, fn(&History, Direction, u8, Decision) -> bool);
 
 const EXPLAINED_SCTP: [ExplainedSctp; 4] = [
     // As a segment of TCP. The kernel knows no association by DATA or SACK, but by INIT ACK.
-    ("SCTP taken up in the middle", |history, _, (chunk, _), judged| {
+    ("SCTP taken up in the middle", |history, _, chunk, judged| {
         let begins_here = chunk != INIT && (is_by_rules(judged) || chunk == INIT_ACK);
         history.is_taken_up || history.opener.is_none() && begins_here
     }),
-    ("INIT against an association", |history, direction, (chunk, _), _| {
+    ("INIT against an association", |history, direction, chunk, _| {
         history.opener.is_some_and(|opener| opener != direction) && chunk == INIT
     }),
-    // For the kernel the tags that a later INIT brings are the only ones.
-    ("after an INIT behind the first one", |history, _, _, _| history.is_anew),
+    // For the kernel the tags that a later INIT brings are the only ones, also where somebody else has sent it. What
+    // answers such an INIT passes here with any tag.
+    ("after an INIT behind the first one", |history, _, chunk, judged| {
+        history.is_anew || chunk == INIT_ACK && judged == Decision::Passes(Why::Established)
+    }),
     // The kernel lets these pass, for hosts with several addresses and for ends that have forgotten the association.
-    ("a wrong tag of HEARTBEAT or SHUTDOWN ACK", |_, _, (chunk, is_right), judged| {
+    ("another tag of HEARTBEAT or SHUTDOWN ACK", |_, _, chunk, judged| {
         let is_let = matches!(chunk, HEARTBEAT | HEARTBEAT_ACK | SHUTDOWN_ACK);
-        is_let && !is_right && judged == Decision::Refused(Why::Invalid)
+        is_let && judged == Decision::Refused(Why::Invalid)
     }),
 ];
 
@@ -698,9 +701,9 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                     continue;
                 }
                 flow.is_over = true;
-                let of_sctp = |of| {
+                let of_sctp = |chunk| {
                     let mut all = EXPLAINED_SCTP.iter();
-                    let kind = all.position(|(_, is)| is(&flow.history, direction, of, judged));
+                    let kind = all.position(|(_, is)| is(&flow.history, direction, chunk, judged));
                     kind.map(|nth| nth + EXPLAINED.len())
                 };
                 let of_tcp = EXPLAINED.iter().position(|(_, is)| match sent {
@@ -710,8 +713,8 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                     _ => false,
                 });
                 let kind = match sent {
-                    Sent::Sctp(chunk, wrong) => of_sctp((chunk, wrong == 0)),
-                    Sent::Error(132) => of_sctp((DATA, true)),
+                    Sent::Sctp(chunk, _) => of_sctp(chunk),
+                    Sent::Error(132) => of_sctp(DATA),
                     _ => of_tcp,
                 };
                 match kind {

@@ -146,9 +146,9 @@ fn a_rule_to_a_group_means_no_guest_of_another_host_and_whoever_asks_is_told() {
     let by_prefix = format!(
         "{to_lb}, {{ direction = \"out\", ports = 81, protocol = \"tcp\", to = \"10.0.0.1\" }}"
     );
-    let one = Bench::with(&(overlay(6, 1, true) + &groups("", IDS) + SENDERS));
+    let one = Bench::with(&(overlay(16, 1, true) + &groups("", IDS) + SENDERS));
     let here = "[vif.e]\nnetwork = \"blue\"\ngroups = [\"lb\"]\n";
-    let two = Bench::with(&(overlay(6, 2, true) + &groups(&by_prefix, IDS) + RECEIVER + here));
+    let two = Bench::with(&(overlay(16, 2, true) + &groups(&by_prefix, IDS) + RECEIVER + here));
     let (_a, mut a) = one.guest("a", 1, 1);
     let (_c, mut c) = two.guest("c", 3, 1);
     let (_e, mut e) = two.guest("e", 5, 1);
