@@ -252,13 +252,13 @@ impl Sent for Chunks {
         if self.answers() && (is_half || tags[other] == 0) {
             tags[other] = self.init_tag;
         }
-        if self.has(Self::COOKIE_ECHO) && !is_half && opener {
+        if self.has(Self::COOKIE_ECHO) && opener && !matches!(state, SynSent | Reset) {
             tags[other] = 0;
         }
         let to = match (state, opener) {
             _ if self.has(Self::ABORT) => Reset,
             (Closing, _) if self.has(Self::SHUTDOWN_COMPLETE) => Reset,
-            (SynSent, _) if self.has(Self::COOKIE_ECHO) => SynReceived,
+            (SynSent, _) if self.has(Self::COOKIE_ECHO) && !tags.contains(&0) => SynReceived,
             (SynReceived, _) if self.has(Self::COOKIE_ACK) => Established,
             (FinOfOpener | FinOfPeer, _) if self.has(Self::SHUTDOWN_ACK) => Closing,
             (Established, true) if self.has(Self::SHUTDOWN) => FinOfOpener,

@@ -313,7 +313,7 @@ struct History {
     is_repeated: bool,
     /// A SYN came after an end of the connection: after a FIN or RST.
     is_reopened: bool,
-    /// Of SCTP an INIT passed behind the first one, from an end that has begun anew or in its name.
+    /// Of SCTP an INIT or a COOKIE ECHO passed behind the first one, from an end that has begun anew or in its name.
     is_anew: bool,
 }
 
@@ -340,7 +340,9 @@ impl History {
     fn add_sctp(&mut self, direction: Direction, chunk: u8, judged: Decision) {
         if let Decision::Passes(_) = judged {
             self.is_taken_up |= is_by_rules(judged) && chunk != INIT;
-            self.is_anew |= chunk == INIT && self.opener.is_some();
+            let has_cookie = chunk == COOKIE_ECHO && self.opener == Some(direction);
+            self.is_anew |= chunk == INIT && self.opener.is_some() || has_cookie && self.is_agreed;
+            self.is_agreed |= has_cookie;
             self.opener = self.opener.or(Some(direction));
         }
     }
