@@ -246,7 +246,7 @@ impl Sent for Chunks {
         match *noted {
             tag if tag == self.tag => {}
             // As long as one end was heard only, or after it has begun anew.
-            0 if !is_half => *noted = self.tag,
+            0 if !matches!(state, SynSent | Reset) => *noted = self.tag,
             _ => return Step::Invalid,
         }
         if self.answers() && (is_half || tags[other] == 0) {
