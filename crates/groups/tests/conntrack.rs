@@ -342,7 +342,7 @@ impl History {
             self.is_taken_up |= is_by_rules(judged) && chunk != INIT;
             let has_cookie = chunk == COOKIE_ECHO && self.opener == Some(direction);
             self.is_anew |= chunk == INIT && self.opener.is_some() || has_cookie && self.is_agreed;
-            self.is_agreed |= has_cookie;
+            self.is_agreed |= chunk == COOKIE_ECHO;
             self.opener = self.opener.or(Some(direction));
         }
     }
