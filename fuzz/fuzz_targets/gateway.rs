@@ -324,8 +324,8 @@ impl Bench {
             dial: None,
             host: None,
         };
-        let own = "fd00:77::1/64".parse().expect("a subnet");
-        let dhcp6 = Some((Dhcp6Settings { own, lease_secs: 600 }, None));
+        let subnet = "fd00:77::1/64".parse().expect("a subnet");
+        let dhcp6 = Some((Dhcp6Settings { own: subnet, lease_secs: 600 }, None));
         let leases = LeaseSettings { dhcp: Some((dhcp, None)), dhcp6 };
         let gateway = Gateway::new(Arc::clone(&port), leases, Some(names)).expect("a gateway");
         let mut ports = Ports::new();
