@@ -118,7 +118,7 @@ class Weir:
 
     def reload(self, body, *, partly=None, unchanged=None):
         """Changes the switch to a configuration. `outcome` tells whether it did.
-        `partly`: Makes the possible changes if not all are possible.
+        `partly`: Changes that are possible are made, although others are not.
         `unchanged`: Makes no change, and refuses a configuration that says otherwise than what runs.
         `body`: text.
         Returns Reloaded.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `rules.rs` | the rules of all groups of one interface |
 //! | `packet.rs` | the headers of a frame: extension headers, fragments, packets quoted in ICMP errors |
+//! | `chunks.rs` | chunks of SCTP |
 //! | `states.rs` | states of TCP connections and SCTP associations as seen between their ends |
 //! | `table.rs` | the connections of one interface, in fixed memory |
 //! | `fragments.rs` | datagrams that come in fragments |
@@ -16,6 +17,7 @@
 //! Nothing here reads a clock or allocates for a frame: time is a parameter, tables are made with the interface.
 #![forbid(unsafe_code)]
 
+mod chunks;
 mod fragments;
 mod judge;
 mod listing;

@@ -4,8 +4,8 @@ use weir_limits::IPV6_EXT_HEADERS_MAX;
 use weir_wire::ethertype;
 use weir_wire::layers::protocol;
 
+use crate::chunks::Chunks;
 use crate::rules::Direction;
-use crate::states::Chunks;
 
 /// The ends of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,8 @@
 //! `SynSent` from INIT, `SynReceived` from COOKIE ECHO, `Established` from COOKIE ACK on, `FinOfOpener` and `FinOfPeer`
 //! from SHUTDOWN, `Closing` from SHUTDOWN ACK, and `Reset` from SHUTDOWN COMPLETE or ABORT on.
 
-use crate::packet::{Flags, Unread, View};
+use crate::chunks::Chunks;
+use crate::packet::Flags;
 use crate::rules::Direction;
 use crate::table::{Place, State, Table};
 
@@ -116,84 +117,6 @@ impl Sent for Flags {
 
     fn step(self, state: State, _: &mut Tags, _: Direction, opener: bool) -> Step {
         step(state, self, opener)
-    }
-}
-
-/// Bytes before the first chunk.
-const HEADER_LEN: usize = 12;
-/// Bytes of a chunk before its value.
-const CHUNK_LEN: usize = 4;
-
-/// The chunks of a packet that count, by their types.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chunks {
-    /// The packet's verification tag.
-    tag: u32,
-    /// The tag that INIT or INIT ACK asks for.
-    init_tag: u32,
-    /// Bit n: a chunk of type n, up to 14.
-    types: u16,
-    /// The bit T of ABORT or SHUTDOWN COMPLETE: the tag is that of the other direction.
-    is_reflected: bool,
-}
-
-impl Chunks {
-    const DATA: u8 = 0;
-    const INIT: u8 = 1;
-    const INIT_ACK: u8 = 2;
-    const ABORT: u8 = 6;
-    const SHUTDOWN: u8 = 7;
-    const SHUTDOWN_ACK: u8 = 8;
-    const COOKIE_ECHO: u8 = 10;
-    const COOKIE_ACK: u8 = 11;
-    const SHUTDOWN_COMPLETE: u8 = 14;
-
-    /// Reads the chunks of a packet whose header is at `at`, as far as they are at hand: those that count come before
-    /// DATA (RFC 9260 §6.10).
-    pub fn read(view: View<'_>, at: usize) -> Result<Self, Unread> {
-        let header: [u8; HEADER_LEN] = view.array(at)?;
-        let [_, _, _, _, t0, t1, t2, t3, ..] = header;
-        let tag = u32::from_be_bytes([t0, t1, t2, t3]);
-        let mut all = Self { tag, init_tag: 0, types: 0, is_reflected: false };
-        let mut here = at + HEADER_LEN;
-        loop {
-            let [kind, flags, len0, len1] = match view.array::<CHUNK_LEN>(here) {
-                Ok(chunk) => chunk,
-                Err(_) if here > at + HEADER_LEN => return Ok(all),
-                Err(unread) => return Err(unread),
-            };
-            let len = usize::from(u16::from_be_bytes([len0, len1]));
-            let is_first = here == at + HEADER_LEN;
-            // No other chunk is beside INIT, INIT ACK and SHUTDOWN COMPLETE (§6.10), and a cookie comes first (§5.1).
-            let is_alone = matches!(kind, Self::INIT | Self::INIT_ACK | Self::SHUTDOWN_COMPLETE);
-            let leads = is_alone || matches!(kind, Self::COOKIE_ECHO | Self::COOKIE_ACK);
-            if len < CHUNK_LEN || leads && !is_first {
-                return Err(Unread::Malformed);
-            }
-            if kind <= Self::SHUTDOWN_COMPLETE {
-                all.types |= 1 << kind;
-            }
-            match kind {
-                Self::INIT | Self::INIT_ACK => {
-                    all.init_tag = u32::from_be_bytes(view.array(here + CHUNK_LEN)?);
-                    // INIT has the tag 0 (§8.5.1), and no end asks for that tag (§3.3.2).
-                    if all.init_tag == 0 || (kind == Self::INIT) != (tag == 0) {
-                        return Err(Unread::Malformed);
-                    }
-                }
-                Self::ABORT | Self::SHUTDOWN_COMPLETE => all.is_reflected = flags & 1 != 0,
-                Self::DATA => return Ok(all),
-                _ => {}
-            }
-            here += len.next_multiple_of(CHUNK_LEN);
-            if is_alone && view.array::<1>(here) != Err(Unread::Malformed) {
-                return Err(Unread::Malformed);
-            }
-        }
-    }
-
-    fn has(self, kind: u8) -> bool {
-        self.types >> kind & 1 != 0
     }
 }
 
