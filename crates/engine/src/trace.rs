@@ -2,7 +2,7 @@
 //! delivered.
 //!
 //! The steps are those of [`Forwarder`](crate::switching::switch::Forwarder): both have their checks, and the order of
-//! these, from one list ([`checks_of_sender`], [`checks_of_receiver`]). Code that changes nothing is shared.
+//! these, from one list (`checks_of_sender`, `checks_of_receiver`). Code that changes nothing is shared.
 
 use weir_fabric::{
     DropReason as FabricDrop, EgressTag, Forward, FrameKey, PortId, PortSet, Thought, View,

@@ -151,9 +151,9 @@ impl Law {
         2 * self.event_ns
     }
 
-    /// Returns the same where frames may wait for `budget_ns`: below the time for which queues are warm, a wake-up is
-    /// dearer as the budget is smaller, four times at most.
-    pub(crate) const fn poll_ns_max(&self, budget_ns: u64) -> u64 {
+    /// Returns the same for an answer that may wait for `budget_ns`: below the time for which queues are warm, a wake-up
+    /// is dearer as the budget is smaller, four times at most.
+    pub(crate) const fn answer_ns_max(&self, budget_ns: u64) -> u64 {
         let dearer = self.warm_ns / if budget_ns > 0 { budget_ns } else { 1 };
         let most = 1 << self.part;
         let dearer = if dearer > most { most } else { dearer };

@@ -3,9 +3,9 @@
 //! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds together. So a worker
 //! first **busy-polls** for a while, with kicks suppressed, if work has lately come sooner than that. It never polls
 //! for longer than a sleep would cost, so it spends at most twice the cost of the best choice (the ski-rental
-//! argument). Where frames may wait for less than 100 us, a wake-up in their way counts up to four times. After polls
-//! that find nothing, a growing number of sleeps goes without a poll. Each queue's bursts have a memory of their own: an
-//! answer comes soon after a request, and the next request much later.
+//! argument). After polls that find nothing, a growing number of sleeps goes without a poll. Each queue's bursts have a
+//! memory of their own: an answer comes soon after a request, and the next request much later. Where an answer of
+//! another queue is awaited, and frames may wait for less than 100 us, a wake-up in its way counts up to four times.
 //!
 //! If frames come steadily but further apart, every frame would cost a wake-up. Then the worker **naps**: it sleeps for
 //! a part of the latency budget, with kicks suppressed, and takes all new frames at once. A nap slows down a sender
@@ -163,12 +163,15 @@ impl Pace {
         self.last
     }
 
-    /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible
-    /// receivers.
-    pub fn rest(&mut self, now_ns: u64, budget_ns: u64) -> Rest {
+    /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible receivers. An answer
+    /// is awaited if another queue usually has work next, and the worker polls that as well.
+    pub fn rest(&mut self, now_ns: u64, budget_ns: u64, awaits_answer: bool) -> Rest {
         self.naps.judge_first(self.law, now_ns);
         self.naps.judge(self.law, now_ns, nap_ns_max(self.law, budget_ns));
-        self.longest_ns = self.law.poll_ns_max(budget_ns);
+        self.longest_ns = match awaits_answer {
+            true => self.law.answer_ns_max(budget_ns),
+            false => self.law.sleep_ns(),
+        };
         let Polls { window_ns, hold_off } = self.polls[self.last];
         if self.naps.trial.is_some() {
             Rest::Nap(self.naps.nap_ns)
@@ -361,7 +364,7 @@ mod tests {
             did.frames += taken;
             pace.served(0, taken as usize, taken * FRAME_BYTES);
             let start = now;
-            let mut rest = pace.rest(now, BUDGET_NS);
+            let mut rest = pace.rest(now, BUDGET_NS, false);
             if let Rest::Poll(window) = rest {
                 did.polls += 1;
                 if sent <= start + window {
@@ -372,7 +375,7 @@ mod tests {
                 did.empty_polls += 1;
                 now += window;
                 pace.polled(None);
-                rest = pace.rest(start, BUDGET_NS);
+                rest = pace.rest(start, BUDGET_NS, false);
             }
             match rest {
                 Rest::Nap(ns) => {
@@ -402,15 +405,15 @@ mod tests {
     fn the_window_is_twice_the_gap_and_follows_it() {
         let mut pace = Pace::default();
         pace.polled(Some(3_000));
-        assert_eq!(pace.rest(0, BUDGET_NS), Rest::Poll(6_000));
+        assert_eq!(pace.rest(0, BUDGET_NS, false), Rest::Poll(6_000));
         for _ in 0..100 {
             pace.polled(Some(600));
         }
-        let Rest::Poll(window) = pace.rest(0, BUDGET_NS) else { panic!("polling pays") };
+        let Rest::Poll(window) = pace.rest(0, BUDGET_NS, false) else { panic!("polling pays") };
         assert!((1_200..1_300).contains(&window), "{window}");
         pace.polled(Some(7_000));
         assert_eq!(
-            pace.rest(0, BUDGET_NS),
+            pace.rest(0, BUDGET_NS, false),
             Rest::Poll(LAW.sleep_ns()),
             "no longer than a sleep costs"
         );
@@ -429,7 +432,7 @@ mod tests {
             }
             for (queue, gap_ns) in [(0, 15_000), (1, 85_000)] {
                 pace.served(queue, 1, 60);
-                if let Rest::Poll(window_ns) = pace.rest(now_ns, budget_ns) {
+                if let Rest::Poll(window_ns) = pace.rest(now_ns, budget_ns, true) {
                     let gap_ns = (gap_ns <= window_ns).then_some(gap_ns);
                     polled_ns += gap_ns.unwrap_or(window_ns);
                     pace.polled(gap_ns);
@@ -455,6 +458,12 @@ mod tests {
             // The next request comes too late to be waited for: one sleep, and hardly a poll but for the answer.
             assert!(sleeps < 1.01 && polled_ns < 15_500.0, "{budget_ns}: {sleeps}, {polled_ns} ns");
         }
+        // A stream of one queue is not waited for.
+        let mut pace = Pace::default();
+        pace.rest(0, 0, true);
+        pace.polled(Some(15_000));
+        assert_eq!(pace.rest(0, 0, true), Rest::Poll(30_000));
+        assert_eq!(pace.rest(0, 0, false), Rest::Poll(LAW.sleep_ns()));
     }
 
     #[test]
@@ -494,12 +503,12 @@ mod tests {
         let mut pace = Pace::default();
         for period in 0..=u64::from(LAW.in_a_row) {
             assert!(
-                !matches!(pace.rest(period * LAW.period_ns(), budget_ns), Rest::Nap(_)),
+                !matches!(pace.rest(period * LAW.period_ns(), budget_ns, false), Rest::Nap(_)),
                 "{period}"
             );
             pace.served(0, frames, frames as u64 * bytes);
         }
-        pace.rest((u64::from(LAW.in_a_row) + 1) * LAW.period_ns(), budget_ns)
+        pace.rest((u64::from(LAW.in_a_row) + 1) * LAW.period_ns(), budget_ns, false)
     }
 
     #[test]

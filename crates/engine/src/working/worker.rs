@@ -223,7 +223,9 @@ impl Worker {
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
         if taken.frames > 0 {
-            self.successors[self.pace.memory()] = taken.peek.then_some(queue);
+            let before = self.served.replace(queue);
+            let answers = taken.peek && before != Some(queue);
+            self.successors[self.pace.memory()] = answers.then_some(queue);
         }
         self.pace.served(usize::from(queue.port.get()) + queue.queue, taken.frames, sent_bytes);
         for hold in self.forwarder.holds.drain(..) {
@@ -294,7 +296,9 @@ pub(crate) struct Worker {
     ready: RunQueue,
     warm: Warm,
     pace: Pace,
-    /// The queue that had work after the queues of each memory of the pace, if it can be polled.
+    /// The queue that brought the last frames.
+    served: Option<QueueRef>,
+    /// The other queue that had work after the queues of each memory of the pace, if there was one and it can be polled.
     successors: [Option<QueueRef>; MEMORIES],
     /// The time before the last poll of the warm queues at which they had no work (ns).
     looked_ns: u64,
@@ -346,6 +350,7 @@ impl Worker {
             ready,
             warm: Warm::default(),
             pace: Pace::default(),
+            served: None,
             successors: [None; MEMORIES],
             looked_ns: 0,
             woken_ns: 0,

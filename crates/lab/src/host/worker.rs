@@ -261,7 +261,8 @@ impl Host<'_> {
             let waits = !self.workers[worker].stalled.is_empty();
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
-        match pace.rest(now_ns, wait_ns_max) {
+        // No queue is polled here for the answer to another one.
+        match pace.rest(now_ns, wait_ns_max, false) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }

@@ -83,7 +83,8 @@ impl Worker {
             return Rest::Sleep;
         }
         let wait_ns_max = self.wait_ns_max(now_ns);
-        match self.pace.rest(now_ns, wait_ns_max.saturating_sub(self.lateness.lead_ns())) {
+        let budget_ns = wait_ns_max.saturating_sub(self.lateness.lead_ns());
+        match self.pace.rest(now_ns, budget_ns, self.successors[self.pace.memory()].is_some()) {
             // A receiver's kick, for which frames wait, is not seen while rings are polled.
             Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
             rest => rest,
