@@ -3,9 +3,9 @@
 //! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds together. So a worker
 //! first **busy-polls** for a while, with kicks suppressed, if work has lately come sooner than that. It never polls
 //! for longer than a sleep would cost, so it spends at most twice the cost of the best choice (the ski-rental
-//! argument). After polls that find nothing, a growing number of sleeps goes without a poll. Each queue's bursts have a
-//! memory of their own: an answer comes soon after a request, and the next request much later. Where an answer of
-//! another queue is awaited, and frames may wait for less than 100 us, a wake-up in its way counts up to four times.
+//! argument). After polls that find nothing, a growing number of sleeps goes without a poll. Where another queue usually
+//! answers, the last queue has a memory of its own: an answer comes soon after a request, and the next request much
+//! later. A wake-up in the way of an answer counts up to four times, if frames may wait for less than 100 us.
 //!
 //! If frames come steadily but further apart, every frame would cost a wake-up. Then the worker **naps**: it sleeps for
 //! a part of the latency budget, with kicks suppressed, and takes all new frames at once. A nap slows down a sender
@@ -109,10 +109,10 @@ impl Trial {
     }
 }
 
-/// Memories of polls. Queues beyond this number share them.
+/// Memories of polls for answers. Queues beyond this number share them.
 pub const MEMORIES: usize = 8;
 
-/// Polls after the bursts of some queues.
+/// Polls of a kind, and sleeps without them.
 #[derive(Clone, Copy, Debug)]
 struct Polls {
     window_ns: u64,
@@ -123,10 +123,12 @@ struct Polls {
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     law: &'static Law,
-    polls: [Polls; MEMORIES],
-    /// The memory of the queue that was served last.
-    last: usize,
-    /// Longest poll under the budget of the last rest (ns).
+    /// Polls for any work, and for answers by the queue that was served last.
+    any: Polls,
+    answers: [Polls; MEMORIES],
+    /// The memory of answers that the last rest was about.
+    awaited: Option<usize>,
+    /// Longest poll of the last rest (ns).
     longest_ns: u64,
     naps: Naps,
 }
@@ -140,17 +142,15 @@ impl Default for Pace {
 impl Pace {
     /// Returns a policy that knows no load.
     pub fn under(law: &'static Law) -> Self {
-        let polls = [Polls { window_ns: 0, hold_off: HoldOff::NONE }; MEMORIES];
-        Self { law, polls, last: 0, longest_ns: law.sleep_ns(), naps: Naps::default() }
+        let any = Polls { window_ns: 0, hold_off: HoldOff::NONE };
+        let (answers, longest_ns) = ([any; MEMORIES], law.sleep_ns());
+        Self { law, any, answers, awaited: None, longest_ns, naps: Naps::default() }
     }
 
-    /// Counts frames and their bytes that were served from the queue with the number `queue`. A frame that is tried
-    /// again, since its receiver had no buffers, counts each time: otherwise a flooded guest would get less.
-    pub fn served(&mut self, queue: usize, frames: usize, bytes: u64) {
+    /// Counts served frames and their bytes. A frame that is tried again, since its receiver had no
+    /// buffers, counts each time: otherwise a flooded guest would get less.
+    pub fn served(&mut self, frames: usize, bytes: u64) {
         let frames = frames as u64;
-        if frames > 0 {
-            self.last = queue % MEMORIES;
-        }
         self.naps.frames += frames;
         self.naps.bytes += bytes;
         if let Some(trial) = &mut self.naps.trial {
@@ -158,21 +158,25 @@ impl Pace {
         }
     }
 
-    /// Returns the memory of the queue that was served last.
-    pub fn memory(&self) -> usize {
-        self.last
+    fn polls(&mut self) -> &mut Polls {
+        match self.awaited {
+            Some(memory) => &mut self.answers[memory % MEMORIES],
+            None => &mut self.any,
+        }
     }
 
     /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible receivers. An answer
-    /// is awaited if another queue usually has work next, and the worker polls that as well.
-    pub fn rest(&mut self, now_ns: u64, budget_ns: u64, awaits_answer: bool) -> Rest {
+    /// is `awaited`, by the number of the queue that was served last, if another queue usually has work next and the
+    /// worker polls that as well.
+    pub fn rest(&mut self, now_ns: u64, budget_ns: u64, awaited: Option<usize>) -> Rest {
         self.naps.judge_first(self.law, now_ns);
         self.naps.judge(self.law, now_ns, nap_ns_max(self.law, budget_ns));
-        self.longest_ns = match awaits_answer {
-            true => self.law.answer_ns_max(budget_ns),
-            false => self.law.sleep_ns(),
+        self.awaited = awaited;
+        self.longest_ns = match awaited {
+            Some(_) => self.law.answer_ns_max(budget_ns),
+            None => self.law.sleep_ns(),
         };
-        let Polls { window_ns, hold_off } = self.polls[self.last];
+        let Polls { window_ns, hold_off } = *self.polls();
         if self.naps.trial.is_some() {
             Rest::Nap(self.naps.nap_ns)
         } else if hold_off.left == 0 {
@@ -184,22 +188,22 @@ impl Pace {
 
     /// Notes the end of a poll: with work after `gap_ns`, or with none.
     pub fn polled(&mut self, gap_ns: Option<u64>) {
-        let (shortest_ns, longest_ns) = (self.law.poll_ns_min(), self.longest_ns);
-        let Polls { window_ns, hold_off } = &mut self.polls[self.last];
+        let (law, longest_ns) = (self.law, self.longest_ns);
+        let Polls { window_ns, hold_off } = self.polls();
         if let Some(gap_ns) = gap_ns {
             // The window grows at once and shrinks slowly.
-            let narrower_ns = *window_ns - (*window_ns >> self.law.step);
+            let narrower_ns = *window_ns - (*window_ns >> law.step);
             *window_ns = (2 * gap_ns).max(narrower_ns).min(longest_ns);
             hold_off.forget();
         } else {
-            *window_ns = (2 * *window_ns).clamp(shortest_ns, longest_ns);
-            hold_off.failed(self.law);
+            *window_ns = (2 * *window_ns).clamp(law.poll_ns_min(), longest_ns);
+            hold_off.failed(law);
         }
     }
 
     /// Notes that a sleep ended with work.
     pub fn slept(&mut self) {
-        self.polls[self.last].hold_off.tick();
+        self.polls().hold_off.tick();
     }
 }
 
@@ -362,9 +366,9 @@ mod tests {
                 sent = next(now, sent);
             }
             did.frames += taken;
-            pace.served(0, taken as usize, taken * FRAME_BYTES);
+            pace.served(taken as usize, taken * FRAME_BYTES);
             let start = now;
-            let mut rest = pace.rest(now, BUDGET_NS, false);
+            let mut rest = pace.rest(now, BUDGET_NS, None);
             if let Rest::Poll(window) = rest {
                 did.polls += 1;
                 if sent <= start + window {
@@ -375,7 +379,7 @@ mod tests {
                 did.empty_polls += 1;
                 now += window;
                 pace.polled(None);
-                rest = pace.rest(start, BUDGET_NS, false);
+                rest = pace.rest(start, BUDGET_NS, None);
             }
             match rest {
                 Rest::Nap(ns) => {
@@ -405,15 +409,15 @@ mod tests {
     fn the_window_is_twice_the_gap_and_follows_it() {
         let mut pace = Pace::default();
         pace.polled(Some(3_000));
-        assert_eq!(pace.rest(0, BUDGET_NS, false), Rest::Poll(6_000));
+        assert_eq!(pace.rest(0, BUDGET_NS, None), Rest::Poll(6_000));
         for _ in 0..100 {
             pace.polled(Some(600));
         }
-        let Rest::Poll(window) = pace.rest(0, BUDGET_NS, false) else { panic!("polling pays") };
+        let Rest::Poll(window) = pace.rest(0, BUDGET_NS, None) else { panic!("polling pays") };
         assert!((1_200..1_300).contains(&window), "{window}");
         pace.polled(Some(7_000));
         assert_eq!(
-            pace.rest(0, BUDGET_NS, false),
+            pace.rest(0, BUDGET_NS, None),
             Rest::Poll(LAW.sleep_ns()),
             "no longer than a sleep costs"
         );
@@ -431,8 +435,8 @@ mod tests {
                 (sleeps, polled_ns) = (0, 0);
             }
             for (queue, gap_ns) in [(0, 15_000), (1, 85_000)] {
-                pace.served(queue, 1, 60);
-                if let Rest::Poll(window_ns) = pace.rest(now_ns, budget_ns, true) {
+                pace.served(1, 60);
+                if let Rest::Poll(window_ns) = pace.rest(now_ns, budget_ns, Some(queue)) {
                     let gap_ns = (gap_ns <= window_ns).then_some(gap_ns);
                     polled_ns += gap_ns.unwrap_or(window_ns);
                     pace.polled(gap_ns);
@@ -460,10 +464,10 @@ mod tests {
         }
         // A stream of one queue is not waited for.
         let mut pace = Pace::default();
-        pace.rest(0, 0, true);
+        pace.rest(0, 0, Some(9));
         pace.polled(Some(15_000));
-        assert_eq!(pace.rest(0, 0, true), Rest::Poll(30_000));
-        assert_eq!(pace.rest(0, 0, false), Rest::Poll(LAW.sleep_ns()));
+        assert_eq!(pace.rest(0, 0, Some(9)), Rest::Poll(30_000));
+        assert_eq!(pace.rest(0, 0, None), Rest::Poll(LAW.sleep_ns()));
     }
 
     #[test]
@@ -503,12 +507,12 @@ mod tests {
         let mut pace = Pace::default();
         for period in 0..=u64::from(LAW.in_a_row) {
             assert!(
-                !matches!(pace.rest(period * LAW.period_ns(), budget_ns, false), Rest::Nap(_)),
+                !matches!(pace.rest(period * LAW.period_ns(), budget_ns, None), Rest::Nap(_)),
                 "{period}"
             );
-            pace.served(0, frames, frames as u64 * bytes);
+            pace.served(frames, frames as u64 * bytes);
         }
-        pace.rest((u64::from(LAW.in_a_row) + 1) * LAW.period_ns(), budget_ns, false)
+        pace.rest((u64::from(LAW.in_a_row) + 1) * LAW.period_ns(), budget_ns, None)
     }
 
     #[test]

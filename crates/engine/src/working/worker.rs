@@ -222,12 +222,13 @@ impl Worker {
         let &Forwarded { taken, sent_bytes, parked, .. } = burst;
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
-        if taken.frames > 0 {
-            let before = self.served.replace(queue);
-            let answers = taken.peek && before != Some(queue);
-            self.successors[self.pace.memory()] = answers.then_some(queue);
+        if taken.frames > 0
+            && let Some(before) = self.served.replace(queue)
+        {
+            let answers = taken.peek && before != queue;
+            self.successors[memory(before)] = answers.then_some(queue);
         }
-        self.pace.served(usize::from(queue.port.get()) + queue.queue, taken.frames, sent_bytes);
+        self.pace.served(taken.frames, sent_bytes);
         for hold in self.forwarder.holds.drain(..) {
             self.holds.push(hold);
         }
@@ -275,6 +276,11 @@ impl Worker {
     }
 }
 
+/// The memory of answers to a queue.
+fn memory(queue: QueueRef) -> usize {
+    (usize::from(queue.port.get()) + queue.queue) % MEMORIES
+}
+
 struct Forwarded {
     taken: Taken,
     sent_bytes: u64,
@@ -298,7 +304,7 @@ pub(crate) struct Worker {
     pace: Pace,
     /// The queue that brought the last frames.
     served: Option<QueueRef>,
-    /// The other queue that had work after the queues of each memory of the pace, if there was one and it can be polled.
+    /// The other queue that had work after the queues of each memory, if there was one and it can be polled.
     successors: [Option<QueueRef>; MEMORIES],
     /// The time before the last poll of the warm queues at which they had no work (ns).
     looked_ns: u64,

@@ -262,7 +262,7 @@ impl Host<'_> {
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
         // No queue is polled here for the answer to another one.
-        match pace.rest(now_ns, wait_ns_max, false) {
+        match pace.rest(now_ns, wait_ns_max, None) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }
@@ -499,7 +499,7 @@ impl Host<'_> {
         this.burst_ns = now_ns - this.taken_ns + this.debt_ns;
         this.did.bursts += u64::from(taken > 0);
         this.did.frames += taken as u64;
-        this.pace.served(port, taken, bytes);
+        this.pace.served(taken, bytes);
         this.stalled.retain(|(stalled, _)| *stalled != port);
         this.stalled.extend(oldest_ns.map(|until_ns| (port, until_ns)));
         this.phase = *next;

@@ -6,7 +6,7 @@ use weir_limits::LATENCY_BUDGET_NS_MAX;
 use weir_policy::law::LAW;
 use weir_policy::pace::Rest;
 
-use super::{Worker, hand_over, is_of};
+use super::{Worker, hand_over, is_of, memory};
 use crate::frames::port::Side;
 use crate::frames::queue_ref::QueueRef;
 use crate::lost::blocked;
@@ -84,7 +84,8 @@ impl Worker {
         }
         let wait_ns_max = self.wait_ns_max(now_ns);
         let budget_ns = wait_ns_max.saturating_sub(self.lateness.lead_ns());
-        match self.pace.rest(now_ns, budget_ns, self.successors[self.pace.memory()].is_some()) {
+        let awaited = self.served.map(memory).filter(|it| self.successors[*it].is_some());
+        match self.pace.rest(now_ns, budget_ns, awaited) {
             // A receiver's kick, for which frames wait, is not seen while rings are polled.
             Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
             rest => rest,
@@ -94,7 +95,9 @@ impl Worker {
     /// Makes the queue warm that had work after the last one the time before, so that a poll sees it: the answer to a
     /// request comes from another guest.
     pub(super) fn warm_successor(&mut self, now_ns: u64) {
-        let Some(queue) = self.successors[self.pace.memory()] else { return };
+        let Some(queue) = self.served.and_then(|last| self.successors[memory(last)]) else {
+            return;
+        };
         if self.warm.contains(queue) || self.ready.contains(queue) {
             return;
         }
