@@ -467,6 +467,8 @@ mod tests {
         pace.rest(0, 0, Some(9));
         pace.polled(Some(15_000));
         assert_eq!(pace.rest(0, 0, Some(9)), Rest::Poll(30_000));
+        pace.rest(0, 0, None);
+        pace.polled(Some(15_000));
         assert_eq!(pace.rest(0, 0, None), Rest::Poll(LAW.sleep_ns()));
     }
 
