@@ -406,14 +406,20 @@ fn figures_of_the_papers_have_the_verdict_of_the_labs_report() {
     let mut judged = BTreeSet::new();
     for item in items(&page).iter().filter(|item| item.shown.is_none()) {
         let Some((paper, names)) = item.name.split_once(": ") else { panic!("{item:?}") };
+        let mut verdicts = BTreeSet::new();
         for name in names.split("; ") {
-            let Some(verdict) = figures.get(&(paper, name)) else {
-                assert_eq!(item.state, "no", "the lab judges no {paper}, {name}");
-                continue;
-            };
-            assert_eq!(item.state, *verdict, "{paper}, {name}");
-            judged.insert((paper, name));
+            if let Some(verdict) = figures.get(&(paper, name)) {
+                verdicts.insert(*verdict);
+                judged.insert((paper, name));
+            }
         }
+        // What the lab judges not is not there, and figures with different verdicts are a part.
+        let state = match verdicts.len() {
+            0 => "no",
+            1 => verdicts.pop_first().expect("a verdict"),
+            _ => "partly",
+        };
+        assert_eq!(item.state, state, "{paper}, {names}");
     }
     // The stages of a message are an item of the switch.
     judged.extend([("Raj 2006", "Fig. 6"), ("Raj 2006", "Fig. 6b")]);
