@@ -211,8 +211,7 @@ impl Thinker<'_> {
         let key = FrameKey { src, dst, tag: frame.tag };
         let thought = view.would_forward(self.sender, &key, now_secs);
         self.steps.push(Step::Fabric(thought));
-        let kept = sender.kept_by(self.ports, frame.head.as_slice());
-        let kept = kept.filter(|_| dst.is_multicast());
+        let kept = sender.kept_by(self.ports, dst, frame.head.as_slice());
         let (vid, receivers) = match (thought.forward, kept) {
             (Err(reason), _) => return self.drop(self.sender, reason.into()),
             (Ok(Forward::Unicast { port, vid }), _) => (vid, vec![port]),

@@ -126,9 +126,10 @@ impl Slot {
         self.snooping.as_deref()
     }
 
-    /// The port that alone gets a frame for all stations that begins with `head`: weir answers it there.
-    pub(crate) fn kept_by(&self, ports: &Ports, head: &[u8]) -> Option<PortId> {
-        self.served_by.filter(|own| slot(ports, *own).is_some_and(|own| own.port.keeps(head)))
+    /// The port that alone gets a flooded frame to `dst` that begins with `head`: weir answers it there.
+    pub(crate) fn kept_by(&self, ports: &Ports, dst: Mac, head: &[u8]) -> Option<PortId> {
+        let own = self.served_by.filter(|_| dst.is_multicast())?;
+        slot(ports, own).is_some_and(|slot| slot.port.keeps(head)).then_some(own)
     }
 
     /// The port as the rules of another port's groups see it.
@@ -566,8 +567,7 @@ impl Forwarder {
         let Some(sender) = sender.filter(|sender| !sender.floods_freely) else {
             return self.flood_to(ingress, burst, frame, (vid, *came_with), ports, dst);
         };
-        let kept = sender.kept_by(ingress.ports, head.as_slice()).filter(|_| dst.is_multicast());
-        if let Some(own) = kept {
+        if let Some(own) = sender.kept_by(ingress.ports, dst, head.as_slice()) {
             let only = std::iter::once(own);
             return self.flood_to(ingress, burst, frame, (vid, *came_with), only, dst);
         }
