@@ -108,6 +108,12 @@ impl Station {
         Some(lease.split_whitespace().map(str::to_owned).collect())
     }
 
+    /// The line that a client's script writes to `file`. The file is there before its line is.
+    fn has_written(&self, file: &str) -> String {
+        let read = || fs::read_to_string(self.host.dir.join(file)).ok();
+        eventually(file, || read().filter(|line| line.ends_with('\n')))
+    }
+
     /// The address that a name stands for.
     fn looks_up(&self, name: &str) -> Option<Ipv4Addr> {
         let said = self.host.command(&format!("getent ahostsv4 {name}")).output().unwrap();
@@ -462,7 +468,7 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
     let client = "dhclient -4 -d -sf $PWD/script -lf $PWD/leases -pf $PWD/pid -cf $PWD/conf";
     fs::write(web.host.dir.join("leases"), "").unwrap();
     let running = web.start(&format!("{client} eth0"));
-    let lease = eventually("a lease", || fs::read_to_string(web.host.dir.join("lease")).ok());
+    let lease = web.has_written("lease");
     let (ip, told) = lease.trim().split_once(' ').unwrap();
     let routes = "8 10 192 168 77 3 21 172 16 8 192 168 77 4 0 192 168 77 254";
     assert_eq!(told, format!("255.255.255.0 192.168.77.1 lab.internal 3600 {routes}"));
@@ -527,8 +533,7 @@ fn root_dhclient_has_an_address_of_ipv6_that_lasts_over_a_sigkill_and_an_upgrade
         let client = "dhclient -6 -d -sf $PWD/script6 -lf $PWD/leases6 -pf $PWD/pid6 eth0";
         fs::write(station.host.dir.join("leases6"), "").unwrap();
         let running = station.start(client);
-        let lease =
-            eventually("a lease", || fs::read_to_string(station.host.dir.join("lease6")).ok());
+        let lease = station.has_written("lease6");
         (running, lease.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
     let [web, db] = ["web0", "db0"].map(|vif| Station::new(dir.path(), at, vif));
