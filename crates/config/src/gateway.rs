@@ -787,9 +787,8 @@ pub(super) fn gateway(
                 .help("add an address such as \"fd00:77::1/64\" to `address`"),
         );
     }
-    let wide =
-        |it: &OwnAddress| it.get().addr().is_ipv6() && it.get().prefix_len() <= DHCP6_LEN_MAX;
-    let is_wide = own.iter().find(|it| it.get().addr().is_ipv6()).is_none_or(wide);
+    let first = own.iter().copied().map(OwnAddress::get).find(|own| own.addr().is_ipv6());
+    let is_wide = first.is_none_or(|own| own.prefix_len() <= DHCP6_LEN_MAX);
     if let Some(dhcp6) = dhcp6.as_ref().filter(|_| !wants_ra || !is_wide) {
         let (what, help) = match wants_ra {
             false => {

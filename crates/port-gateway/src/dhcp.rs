@@ -11,9 +11,7 @@ use std::ops::{Range, RangeInclusive};
 use dhcproto::v4::{DhcpOption, HType, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable};
 use ipnet::Ipv4Net;
-use weir_limits::{
-    BOOT_FILE_LEN_MAX, DECLINED_SECS, LEASE_SECS_MIN, LEASES_MAX, LEASES_PER_VIF_MAX, OFFER_SECS,
-};
+use weir_limits::{BOOT_FILE_LEN_MAX, DECLINED_SECS, LEASE_SECS_MIN, LEASES_MAX, OFFER_SECS};
 use weir_wire::Mac;
 
 use crate::leases::{Client, Hold, Lease, Leases};
@@ -158,18 +156,14 @@ impl Dhcp {
 
     /// The addresses that an interface holds now, and its fixed address.
     pub fn addresses_of(&self, vif: &str, now_secs: u32) -> Vec<Ipv4Addr> {
-        let held = self.leases.of_vif(vif);
-        let held = held.filter(|(_, lease)| lease.hold == Hold::Bound && lease.holds(now_secs));
-        let mut all: Vec<_> = held.map(|(address, _)| address).collect();
+        let mut all: Vec<_> = self.leases.bound_of(vif, now_secs).collect();
         all.extend(self.fixed.get(vif).filter(|fixed| !all.contains(fixed)));
         all
     }
 
     /// The interface that holds an address now, or for which the address is fixed.
     pub fn vif_of(&self, address: Ipv4Addr, now_secs: u32) -> Option<&str> {
-        let lease = self.leases.get(address);
-        let lease = lease.filter(|it| it.hold == Hold::Bound && it.holds(now_secs));
-        let of_lease = lease.map(|lease| lease.client.vif.as_str());
+        let of_lease = self.leases.vif_of(address, now_secs);
         of_lease.or_else(|| self.reserved.get(&address).map(String::as_str))
     }
 
@@ -257,29 +251,16 @@ impl Dhcp {
         (u64::from(last.saturating_sub(first)) + 1).saturating_sub(taken as u64)
     }
 
-    /// True if the interface can get one more address. One address is reserved for each interface that has none yet.
+    /// True if the interface can get one more address.
     fn has_room_for(&self, vif: &str, now_secs: u32) -> bool {
-        let own = self.leases.held_by(vif, now_secs);
-        if own == 0 {
-            return true;
-        }
-        if own >= LEASES_PER_VIF_MAX {
-            return false;
-        }
-        let waits = |other: &&String| {
-            *other != vif
-                && !self.fixed.contains_key(*other)
-                && self.leases.held_by(other, now_secs) == 0
+        let free = || {
+            let is_of_range =
+                |lease: &Lease, address| lease.holds(now_secs) && self.is_for_all(address);
+            let held = self.leases.iter().filter(|(address, lease)| is_of_range(lease, *address));
+            self.room().saturating_sub(held.count() as u64)
         };
-        let kept = self.vifs.iter().filter(waits).count();
-        let held = self.leases.held(now_secs);
-        let held_of_range = self
-            .leases
-            .iter()
-            .filter(|(address, lease)| lease.holds(now_secs) && self.is_for_all(*address))
-            .count();
-        let free = self.room().saturating_sub(held_of_range as u64);
-        free > kept as u64 && held + kept < LEASES_MAX
+        let others = self.vifs.iter().filter(|other| !self.fixed.contains_key(*other));
+        self.leases.have_room_for(vif, others, free, now_secs)
     }
 }
 
@@ -424,9 +405,11 @@ impl Turn<'_> {
         let Some(address) = self.choose() else { return (Done::NoAddress, None) };
         let secs = self.lease_secs();
         // An address that the client has stays bound: the client can go on with it (RFC 2131 §4.3.2).
-        let has = self.server.leases.of(&self.client).is_some_and(|(own, lease)| {
-            own == address && lease.hold == Hold::Bound && lease.holds(self.now_secs)
-        });
+        let has = self
+            .server
+            .leases
+            .of(&self.client)
+            .is_some_and(|(own, lease)| own == address && lease.is_bound(self.now_secs));
         if !has {
             self.hold(address, Hold::Offered, OFFER_SECS);
         }
@@ -475,9 +458,10 @@ impl Turn<'_> {
     fn release(self) -> (Done, Option<Reply>) {
         let address = self.message.ciaddr();
         let for_weir = self.named_server().is_none_or(|server| server == self.own());
-        let is_its = self.server.leases.get(address).is_some_and(|lease| {
-            lease.client.is(&self.client) && lease.hold == Hold::Bound && lease.holds(self.now_secs)
-        });
+        let is_its =
+            self.server.leases.get(address).is_some_and(|lease| {
+                lease.client.is(&self.client) && lease.is_bound(self.now_secs)
+            });
         if !for_weir || !is_its {
             return (Done::Ignored, None);
         }

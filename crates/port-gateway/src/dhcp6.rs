@@ -2,7 +2,7 @@
 //! where these are managed (§6.2).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, RandomState};
 use std::net::Ipv6Addr;
 
 use dhcproto::v6::{
@@ -10,7 +10,7 @@ use dhcproto::v6::{
 };
 use dhcproto::{Encodable, Name};
 use ipnet::Ipv6Net;
-use weir_limits::{DECLINED_SECS, LEASES_MAX, LEASES_PER_VIF_MAX, OFFER_SECS, RA_DNS_SECS};
+use weir_limits::{DECLINED_SECS, LEASES_PER_VIF_MAX, OFFER_SECS, RA_DNS_SECS};
 use weir_wire::{Mac, Ports};
 
 use crate::advert::RaSettings;
@@ -80,6 +80,8 @@ impl<'m> Asked<'m> {
                 SERVER => asked.server = Some(value),
                 WANTED => asked.wanted = Some(value),
                 RAPID_COMMIT => asked.rapid = true,
+                // An interface has no more addresses, and the search for each takes a while.
+                IA_NA if asked.ias.len() == LEASES_PER_VIF_MAX => return None,
                 IA_NA => {
                     // The number, and two times that a client leaves to the server.
                     let (&[a, b, c, d, ..], mut within) = value.split_first_chunk::<12>()?;
@@ -115,6 +117,22 @@ impl<'m> Asked<'m> {
         self.wanted.is_none_or(|it| it.chunks_exact(2).any(is_it))
     }
 
+    /// The answer to a client that asks for settings only.
+    fn inform(&self, own: Mac, settings: &RaSettings) -> Heard {
+        let is_for_weir = self.server.is_none_or(|server| server == identifier(own));
+        let asks_for_more = self.has_other_ias || !self.ias.is_empty();
+        // Such a message has no such options (RFC 8415 §16.12).
+        if self.kind != INFORMATION_REQUEST || !is_for_weir || asks_for_more {
+            return IGNORED;
+        }
+        let mut reply = self.answer(MessageType::Reply, own);
+        self.tell(settings, reply.opts_mut());
+        if self.wants(REFRESH) {
+            reply.opts_mut().insert(DhcpOption::InformationRefreshTime(RA_DNS_SECS));
+        }
+        (Done::Informed, reply.to_vec().ok())
+    }
+
     fn tell(&self, settings: &RaSettings, options: &mut DhcpOptions) {
         if self.wants(DNS) && !settings.dns.is_empty() {
             options.insert(DhcpOption::DomainNameServers(settings.dns.clone()));
@@ -129,21 +147,14 @@ impl<'m> Asked<'m> {
     }
 }
 
-/// The answer to a client that has addresses and asks for settings, if weir gives one.
-pub(crate) fn inform(own: Mac, settings: &RaSettings, message: &[u8]) -> Option<Vec<u8>> {
-    let asked = Asked::read(message)?;
-    let is_for_weir = asked.server.is_none_or(|server| server == identifier(own));
-    let asks_for_more = asked.has_other_ias || !asked.ias.is_empty();
-    // Such a message has no such options (RFC 8415 §16.12).
-    if asked.kind != INFORMATION_REQUEST || !is_for_weir || asks_for_more {
-        return None;
-    }
-    let mut reply = asked.answer(MessageType::Reply, own);
-    asked.tell(settings, reply.opts_mut());
-    if asked.wants(REFRESH) {
-        reply.opts_mut().insert(DhcpOption::InformationRefreshTime(RA_DNS_SECS));
-    }
-    reply.to_vec().ok()
+/// What became of a client's message, and weir's answer.
+type Heard = (Done, Option<Vec<u8>>);
+
+const IGNORED: Heard = (Done::Ignored, None);
+
+/// Takes the message of a client that has addresses and asks for settings.
+pub(crate) fn inform(own: Mac, settings: &RaSettings, message: &[u8]) -> Heard {
+    Asked::read(message).map_or(IGNORED, |asked| asked.inform(own, settings))
 }
 
 /// The settings of guests that get addresses of IPv6.
@@ -166,13 +177,15 @@ pub(crate) struct Dhcp6 {
     reserved: BTreeSet<Ipv6Addr>,
     /// Addresses whose leases have changed since they were saved.
     pub(crate) changed: BTreeSet<Ipv6Addr>,
+    /// Nobody can say which address a client will get, and ask for it first.
+    chance: RandomState,
 }
 
 impl Dhcp6 {
     /// Creates a server that starts with these leases.
     pub(crate) fn new(settings: Dhcp6Settings, leases: Leases<Ipv6Addr>) -> Self {
-        let (vifs, reserved, changed) = Default::default();
-        Self { settings, leases, vifs, reserved, changed }
+        let (vifs, reserved, changed, chance) = Default::default();
+        Self { settings, leases, vifs, reserved, changed, chance }
     }
 
     /// The leases of the network.
@@ -194,14 +207,12 @@ impl Dhcp6 {
 
     /// The addresses that an interface holds now.
     pub(crate) fn addresses_of(&self, vif: &str, now_secs: u32) -> impl Iterator<Item = Ipv6Addr> {
-        let held = move |lease: &Lease| lease.hold == Hold::Bound && lease.holds(now_secs);
-        self.leases.of_vif(vif).filter(move |(_, lease)| held(lease)).map(|(address, _)| address)
+        self.leases.bound_of(vif, now_secs)
     }
 
     /// The interface that holds an address now.
     pub(crate) fn vif_of(&self, address: Ipv6Addr, now_secs: u32) -> Option<&str> {
-        let lease = self.leases.get(address)?;
-        (lease.hold == Hold::Bound && lease.holds(now_secs)).then_some(&lease.client.vif)
+        self.leases.vif_of(address, now_secs)
     }
 
     /// Takes a client's message. weir's MAC address is `own`.
@@ -211,12 +222,10 @@ impl Dhcp6 {
         (own, told): (Mac, &RaSettings),
         message: &[u8],
         now_secs: u32,
-    ) -> (Done, Option<Vec<u8>>) {
-        const IGNORED: (Done, Option<Vec<u8>>) = (Done::Ignored, None);
+    ) -> Heard {
         let Some(asked) = Asked::read(message) else { return IGNORED };
         if asked.kind == INFORMATION_REQUEST {
-            let reply = inform(own, told, message);
-            return if reply.is_some() { (Done::Informed, reply) } else { IGNORED };
+            return asked.inform(own, told);
         }
         // RFC 8415 §16: a client names the server that it means, unless it means any.
         let is_for_weir = match asked.kind {
@@ -241,12 +250,12 @@ impl Dhcp6 {
             CONFIRM if named().next().is_none() => return IGNORED,
             CONFIRM => {
                 let is_near = named().all(|(_, it)| self.settings.own.contains(&it));
-                let status = match is_near {
-                    true => status(Status::Success, "on this link"),
-                    false => status(Status::NotOnLink, "of another link"),
+                let (code, said, done) = match is_near {
+                    true => (Status::Success, "on this link", Done::Informed),
+                    false => (Status::NotOnLink, "of another link", Done::Refused),
                 };
-                reply.opts_mut().insert(status);
-                if is_near { Done::Informed } else { Done::Refused }
+                reply.opts_mut().insert(status(code, said));
+                done
             }
             RELEASE | DECLINE => {
                 let is_declined = asked.kind == DECLINE;
@@ -306,7 +315,7 @@ impl Dhcp6 {
         let before = self.leases.get(address);
         let keeps = |it: &Lease| {
             // An address that the client has stays bound while it asks anew, and a second renewal changes nothing.
-            let is_bound = it.hold == Hold::Bound && it.holds(now_secs) && it.client.is(client);
+            let is_bound = it.is_bound(now_secs) && it.client.is(client);
             is_bound && (hold == Hold::Offered || it.until_secs == until_secs)
         };
         if !before.is_some_and(keeps) {
@@ -327,14 +336,14 @@ impl Dhcp6 {
         }
         let had = self.leases.of(client);
         let has = had.is_some_and(|(_, lease)| lease.holds(now_secs));
-        if !has && !self.has_room_for(&client.vif, now_secs) {
+        if !has && !self.leases.have_room_for(&client.vif, self.vifs.keys(), || u64::MAX, now_secs)
+        {
             return None;
         }
         let subnet = self.settings.own.trunc();
         let made = |n: u8| {
-            let mut hasher = DefaultHasher::new();
-            (&client.vif, client.mac.0, &client.id, n).hash(&mut hasher);
-            let station = u128::from(hasher.finish()) & subnet.hostmask().to_bits();
+            let hash = self.chance.hash_one((&client.vif, client.mac.0, &client.id, n));
+            let station = u128::from(hash) & subnet.hostmask().to_bits();
             Ipv6Addr::from_bits(subnet.network().to_bits() | station)
         };
         let is_for = |it: &Ipv6Addr| {
@@ -345,14 +354,6 @@ impl Dhcp6 {
         };
         let known = had.map(|(address, _)| address).into_iter().chain(named.iter().copied());
         known.chain((0..TRIES).map(made)).find(is_for)
-    }
-
-    /// True if the interface can get one more address. One is reserved for each interface that has none yet.
-    fn has_room_for(&self, vif: &str, now_secs: u32) -> bool {
-        let own = self.leases.held_by(vif, now_secs);
-        let waits = |other: &&String| self.leases.held_by(other, now_secs) == 0;
-        let kept = || self.vifs.keys().filter(waits).count();
-        own == 0 || own < LEASES_PER_VIF_MAX && self.leases.held(now_secs) + kept() < LEASES_MAX
     }
 
     /// Ends a client's lease. A `declined` address counts as the interface's for a while, as one of IPv4 does.
@@ -419,7 +420,7 @@ mod tests {
     }
 
     fn answer(message: &[u8]) -> Option<Message> {
-        let bytes = inform(OWN, &settings(), message)?;
+        let bytes = inform(OWN, &settings(), message).1?;
         Some(Message::decode(&mut Decoder::new(&bytes)).unwrap())
     }
 
@@ -443,7 +444,7 @@ mod tests {
         let got = answer(&request([])).unwrap();
         assert!(got.opts().get(OptionCode::DomainSearchList).is_some(), "it has not said");
         let refresh = [&[0, 32, 0, 4][..], &RA_DNS_SECS.to_be_bytes()].concat();
-        let got = inform(OWN, &settings(), &request([])).unwrap();
+        let got = inform(OWN, &settings(), &request([])).1.unwrap();
         assert!(got.windows(refresh.len()).any(|it| it == refresh), "{got:x?}");
     }
 
@@ -598,6 +599,26 @@ mod tests {
             (0..=255).filter(|duid| lease(&mut server, "rogue", *duid, 0).is_some()).count();
         assert_eq!(given, LEASES_PER_VIF_MAX);
         assert!(lease(&mut server, "web0", 1, 0).is_some());
+    }
+
+    #[test]
+    fn a_message_that_asks_for_more_addresses_than_there_can_be_is_not_answered() {
+        let mut solicit = says(MessageType::Solicit, 1, 0, &[]);
+        for (ias, done) in [(LEASES_PER_VIF_MAX, Done::Offered), (1, Done::Ignored)] {
+            // The message has one already.
+            for ia in 1..=ias as u32 - u32::from(done == Done::Offered) {
+                let opts = DhcpOptions::new();
+                let id = 1_000 * ias as u32 + ia;
+                solicit.opts_mut().insert(DhcpOption::IANA(IANA { id, t1: 0, t2: 0, opts }));
+            }
+            assert_eq!(hears(&mut server(), "web0", &solicit, 0).0, done, "{ias}");
+        }
+    }
+
+    #[test]
+    fn nobody_foresees_the_address_of_a_client() {
+        let given = [(); 2].map(|()| lease(&mut server(), "web0", 1, 0).unwrap());
+        assert_ne!(given[0], given[1], "another weir, or another network");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, getsockname, recv, recvfrom, send};
+use rustix::net::{RecvFlags, SendFlags, recv, recvfrom, send};
 use rustix::rand::{GetRandomFlags, getrandom};
 use serde::{Deserialize, Serialize};
 use weir_engine::{beat, lock, supervise};
@@ -102,6 +102,9 @@ impl Inbox {
     }
 }
 
+/// A socket at which the host's programs ask for names of guests, and its address.
+pub type HostSocket = (OwnedFd, Ipv4Addr);
+
 /// The thread that asks the resolver. A drop ends it.
 pub(crate) struct Forwarder {
     inbox: Arc<Mutex<Inbox>>,
@@ -114,7 +117,7 @@ impl Forwarder {
     ///
     /// # Errors
     /// A thread or a descriptor cannot be made.
-    pub(crate) fn start(desk: Arc<Desk>, dial: Dial, host: Option<OwnedFd>) -> io::Result<Self> {
+    pub(crate) fn start(desk: Arc<Desk>, dial: Dial, host: Option<HostSocket>) -> io::Result<Self> {
         let inbox = Arc::<Mutex<Inbox>>::default();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let heard = bell.try_clone()?;
@@ -239,7 +242,8 @@ struct Asking {
     heard: OwnedFd,
     desk: Arc<Desk>,
     dial: Dial,
-    host: Option<OwnedFd>,
+    /// The socket at which the host asks, and its address.
+    host: Option<HostSocket>,
     lines: Vec<Line>,
     calls: Vec<Call>,
     /// Questions without an answer, by line and DNS message number.
@@ -257,7 +261,7 @@ struct Asking {
 impl Asking {
     fn run(&mut self) {
         loop {
-            let readable = beat::wait(|| self.wait());
+            let (readable, host_asks) = beat::wait(|| self.wait());
             let _ = rustix::io::read(&self.heard, &mut [0; 8]);
             let new = {
                 let mut inbox = lock(&self.inbox);
@@ -266,7 +270,9 @@ impl Asking {
                 }
                 std::mem::take(&mut inbox.waiting)
             };
-            self.hear_host();
+            if host_asks {
+                self.hear_host();
+            }
             for number in readable {
                 self.hear(number);
             }
@@ -281,8 +287,9 @@ impl Asking {
         }
     }
 
-    /// Waits for questions, for answers, or until the next timeout. Returns the lines on which there are answers.
-    fn wait(&self) -> Vec<u32> {
+    /// Waits for questions, for answers, or until the next timeout. Returns the lines on which there are answers, and
+    /// whether the host asks.
+    fn wait(&self) -> (Vec<u32>, bool) {
         let ends = self.lines.iter().map(|line| line.until + LINGERS).min();
         let is_idle = self.pending.is_empty() && self.calls.is_empty();
         let end = if is_idle { ends } else { Some(self.expires_at) };
@@ -295,13 +302,15 @@ impl Asking {
             let side = if call.left.is_empty() { PollFlags::IN } else { PollFlags::OUT };
             PollFd::from_borrowed_fd(call.socket.as_fd(), side)
         });
-        let host = self.host.iter().map(|fd| PollFd::new(fd, PollFlags::IN));
+        let host = self.host.iter().map(|(socket, _)| PollFd::new(socket, PollFlags::IN));
         let mut all: Vec<_> = all.chain(calls).chain(host).collect();
         if poll(&mut all, left.as_ref()).is_err() {
-            return Vec::new();
+            return (Vec::new(), false);
         }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
         let lines = self.lines.iter().zip(all.iter().skip(1));
-        lines.filter(|(_, fd)| !fd.revents().is_empty()).map(|(line, _)| line.number).collect()
+        let readable = lines.filter(|(_, fd)| is_ready(fd)).map(|(line, _)| line.number).collect();
+        (readable, self.host.is_some() && all.last().is_some_and(is_ready))
     }
 
     /// Sends a question to a resolver, or answers the guest that it has failed.
@@ -351,10 +360,7 @@ impl Asking {
 
     /// Reads the host's questions. The sender of such a question has the socket's own address.
     fn hear_host(&self) {
-        let own = |socket| SocketAddr::try_from(getsockname(socket).ok()?).ok();
-        let Some((socket, own)) = self.host.as_ref().and_then(|it| Some((it, own(it)?))) else {
-            return;
-        };
+        let Some((socket, own)) = &self.host else { return };
         for _ in 0..AT_ONCE {
             let mut said = vec![0; usize::from(DNS_PAYLOAD_MAX)];
             let Ok((len, _, from)) = recvfrom(socket, &mut said, RecvFlags::DONTWAIT) else {
@@ -362,7 +368,7 @@ impl Asking {
             };
             said.truncate(len);
             let from = from.and_then(|from| SocketAddr::try_from(from).ok());
-            if let Some(from) = from.filter(|from| from.ip() == own.ip()) {
+            if let Some(from) = from.filter(|from| from.ip() == *own) {
                 self.desk.host_asks(from, said);
             }
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::ops::Bound;
 
-use weir_limits::{LEASES_MAX, READ_AT_ONCE};
+use weir_limits::{LEASES_MAX, LEASES_PER_VIF_MAX, READ_AT_ONCE};
 use weir_wire::Mac;
 
 /// A client behind an interface. A client identifier is valid behind its own interface only.
@@ -56,6 +56,11 @@ impl Lease {
     pub fn holds(&self, now_secs: u32) -> bool {
         now_secs < self.until_secs
     }
+
+    /// True if the client has the address now.
+    pub fn is_bound(&self, now_secs: u32) -> bool {
+        self.hold == Hold::Bound && self.holds(now_secs)
+    }
 }
 
 /// Leases of one network, for one IP version.
@@ -90,6 +95,18 @@ impl<A: Copy + Ord> Leases<A> {
         self.all.get(&address)
     }
 
+    /// The addresses that clients of an interface have now.
+    pub fn bound_of(&self, vif: &str, now_secs: u32) -> impl Iterator<Item = A> {
+        let all = self.of_vif(vif).filter(move |(_, lease)| lease.is_bound(now_secs));
+        all.map(|(address, _)| address)
+    }
+
+    /// The interface whose client has an address now.
+    pub fn vif_of(&self, address: A, now_secs: u32) -> Option<&str> {
+        let lease = self.get(address).filter(|lease| lease.is_bound(now_secs));
+        lease.map(|lease| lease.client.vif.as_str())
+    }
+
     /// The leases of one interface, past ones included.
     pub fn of_vif(&self, vif: &str) -> impl Iterator<Item = (A, &Lease)> {
         let addresses = self.of_vifs.get(vif).into_iter().flatten();
@@ -104,6 +121,24 @@ impl<A: Copy + Ord> Leases<A> {
     /// The number of leases that have not ended.
     pub fn held(&self, now_secs: u32) -> usize {
         self.all.values().filter(|lease| lease.holds(now_secs)).count()
+    }
+
+    /// True if the interface can get one more address of those that are `free`. One is kept for each of `others` that has
+    /// none yet.
+    pub fn have_room_for<'n>(
+        &self,
+        vif: &str,
+        others: impl Iterator<Item = &'n String>,
+        free: impl FnOnce() -> u64,
+        now_secs: u32,
+    ) -> bool {
+        let waits = |other: &&String| *other != vif && self.held_by(other, now_secs) == 0;
+        let own = self.held_by(vif, now_secs);
+        own == 0
+            || own < LEASES_PER_VIF_MAX && {
+                let kept = others.filter(waits).count();
+                free() > kept as u64 && self.held(now_secs) + kept < LEASES_MAX
+            }
     }
 
     /// The client's present or last address. If there are several, the one whose lease ends last.

@@ -47,7 +47,7 @@ pub use advert::RaSettings;
 pub use desk::{Asked, Bell, GatewayCounters, HostSide};
 pub use dhcp::{BootSettings, DhcpSettings};
 pub use dhcp6::Dhcp6Settings;
-pub use forward::{Dial, Means};
+pub use forward::{Dial, HostSocket, Means};
 pub use leases::{Client, Hold, Lease};
 pub use port::{GatewayPort, GatewaySettings, Guest};
 pub use service::{LeaseSettings, NamesSettings, Service};

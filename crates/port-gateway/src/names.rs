@@ -72,11 +72,6 @@ impl Names {
         Some(Self { domain, subnets, asks })
     }
 
-    /// The same names, and no others: the host has resolvers of its own.
-    pub(crate) fn alone(&self) -> Self {
-        Self { asks: false, ..self.clone() }
-    }
-
     /// Takes a guest's message from a datagram. With `room`, it comes from a connection that takes an answer of this
     /// length.
     pub(crate) fn take(

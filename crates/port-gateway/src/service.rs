@@ -24,9 +24,9 @@ use crate::answer::{DHCP_PORTS, DNS_PORT, Station, Wanted};
 use crate::desk::{Arrival, Desk, GatewayCounters, Woken};
 use crate::dhcp::{Asker, Dhcp, DhcpSettings, Done};
 use crate::dhcp6::{self, Dhcp6, Dhcp6Settings};
-use crate::forward::{Back, Dial, Forwarder, Question};
+use crate::forward::{Back, Dial, Forwarder, HostSocket, Question};
 use crate::frame::Way;
-use crate::leases::{Hold, Leases};
+use crate::leases::Leases;
 use crate::names::{Directory, Names, Said};
 use crate::port::{GatewayPort, Guest};
 use crate::store::{Address, Store};
@@ -49,8 +49,8 @@ pub struct NamesSettings {
     pub subnets: Vec<IpNet>,
     /// Makes sockets to the host's resolvers, if guests can ask for other names.
     pub dial: Option<Dial>,
-    /// A socket at weir's address and port, at which the host's programs ask for names of guests. It needs `dial`.
-    pub host: Option<OwnedFd>,
+    /// Where the host asks, which needs `dial`.
+    pub host: Option<HostSocket>,
 }
 
 /// The addresses that weir gives in a network, of either IP version. Leases outlive weir in the [`Store`], if there is
@@ -115,7 +115,7 @@ fn bound<A: Address + Into<IpAddr>>(
         let before = last;
         for (address, lease) in lock(leases).after(last) {
             last = Some(address);
-            if lease.hold == Hold::Bound && lease.holds(now_secs) {
+            if lease.is_bound(now_secs) {
                 bound.push((address.into(), lease.client.mac));
             }
         }
@@ -197,8 +197,8 @@ pub(crate) struct Clerk {
     pub(crate) dhcp: Option<(Dhcp, Saved)>,
     dhcp6: Option<(Dhcp6, Saved)>,
     names: Option<(Names, Option<Forwarder>)>,
-    /// The way of answers to the host.
-    host: Option<OwnedFd>,
+    /// The way of answers to the host, and the names that it is told.
+    host: Option<(OwnedFd, Names)>,
     streams: Streams,
     shown: Shown,
     /// The time of the next round of advertisements, if weir sends them.
@@ -228,24 +228,26 @@ impl Clerk {
                 io::Result::Ok((Dhcp6::new(settings, leases), saved))
             })
             .transpose()?;
-        let host = names.as_ref().and_then(|names| names.host.as_ref());
-        let host = host.map(OwnedFd::try_clone).transpose()?;
-        let names = names
+        let named = names
             .and_then(|NamesSettings { domain, subnets, dial, host }| {
-                Some((Names::new(&domain, subnets, dial.is_some())?, dial, host))
+                // The host has resolvers of its own for other names.
+                let alone = Names::new(&domain, subnets.clone(), false)?;
+                Some((Names::new(&domain, subnets, dial.is_some())?, alone, dial, host))
             })
-            .map(|(names, dial, host)| {
+            .map(|(names, alone, dial, host)| {
+                let asked = host.as_ref().map(|(socket, _)| socket.try_clone()).transpose()?;
                 let forwarder = dial.map(|dial| Forwarder::start(Arc::clone(&desk), dial, host));
-                io::Result::Ok((names, forwarder.transpose()?))
+                io::Result::Ok(((names, forwarder.transpose()?), asked.map(|it| (it, alone))))
             })
             .transpose()?;
+        let (names, host) = named.unzip();
         Ok(Self {
             station: port.station().clone(),
             desk,
             dhcp,
             dhcp6,
             names,
-            host,
+            host: host.flatten(),
             streams: Streams::default(),
             shown,
             // Advertisements of an earlier weir stay valid for their lifetimes.
@@ -406,10 +408,7 @@ impl Clerk {
                 let asker = Asker { vif: &guest.vif, mac, mtu: guest.mtu };
                 dhcp6.take(&asker, (own, told), message, now_secs)
             }
-            None => {
-                let reply = dhcp6::inform(own, told, message);
-                (if reply.is_some() { Done::Informed } else { Done::Ignored }, reply)
-            }
+            None => dhcp6::inform(own, told, message),
         };
         count(&self.desk.counters, done);
         let from = (link_local(own), dhcp6::PORTS.dst).into();
@@ -491,9 +490,9 @@ impl Clerk {
 
     /// Answers a question of the host's own.
     fn tell_host(&self, from: SocketAddr, question: &[u8], now_secs: u32) {
-        let (Some((names, _)), Some(socket)) = (&self.names, &self.host) else { return };
+        let Some((socket, names)) = &self.host else { return };
         let here = self.here(now_secs);
-        if let Said::Answer(bytes) = names.alone().take(question, None, &here) {
+        if let Said::Answer(bytes) = names.take(question, None, &here) {
             self.desk.counters.dns_answered.add(1);
             // A program that gets no answer asks again.
             let _ = sendto(socket, &bytes, SendFlags::DONTWAIT, &from);

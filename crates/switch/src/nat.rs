@@ -22,8 +22,8 @@ use weir_wire::Mac;
 /// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
 const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
 /// Tells systemd-resolved a link's server and domain, if it runs: its directory goes with it.
-const TELL_RESOLVED: &str = "[ ! -d /run/systemd/resolve ] || { r=/usr/bin/resolvectl && $r dns $1 $2 && \
-    $r domain $1 $3 && $r default-route $1 no && $r dnssec $1 no; }";
+const TELL_RESOLVED: &str = "[ ! -d /run/systemd/resolve ] || { r=/usr/bin/resolvectl && $r dns \"$1\" \"$2\" && \
+    $r domain \"$1\" \"$3\" && $r default-route \"$1\" no && $r dnssec \"$1\" no; }";
 /// The time limit for the rules to appear. They usually take a hundredth of it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two checks.

@@ -1,7 +1,7 @@
 //! Cases of RFC 2131, and attempts of a guest to get more than its share.
 
 use proptest::prelude::*;
-use weir_limits::DHCP_ROUTES_MAX;
+use weir_limits::{DHCP_ROUTES_MAX, LEASES_PER_VIF_MAX};
 
 use super::*;
 

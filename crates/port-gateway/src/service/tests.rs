@@ -15,7 +15,7 @@ use weir_wire::VnetHdr;
 
 use super::*;
 use crate::desk::Bell;
-use crate::leases::{Client, Lease};
+use crate::leases::{Client, Hold, Lease};
 use crate::port::GatewaySettings;
 
 /// As many as one weir serves, beside its own ports.

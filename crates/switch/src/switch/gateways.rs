@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +18,8 @@ use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
 use weir_port_gateway::{
-    Asked, BootSettings, Dhcp6Settings, DhcpSettings, GatewayPort, Guest, RaSettings, Service,
+    Asked, BootSettings, Dhcp6Settings, DhcpSettings, GatewayPort, Guest, HostSocket, RaSettings,
+    Service,
 };
 use weir_port_tap::{Tap, TapOptions};
 use weir_wire::Mac;
@@ -54,7 +54,7 @@ pub(super) fn open_leases(config: &Config) -> Result<LeaseFiles, SwitchError> {
 }
 
 /// TAPs that connect the host to networks, by network, each with the socket at which the host asks for names.
-pub(super) type HostTaps = BTreeMap<NetworkName, (Tap, Option<OwnedFd>)>;
+pub(super) type HostTaps = BTreeMap<NetworkName, (Tap, Option<HostSocket>)>;
 
 /// Opens the TAP of each network with a way out through the host, and gives the host its addresses.
 ///
@@ -85,8 +85,8 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
         host.set_up().map_err(|source| refused(None, source.into()))?;
         let own = gateway.ipv4().filter(|_| gateway.answers_names()).map(|own| own.addr());
         let asked = own.and_then(names_socket);
-        if let (Some(own), Some(_)) = (own, &asked) {
-            tell_resolved(&nat.interface, own, gateway.domain());
+        if let Some((_, own)) = &asked {
+            tell_resolved(&nat.interface, *own, gateway.domain());
         }
         taps.insert(network.name.clone(), (tap, asked));
     }
@@ -94,14 +94,14 @@ pub(super) fn open_taps(networks: &Networks, keeping: &Keeping) -> Result<HostTa
 }
 
 /// A socket at which the host's programs ask for names of guests; `None` if another server has the port.
-fn names_socket(own: Ipv4Addr) -> Option<OwnedFd> {
+fn names_socket(own: Ipv4Addr) -> Option<HostSocket> {
     let open = || {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
         // The weir whose place this one takes still has such a socket.
         sockopt::set_socket_reuseport(&socket, true)?;
         bind(&socket, &SocketAddrV4::new(own, 53))?;
-        Ok(socket)
+        Ok((socket, own))
     };
     let failed = |error: &Errno| {
         tracing::warn!(%error, "the host cannot ask {own} for names of guests");

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use weir_config::{DhcpConfig, GatewayConfig, NetworkConfig, PortName, UplinkConfig};
@@ -11,7 +10,8 @@ use weir_evpn::Links;
 use weir_fabric::{MacCheck, PortConfig, Vid, VlanMode};
 use weir_policy::schedule::Share;
 use weir_port_gateway::{
-    Bell, GatewayPort, GatewaySettings, HostSide, LeaseSettings, NamesSettings, Service, Store,
+    Bell, GatewayPort, GatewaySettings, HostSide, HostSocket, LeaseSettings, NamesSettings,
+    Service, Store,
 };
 use weir_port_tap::{FramePort, Tap, UplinkPort};
 use weir_port_vxlan::{OverlaySockets, VxlanPort};
@@ -250,7 +250,7 @@ impl Switch {
         network: &NetworkConfig,
         config: &GatewayConfig,
         [file, file6]: [Option<File>; 2],
-        host: Option<(Tap, Option<OwnedFd>)>,
+        host: Option<(Tap, Option<HostSocket>)>,
     ) -> Result<(), SwitchError> {
         let (host, asked) = host.unzip();
         let Some(name) = network.port_name() else { return Ok(()) };
