@@ -40,26 +40,26 @@ pub use engine::{Engine, Priority, WorkerStats, is_real_time, set_priority, thre
 pub use frames::drop_reason::DropReason;
 pub use frames::flow::{record_flows, symmetric_hash};
 pub use frames::inbox::Inbox;
+pub use frames::port::QueueRef;
 pub use frames::port::{
     Ask, Claims, Delivered, Forward, Outgoing, Overlay, Port, Side, Take, Taken,
 };
-pub use frames::queue_ref::QueueRef;
 pub use frames::stats::PortCounters;
-pub use frames::{burst, egress, gro, remote, stats};
+pub use frames::{burst, egress, gro, stats};
 pub use lost::cpu_loss::CpuClock;
 pub use lost::dear;
+pub use switching::limits::StormLimit;
+pub use switching::limits::{Rate, RateLimit};
 pub use switching::pair::{Pair, Pairs};
-pub use switching::rate::{Rate, RateLimit};
 pub use switching::settings::PortSettings;
-pub use switching::storm::StormLimit;
 pub use switching::switch::{Forwarder, Hold, Ingress, Ports, Slot};
 pub use switching::{filter, groups};
 pub use threads::lock::lock;
 pub use threads::supervise::{Panics, panicked, supervise};
 pub use threads::{beat, clock, logs, stages};
+pub use working::crew::WokenFor;
 pub use working::crew::{Execution, Options, Realization};
 pub use working::dispatcher::Moved;
-pub use working::handle::WokenFor;
 pub use working::meter::{ns_of_ticks, ticks_of_ns};
 pub use working::poller::Watch;
 

@@ -18,7 +18,7 @@ use crate::frames::burst::{Burst, Pieces, Scratch, TakenChain};
 use crate::frames::egress::{Emitted, Packet, Put};
 use crate::frames::gro::EgressList;
 use crate::working::crew::Options;
-use crate::working::handle::WorkerHandle;
+use crate::working::crew::WorkerHandle;
 use crate::working::shared::Shared;
 use crate::working::worker::Worker;
 use crate::*;

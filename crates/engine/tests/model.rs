@@ -25,8 +25,6 @@ mod threads {
 
 #[path = "../src/threads/lock.rs"]
 mod lock;
-#[path = "../src/threads/ready.rs"]
-mod ready_queues;
 #[path = "../src/queue/under_way.rs"]
 mod under_way;
 #[path = "../src/switching/waiters.rs"]
@@ -134,7 +132,7 @@ mod ready {
     use loom::sync::{Arc, Mutex};
     use loom::thread;
 
-    use crate::ready_queues::ReadyQueues;
+    use crate::lock::ReadyQueues;
 
     #[derive(Default)]
     struct Port {

@@ -49,7 +49,7 @@
 //!
 //! **From the guest.** An event wakes the worker, which calls `XenPort::take`. `TransmitQueue::take` locks the queue,
 //! `Sending::fill` takes requests, and `Sending::bring` has Xen copy the first 128 bytes of all packets with one
-//! call. The rest stays with the guest until it is known who wants it (`engine/src/frames/remote.rs`).
+//! call. The rest stays with the guest until it is known who wants it (`engine/src/frames/burst.rs`).
 //! `TxRing::settle` says what became of each packet; answers keep the ring's order, so those behind a frame that
 //! waits wait, too.
 //!

@@ -5,8 +5,7 @@
 //! | `burst.rs` | frames under way, their payload where it was |
 //! | `burst/add.rs` | frames that ports add: their fronts are copied out and checked |
 //! | `inbox.rs` | frames of a link's own protocol |
-//! | `remote.rs` | payload that is fetched only if it is read |
-//! | `port.rs`, `queue_ref.rs` | the engine's interface to a port; the name of one of its queues, and data for each |
+//! | `port.rs` | the engine's interface to a port; the name of one of its queues, and data for each |
 //! | `turn.rs` | the order in which workers place frames from one queue |
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
@@ -20,7 +19,5 @@ pub(crate) mod flow;
 pub mod gro;
 pub(crate) mod inbox;
 pub(crate) mod port;
-pub(crate) mod queue_ref;
-pub mod remote;
 pub mod stats;
 pub(crate) mod turn;

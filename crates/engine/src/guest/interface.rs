@@ -15,8 +15,8 @@ use crate::frames::flow::record_flows;
 use crate::frames::port::Side;
 use crate::frames::stats::{PortCounters, QueueCounters, TimesRead};
 use crate::queue::{ReceiveQueue, TransmitQueue};
+use crate::threads::lock::ReadyQueues;
 use crate::threads::lock::lock;
-use crate::threads::ready::ReadyQueues;
 
 /// A pair of queues, with the port's part of each direction.
 #[derive(Debug)]

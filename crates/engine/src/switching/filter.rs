@@ -3,7 +3,7 @@
 //! A filter sees the frame as its guest sends or receives it: with its VLAN tag, a GSO frame whole, and incomplete
 //! checksums. It sees the bytes that are delivered: the front, copied once from the sender's memory. For a program that
 //! reads further, up to [`FILTER_WINDOW_LEN`] bytes are copied. If the sender then changes bytes behind the front, the
-//! changed bytes are delivered unchecked, unless the payload had to be [fetched](crate::frames::remote).
+//! changed bytes are delivered unchecked, unless the payload had to be [fetched](crate::frames::burst::Remote).
 
 use std::sync::Arc;
 

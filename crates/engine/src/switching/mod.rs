@@ -5,9 +5,7 @@
 //! | `switch.rs` | one burst: classify each frame, serve each receiver once |
 //! | `filter.rs` | the frames that a port may send and receive |
 //! | `groups.rs` | the connections that a port may have |
-//! | `mtu.rs` | limits on the length of a port's frames |
-//! | `storm.rs` | limits on flooded frames of a port |
-//! | `police.rs`, `rate.rs` | limits on the traffic that a port receives in a second; a rate |
+//! | `limits.rs` | limits on the traffic that a port receives or floods in a second, and on its frames' length |
 //! | `settings.rs` | a port's settings, and how they change |
 //! | `pair.rs` | a pair of queues, with the workers that serve it |
 //! | `waiters.rs` | the workers that a receiver's buffers notify |
@@ -30,11 +28,8 @@ pub(crate) use {checks_of_receiver, checks_of_sender};
 
 pub mod filter;
 pub mod groups;
-pub(crate) mod mtu;
+pub(crate) mod limits;
 pub(crate) mod pair;
-pub(crate) mod police;
-pub(crate) mod rate;
 pub(crate) mod settings;
-pub(crate) mod storm;
 pub(crate) mod switch;
 pub(crate) mod waiters;

@@ -8,10 +8,10 @@ use weir_policy::schedule::Share;
 
 use crate::switching::filter::PortRules;
 use crate::switching::groups::PortGroups;
-use crate::switching::mtu::FrameLenMax;
-use crate::switching::police::Police;
-use crate::switching::rate::RateLimit;
-use crate::switching::storm::{Storm, StormLimit};
+use crate::switching::limits::FrameLenMax;
+use crate::switching::limits::Police;
+use crate::switching::limits::RateLimit;
+use crate::switching::limits::{Storm, StormLimit};
 use crate::switching::switch::Slot;
 use crate::threads::clock;
 

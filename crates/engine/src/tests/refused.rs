@@ -8,8 +8,8 @@ use weir_wire::vnet;
 
 use super::*;
 use crate::switching::filter::{Action, PortRules, Rules, RulesError};
-use crate::switching::rate::{Rate, RateLimit};
-use crate::switching::storm::StormLimit;
+use crate::switching::limits::StormLimit;
+use crate::switching::limits::{Rate, RateLimit};
 
 const FRAME_BITS: u64 = 8 * 200;
 

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use weir_fabric::PortId;
 use weir_policy::dispatch::{CORE, Dispatch, Move, Queue, Reason};
 
+use crate::frames::port::QueueRef;
 use crate::frames::port::Side;
-use crate::frames::queue_ref::QueueRef;
 use crate::switching::switch::{Ports, Slot};
 use crate::working::crew::{Crew, Options, Realization};
 use crate::working::shared::Shared;

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 
 use weir_limits::{VAIN_KICKS_MAX, VAIN_KICKS_PAUSE_NS};
 
+use crate::frames::port::PerQueue;
+use crate::frames::port::QueueRef;
 use crate::frames::port::Side;
-use crate::frames::queue_ref::PerQueue;
-use crate::frames::queue_ref::QueueRef;
 
 /// Kicks of a pair of queues that brought no frames, less the frames that came.
 #[derive(Debug, Default)]

@@ -4,21 +4,19 @@
 //! |---|---|
 //! | `worker.rs` | the loop: take, forward, repeat |
 //! | `worker/` | without work: busy-poll, nap, sleep; kicks; retries of frames; held calls on time |
-//! | `run_queue.rs` | the queue whose turn is next, and queues that wait for their rate |
+//! | `run_queue.rs` | the queue whose turn is next, queues that wait for their rate, queues to poll |
 //! | `share.rs` | each port's share of the workers, and its rate |
 //! | `meter.rs` | a burst's cost in worker time |
 //! | `poller.rs` | epoll: kicks and wake-ups |
 //! | `kicks.rs` | kicks without frames |
-//! | `warm.rs` | queues that are polled because their kicks are off |
 //! | `stalls.rs` | frames that wait for a receiver |
 //! | `holds.rs` | the times at which a worker must ask its ports about held calls |
-//! | `crew.rs` | the workers, and the queues of each |
+//! | `crew.rs` | the workers, the queues of each, and data of a worker that other threads see |
 //! | `dispatcher.rs` | moves queues between workers by load |
-//! | `shared.rs`, `handle.rs` | data that workers share, and data of one that others see |
+//! | `shared.rs` | data that workers share |
 
 pub(crate) mod crew;
 pub(crate) mod dispatcher;
-pub(crate) mod handle;
 mod holds;
 mod kicks;
 pub(crate) mod meter;
@@ -27,5 +25,4 @@ mod run_queue;
 pub(crate) mod share;
 pub(crate) mod shared;
 mod stalls;
-mod warm;
 pub(crate) mod worker;

@@ -14,8 +14,8 @@ use rustix::time::{
 };
 use weir_fabric::PortId;
 
+use crate::frames::port::QueueRef;
 use crate::frames::port::Side;
-use crate::frames::queue_ref::QueueRef;
 
 const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 

@@ -7,7 +7,7 @@ use weir_fabric::PortId;
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, RATE_WAIT_NS};
 use weir_policy::schedule::{Kind, Share, TokenBucket};
 
-use crate::switching::rate::{Rate, RateLimit};
+use crate::switching::limits::{Rate, RateLimit};
 use crate::threads::clock;
 
 /// The buckets of one port, shared by the workers that serve its queues.

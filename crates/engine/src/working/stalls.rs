@@ -2,8 +2,8 @@
 
 use weir_fabric::PortId;
 
-use crate::frames::queue_ref::PerQueue;
-use crate::frames::queue_ref::QueueRef;
+use crate::frames::port::PerQueue;
+use crate::frames::port::QueueRef;
 
 /// Frames to be retried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,7 @@
 //! |---|---|
 //! | `worker.rs` | the loop |
 //! | `worker/rest.rs` | without work: poll, nap or sleep, and wake up |
-//! | `worker/kicked.rs` | kicks, and ignored kicks |
-//! | `worker/retry.rs` | retries of frames that wait for a receiver |
+//! | `worker/kicked.rs` | kicks, ignored kicks, and retries of frames that wait for a receiver |
 //! | `worker/on_time.rs` | held calls on time, although timers are late and bursts take time |
 //!
 //! While a worker is awake, its queues' kicks are suppressed; before it sleeps it enables them and polls once more.
@@ -20,7 +19,6 @@
 mod kicked;
 mod on_time;
 mod rest;
-mod retry;
 
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -35,8 +33,8 @@ use weir_policy::lateness::Lateness;
 use weir_policy::pace::{MEMORIES, Pace};
 
 use crate::frames::burst::{Burst, Scratch};
+use crate::frames::port::QueueRef;
 use crate::frames::port::{PANICKED, Side, Take, Taken};
-use crate::frames::queue_ref::QueueRef;
 use crate::lost::blocked;
 use crate::lost::cpu_loss;
 use crate::lost::dear;
@@ -45,14 +43,14 @@ use crate::taps::tap;
 use crate::threads::beat::{Beats, Place, Role};
 use crate::threads::clock;
 use crate::threads::stages;
-use crate::working::handle::WorkerHandle;
+use crate::working::crew::WorkerHandle;
 use crate::working::holds::Holds;
 use crate::working::kicks::Kicks;
 use crate::working::poller::Event;
+use crate::working::run_queue::Warm;
 use crate::working::run_queue::{Ready, RunQueue, Turn};
 use crate::working::shared::Shared;
 use crate::working::stalls::{Retry, Stalls};
-use crate::working::warm::Warm;
 
 /// Rounds over busy queues between two polls of the epoll set. A queue that wakes up waits for at most this number of
 /// bursts of each busy queue.

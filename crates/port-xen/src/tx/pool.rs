@@ -2,7 +2,7 @@
 //!
 //! Only the front of a packet is copied there at once. The pool knows the place of the rest.
 //! Another Xen guest gets the rest straight from there; for other receivers weir fetches it
-//! ([`weir_engine::remote`]). Several bursts may be under way, each with its own [batch of
+//! ([`weir_engine::burst::Remote`]). Several bursts may be under way, each with its own [batch of
 //! grants](super::haul).
 
 use std::fmt;

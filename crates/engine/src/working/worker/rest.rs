@@ -7,15 +7,15 @@ use weir_policy::law::LAW;
 use weir_policy::pace::Rest;
 
 use super::{Worker, hand_over, is_of, memory};
+use crate::frames::port::QueueRef;
 use crate::frames::port::Side;
-use crate::frames::queue_ref::QueueRef;
 use crate::lost::blocked;
 use crate::lost::cpu_loss;
 use crate::switching::switch::{Slot, slot};
 use crate::threads::beat::Place;
 use crate::threads::clock;
 use crate::working::crew::Realization;
-use crate::working::handle::WokenFor;
+use crate::working::crew::WokenFor;
 use crate::working::poller::{Event, Wait, Woken};
 use crate::working::run_queue::Ready;
 

@@ -3,7 +3,7 @@ use weir_policy::law::LAW;
 
 use super::*;
 use crate::working::crew::Options;
-use crate::working::handle::WokenFor;
+use crate::working::crew::WokenFor;
 use crate::working::poller::{Wait, Woken};
 
 fn worker() -> Worker {
@@ -220,8 +220,8 @@ fn each_wake_up_says_what_it_was_for() {
 #[test]
 fn tokens_of_a_queue_that_has_moved_are_given_back() {
     let mut worker = worker_of(1, false);
-    let rate = crate::switching::rate::Rate { per_s: 1, burst: 10 };
-    let limit = crate::switching::rate::RateLimit { bits: None, packets: Some(rate) };
+    let rate = crate::switching::limits::Rate { per_s: 1, burst: 10 };
+    let limit = crate::switching::limits::RateLimit { bits: None, packets: Some(rate) };
     let port = PortId::new(0).unwrap();
     worker.shared.shares.set(port, weir_policy::schedule::Share::default(), limit);
     let shared = Arc::clone(&worker.shared);
@@ -237,7 +237,7 @@ fn tokens_of_a_queue_that_has_moved_are_given_back() {
 
 #[test]
 fn a_kick_costs_as_much_among_a_thousand_busy_queues_as_among_two() {
-    use crate::frames::queue_ref::COMPARED;
+    use crate::frames::port::COMPARED;
     let cost = |ports: u16| {
         let mut worker = worker_of(ports, true);
         // Some have work, some had work, and some wait for their rate.
@@ -280,7 +280,7 @@ fn whoever_is_told_of_buffers_and_does_not_serve_the_sender_any_more_tells_who_d
 
 #[test]
 fn a_receivers_kick_costs_nothing_where_nobody_waits_for_it() {
-    use crate::frames::queue_ref::COMPARED;
+    use crate::frames::port::COMPARED;
     let mut worker = worker_of(1_000, true);
     let other = PortId::new(999).unwrap();
     for number in 0..998 {

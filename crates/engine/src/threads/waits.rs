@@ -1,8 +1,9 @@
-//! Lets a thread outside of the data path sleep while there is no traffic, without a timer.
+//! Waits of threads for workers, and of workers for ports: a bell that rings when traffic begins, and a gate.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -47,5 +48,28 @@ impl Activity {
     /// A descriptor that is readable after the bell rang.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+}
+
+/// A gate that is open, or closed until it is opened.
+pub(crate) struct Gate {
+    open: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    pub(crate) fn new(open: bool) -> Self {
+        Self { open: Mutex::new(open), opened: Condvar::new() }
+    }
+
+    pub(crate) fn open(&self) {
+        *self.open.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.opened.notify_all();
+    }
+
+    /// Waits until the gate is open.
+    pub(crate) fn pass(&self) {
+        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.opened.wait_while(open, |open| !*open));
     }
 }
