@@ -1,4 +1,4 @@
-//! Trees of real machines, for tests: each a text with `path = content` lines.
+//! Trees of real machines, for tests: `fixtures.sysfs` has the lines of each below its name.
 
 use std::fs;
 use std::io;
@@ -6,23 +6,28 @@ use std::path::Path;
 
 use crate::parse_cpu_list;
 
-/// Four cores, one cache.
-pub const ONE_CACHE: &str = include_str!("../fixtures/one_cache.sysfs");
-/// Two sockets of eight cores with two threads each.
-pub const TWO_SOCKETS_SMT: &str = include_str!("../fixtures/two_sockets_smt.sysfs");
-/// Two sockets of 24 cores; three cores share a cache.
-pub const AMD_CCX: &str = include_str!("../fixtures/amd_ccx.sysfs");
-/// Six performance cores and eight efficiency cores, one cache.
-pub const HYBRID: &str = include_str!("../fixtures/hybrid.sysfs");
-/// Two processors without information about caches and nodes.
-pub const SMALL_VM: &str = include_str!("../fixtures/small_vm.sysfs");
+const ALL: &str = include_str!("fixtures.sysfs");
 
-/// Makes the tree of `fixture` in `dir`.
+/// Four cores, one cache.
+pub const ONE_CACHE: &str = "one_cache";
+/// Two sockets of eight cores with two threads each.
+pub const TWO_SOCKETS_SMT: &str = "two_sockets_smt";
+/// Two sockets of 24 cores; three cores share a cache.
+pub const AMD_CCX: &str = "amd_ccx";
+/// Six performance cores and eight efficiency cores, one cache.
+pub const HYBRID: &str = "hybrid";
+/// Two processors without information about caches and nodes.
+pub const SMALL_VM: &str = "small_vm";
+
+/// Makes the tree of the machine `fixture` in `dir`.
 ///
 /// # Errors
-/// A malformed line, or an error of the file system.
+/// An unknown machine, a malformed line, or an error of the file system.
 pub fn expand(fixture: &str, dir: &Path) -> io::Result<()> {
-    let lines = fixture.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let of_machine = ALL.split_once(&format!("\n[{fixture}]\n")).map(|(_, rest)| rest);
+    let unknown = || io::Error::new(io::ErrorKind::NotFound, fixture);
+    let text = of_machine.ok_or_else(unknown)?.split("\n[").next().unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     for line in lines {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, line);
         let (path, content) = line.split_once(" = ").ok_or_else(bad)?;

@@ -96,7 +96,7 @@ struct Listed {
 }
 
 fn list(json: bool, out: &mut dyn Write) -> Result<(), LabError> {
-    let listed = EXPERIMENTS.iter().map(|(name, text)| {
+    let listed = EXPERIMENTS.iter().map(|&(name, text)| {
         let Experiment { file, points, .. } = parse(Source { name, text }, None, None)?;
         let (points, claims) = (points.len(), file.claims.len());
         Ok(Listed { name, points, claims, paper: file.paper, title: file.title })

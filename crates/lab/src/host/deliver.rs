@@ -8,8 +8,8 @@ use weir_policy::moderation::Batch;
 
 use super::Host;
 use super::calls::Answer;
-use super::event::{Direction, PortId, Side};
 use super::guest::Guest;
+use super::parts::{Direction, PortId, Side};
 use crate::link::{DropReason, Frame};
 use crate::profile::Profile;
 use crate::report::Violation;

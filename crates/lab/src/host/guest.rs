@@ -9,7 +9,7 @@ use weir_policy::law::Law;
 use weir_policy::moderation::Total;
 
 use super::calls::{RxCalls, TxCalls};
-use super::event::Side;
+use super::parts::Side;
 use crate::cpus::ThreadId;
 use crate::link::{Content, Frame};
 use crate::report::GuestReport;

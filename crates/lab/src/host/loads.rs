@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use weir_limits::{FRAME_LEN_MAX, FRAME_LEN_MIN};
 
 use super::Host;
-use super::event::{Direction, Event};
 use super::guest::{NOT_SENT, Program};
+use super::parts::{Direction, Event};
 use super::parts::{Load, State};
 
 use crate::link::{Content, Frame, Way};

@@ -12,8 +12,8 @@ use weir_policy::moderation::hold_ns_max;
 use weir_policy::placement::{self, GuestLook, VcpuLook, WorkerLook};
 
 use super::Host;
-use super::event::{Event, PortId};
 use super::parts::{Dispatcher, Port};
+use super::parts::{Event, PortId};
 use super::worker::Phase;
 use crate::link::Frame;
 use crate::scenario::Endpoint;

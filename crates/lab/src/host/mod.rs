@@ -13,7 +13,6 @@
 mod calls;
 mod delays;
 mod deliver;
-mod event;
 mod guest;
 mod loads;
 mod manager;
@@ -31,9 +30,9 @@ use std::collections::VecDeque;
 use weir_limits::LATENCY_BUDGET_NS_MAX;
 
 use self::delays::Delays;
-use self::event::{Event, Owner, PortId};
 use self::guest::Guest;
 use self::parts::{Demux, Dispatcher, Load, Manager, Place, Thief, Ticks, Uplink};
+use self::parts::{Event, Owner, PortId};
 use self::watch::Watch;
 use self::worker::Worker;
 use crate::calendar::Calendar;

@@ -2,8 +2,8 @@
 //! §4.3.1 and §7.1).
 
 use super::Host;
-use super::event::Side;
 use super::parts::Demux;
+use super::parts::Side;
 use crate::realization::Realization;
 
 impl Realization {

@@ -1,8 +1,8 @@
 //! Beginning and end of faults.
 
 use super::Host;
-use super::event::{Event, Owner};
 use super::parts::Thief;
+use super::parts::{Event, Owner};
 use crate::cpus::Class;
 use crate::faults::{Fault, Trouble};
 use crate::topology::CpuId;

@@ -4,8 +4,8 @@
 use std::mem::take;
 
 use super::Host;
-use super::event::{Direction, Event, PortId, Side};
 use super::parts::Uplink;
+use super::parts::{Direction, Event, PortId, Side};
 use crate::link::{DropReason, Frame};
 
 /// Shortest frame on an Ethernet, without its checksum (IEEE 802.3).

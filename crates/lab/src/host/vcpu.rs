@@ -9,9 +9,9 @@
 //! hold.
 
 use super::Host;
-use super::event::{Event, Side};
 use super::guest::Lro;
 use super::guest::{Guest, Interrupt, Job, Program};
+use super::parts::{Event, Side};
 use crate::link::{Content, DropReason, Frame};
 use crate::profile::bytes_ns;
 use crate::topology::{CpuId, Distance};

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use weir_limits::{BURST_MAX, FRAME_LEN_MAX, PARKED_NS_MAX};
 
 use super::Host;
-use super::event::{PortId, Side};
+use super::parts::{PortId, Side};
 use super::worker::ROUNDS_PER_POLL;
 use crate::link::Frame;
 use crate::profile::{Profile, bytes_ns};

@@ -4,7 +4,6 @@
 //! runs when the worker's thread has spent that time. `weir_policy::pace` chooses between
 //! busy-polling, a nap and sleep, as in the engine.
 
-mod holds;
 mod queues;
 
 use std::cmp::Reverse;
@@ -16,7 +15,7 @@ use weir_policy::law::Law;
 use weir_policy::pace::{Pace, Rest};
 
 use super::Host;
-use super::event::{Event, PortId, Side};
+use super::parts::{Event, PortId, Side};
 use crate::cpus::ThreadId;
 use crate::link::Frame;
 use crate::profile::Profile;

@@ -4,14 +4,13 @@
 //! ```text
 //! seed ─▶ case.rs: a host, its loads and its faults ─▶ host::run_with: every check after every event
 //!      └▶ drills/: each policy that the host lacks    ─▶ its invariants, after every step
-//!                                        a check fails ─▶ shrink.rs: less of the same that still fails
+//!                                        a check fails ─▶ case.rs: less of the same that still fails
 //! ```
 //!
 //! A seed determines the whole run: [`play`] does the same on every machine.
 
 mod case;
 mod drills;
-mod shrink;
 
 pub use case::Case;
 
@@ -73,7 +72,7 @@ pub fn play(seed: u64) -> Result<Played, Box<Failure>> {
     let events = case.run().map_err(|error| {
         let fails = |case: &Case| case.run().err();
         let (case, shrunk, runs) =
-            shrink::shrink((case, error.clone()), Case::smaller, fails, SHRINK_RUNS_MAX);
+            case::shrink((case, error.clone()), Case::smaller, fails, SHRINK_RUNS_MAX);
         let broken = Broken::Host { error, case: Box::new(case), shrunk };
         Box::new(Failure { seed, broken, runs })
     })?;
@@ -162,7 +161,7 @@ mod tests {
             })
             .expect("one of a thousand is large and has such a fault");
         let (shrunk, shrunk_error, runs) =
-            shrink::shrink((case, error.clone()), Case::smaller, fails, SHRINK_RUNS_MAX);
+            case::shrink((case, error.clone()), Case::smaller, fails, SHRINK_RUNS_MAX);
         let Scenario { workers, guests, uplinks, rivals, loads, .. } = &shrunk.scenario;
         assert_eq!((shrunk.faults.len(), loads.len(), workers.len()), (1, 1, 1));
         assert!(guests.len() + uplinks.len() <= 3 && rivals.is_empty(), "{shrunk}");

@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn no_experiment_of_a_paper_is_taken_for_one_that_can_be_measured() {
-        for (name, text) in EXPERIMENTS {
+        for (name, text) in EXPERIMENTS.iter() {
             let (experiment, result) = measured(text);
             let error = result.unwrap_err().to_string();
             assert!(error.starts_with("mine.toml cannot be measured here: "), "{name}: {error}");

@@ -384,7 +384,7 @@ fn what_takes_too_long_with_costs_varied_is_refused_before_it_starts() {
 /// Every experiment of weir has a page. Its plots are not empty, and show all of the papers' statements.
 #[test]
 fn every_experiment_has_plots_with_all_its_claims() {
-    for (name, text) in EXPERIMENTS {
+    for (name, text) in EXPERIMENTS.iter() {
         let experiment = parse(Source { name, text }, None, None).unwrap();
         let outcome = outcome(&experiment);
         let charts = chart::all(&experiment, &outcome);

@@ -9,7 +9,7 @@ pub(super) mod turns;
 
 use std::fmt::Debug;
 
-use super::shrink::{shorter, shrink};
+use super::case::{shorter, shrink};
 use crate::random::Random;
 
 /// Random stream of the first drill; the next ones lie below it.
