@@ -4,8 +4,6 @@
 //! |---|---|
 //! | `device.rs` | [`Tap`]: open or attach, offloads |
 //! | `link.rs` | [`Link`]: an interface's MTU, address, queues and state |
-//! | `queues.rs` | the number of queues that all processes have attached |
-//! | `frame_device.rs` | [`FrameDevice`]: the common part of a TAP and a packet socket (`port-packet`) |
 //! | `uplink.rs` | [`UplinkPort`]: the common part of all uplinks' ports |
 //! | `port.rs` | [`FramePort`]: the engine's view of the port |
 //! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
@@ -39,10 +37,8 @@
 
 mod device;
 mod error;
-mod frame_device;
 mod link;
 mod port;
-mod queues;
 #[allow(unsafe_code)]
 mod sys;
 mod tx;
@@ -50,9 +46,9 @@ mod uplink;
 
 pub use device::{Tap, TapInfo, TapOptions};
 pub use error::{LinkError, NameError, NameProblem, TapError};
-pub use frame_device::{FrameDevice, SLOT_LEN};
 pub use link::{InterfaceName, Link};
 pub use port::FramePort;
+pub use port::{FrameDevice, SLOT_LEN};
 pub use uplink::{DeviceFrames, FromDevice, Service, Uncalled, UplinkPort};
 
 #[cfg(test)]

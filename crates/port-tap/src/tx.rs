@@ -12,7 +12,7 @@ use weir_engine::{DropReason, Side};
 use weir_guestmem::HostBuffer;
 use weir_limits::{BURST_MAX, TAP_BURST_MAX, TAP_PARKED_MAX, TAP_SLOTS};
 
-use crate::frame_device::{FrameDevice, SLOT_LEN};
+use crate::port::{FrameDevice, SLOT_LEN};
 use crate::uplink::{DeviceFrames, Service, Uncalled};
 
 const _: () = assert!(TAP_PARKED_MAX <= BURST_MAX);

@@ -23,8 +23,8 @@ use weir_wire::{Ethernet, Head, Mac, Tci, TooBig};
 
 use crate::header;
 use crate::networks::Networks;
-use crate::sightings::Suppress;
 use crate::sockets::OverlaySockets;
+use crate::suppress::Suppress;
 use crate::tx::{Buffers, Places, Slots, SocketQueue, Token};
 
 impl AnswerCounters {

@@ -12,8 +12,8 @@ use weir_netif::{CtrlBack, FrontFeatures, RxBack, TxBack};
 use weir_xen::vif::{FrontKeys, QueueKeys, RingKeys};
 
 use crate::control::Control;
-use crate::error::{Ring, StopReason};
 use crate::link::Link;
+use crate::link::{Ring, StopReason};
 use crate::port::XenPort;
 use crate::rx::{RxRing, Takes};
 use crate::tx::{self, Sending, TxRing};

@@ -15,8 +15,8 @@ use weir_policy::steering::{Receiver, Steering};
 use weir_wire::Layers;
 use weir_xen::{CopySegment, CopyStatus, EventChannel, Grant, GrantRef};
 
-use crate::error::{Ring, StopReason};
 use crate::link::Link;
+use crate::link::{Ring, StopReason};
 
 /// The guest's hash for workers, if it has set one up.
 #[derive(Default)]

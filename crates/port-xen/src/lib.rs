@@ -15,7 +15,6 @@
 //! | `connect.rs` | connects and releases a front end's rings and channels |
 //! | `link.rs` | a ring's way to Xen; vifs that workers have stopped |
 //! | `manager.rs` | the thread that follows xenstore for all vifs |
-//! | `error.rs` | reasons why a vif stopped |
 //! | `testing.rs` | a guest's driver on the simulated Xen, for tests |
 //!
 //! Turns of workers, waiting frames, the order of publication and the time of calls are the same
@@ -65,7 +64,6 @@
 
 mod connect;
 mod control;
-mod error;
 mod link;
 mod manager;
 mod multicast;
@@ -75,7 +73,7 @@ mod rx;
 pub mod testing;
 mod tx;
 
-pub use error::StopReason;
+pub use link::StopReason;
 pub use manager::{Board, Manager, Services};
 pub use port::{XenOptions, XenPort};
 

@@ -20,9 +20,9 @@ use weir_xen::vif::VifId;
 use weir_xen::{EventChannel, Hypervisor};
 
 use crate::control::{self, Control, GuestHash};
-use crate::error::{StopReason, Stopped};
 use crate::link::Failures;
 use crate::link::Link;
+use crate::link::{StopReason, Stopped};
 use crate::multicast::Groups;
 use crate::rx::{RxRing, has_taken};
 use crate::tx::{Context, Sending, TxRing};

@@ -28,8 +28,8 @@ use weir_xen::{CopySegment, CopyStatus, Hypervisor};
 
 pub(crate) use self::writer::Takes;
 use self::writer::{Owner, Writer, fronts_len, to_be_summed};
-use crate::error::{StopReason, Stopped};
 use crate::link::Link;
+use crate::link::{StopReason, Stopped};
 use crate::port::{Pair, XenPort};
 pub(crate) use crate::tx::Context;
 use crate::tx::{Haul, emptied};

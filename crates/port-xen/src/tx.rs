@@ -22,7 +22,7 @@ use weir_netif::Status;
 pub(crate) use self::haul::{Haul, emptied};
 pub(crate) use self::ring::TxRing;
 use crate::control::GuestHash;
-use crate::error::{StopReason, Stopped};
+use crate::link::{StopReason, Stopped};
 use crate::multicast::Groups;
 use crate::port::XenPort;
 

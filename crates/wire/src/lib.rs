@@ -28,7 +28,6 @@ pub mod gro;
 pub mod gso;
 pub mod head;
 pub mod layers;
-pub mod mac;
 pub mod neighbour;
 pub mod offload;
 #[cfg(test)]
@@ -40,12 +39,12 @@ pub mod vnet;
 
 pub use checksum::{FillError, Sum, fill_checksum};
 pub use ethernet::{Ethernet, ParseError, ethertype};
+pub use ethernet::{Mac, MacParseError};
 pub use flow::{Toeplitz, flow_hash, toeplitz};
 pub use gro::{Merge, MergedPacket, Next, TcpSegment};
 pub use gso::{GsoError, Segment, Segmenter};
 pub use head::{Head, TagError};
 pub use layers::{Ipv4, Ipv6, Layers, Network, Ports, Transport};
-pub use mac::{Mac, MacParseError};
 pub use neighbour::{Answer, Neighbour, Owner, rarp};
 pub use offload::{
     CsumPartial, Fit, Gso, GsoKind, Offload, OffloadCaps, OffloadError, transport_csum,

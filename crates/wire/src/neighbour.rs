@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::bytes::{array_at, be16_at, u8_at};
 use crate::checksum::Sum;
+use crate::ethernet::Mac;
 use crate::ethernet::{Ethernet, HEADER_LEN, ethertype};
 use crate::layers::{IPV6_HEADER_LEN, protocol};
-use crate::mac::Mac;
 
 /// Hardware and protocol types of ARP, and the lengths of their addresses.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];

@@ -7,9 +7,9 @@ use weir_limits::HEAD_LEN;
 
 use crate::bytes::{be16_at, u8_at};
 use crate::checksum::Sum;
+use crate::ethernet::Mac;
 use crate::ethernet::{Ethernet, HEADER_LEN, ethertype};
 use crate::layers::{IPV4_HEADER_LEN_MIN, IPV6_HEADER_LEN, Layers, Network, protocol};
-use crate::mac::Mac;
 use crate::neighbour::{Own, is_station};
 
 /// Echo and its reply, about which an error may be sent (RFC 1122 §3.2.2 forbids errors about errors).

@@ -5,7 +5,6 @@
 //! |---|---|
 //! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on any stream |
 //! | `hypervisor.rs` | [`Hypervisor`]: the trait for Xen and the double; grants, copies, event channels |
-//! | `device.rs` | [`Xen`]: a real Xen, by `/dev/xen/`; [`Sharer`]: a front end's side, by `gntalloc` |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
 //! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
 //! | `testing.rs`, `testing/` | a simulated Xen: xenstore, grant tables and event channels in this process |
@@ -14,7 +13,6 @@
 //! `xen/include/public` is the specification.
 #![deny(unsafe_code)]
 
-mod device;
 mod hypervisor;
 pub mod store;
 #[allow(unsafe_code)]
@@ -23,8 +21,8 @@ mod sys;
 pub mod testing;
 pub mod vif;
 
-pub use device::{Sharer, Xen};
 pub use hypervisor::{
     CopyPlace, CopySegment, CopyStatus, DomainId, EventChannel, EventPort, Grant, GrantMap,
     GrantRef, Hypervisor,
 };
+pub use hypervisor::{Sharer, Xen};

@@ -6,10 +6,8 @@
 //! for more. The policies `aggregate` and `aggregate-adaptive` of [`crate::moderation`] use both.
 
 mod container;
-mod playout;
 
-pub use container::{Container, Limits};
-pub use playout::Playout;
+pub use container::{Container, Limits, Playout};
 
 #[cfg(test)]
 mod tests {

@@ -21,27 +21,25 @@
 //! and simulations pass their own types. When a policy is replaced while it holds a batch, the engine makes that call
 //! first: the new policy starts with nothing pending.
 
+use std::fmt;
+use std::str::FromStr;
+
+use crate::law::{LAW, Law};
+
 mod aggregate;
 mod answers;
 mod auto;
 mod backend;
 mod completions;
-mod deadline;
 mod frontend;
 #[cfg(test)]
 mod testing;
-
-use std::fmt;
-use std::str::FromStr;
-
-use crate::law::{LAW, Law};
 
 pub use aggregate::{Aggregate, AggregateAdaptive};
 pub use answers::{Answers, Total};
 pub use auto::Auto;
 pub use backend::Backend;
 pub use completions::{Completions, Due, Received};
-pub use deadline::Deadline;
 pub use frontend::{Frontend, TwoLayer};
 
 /// Returns the longest hold of a call (ns) under a latency budget: the budget less the worker's own
@@ -287,6 +285,89 @@ fn valid_names() -> String {
     Kind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>().join(", ")
 }
 
+/// Gives a call for every published batch and holds nothing.
+///
+/// This policy has the lowest latency and the most interrupts: it is the baseline for the other
+/// policies. The engine publishes once per burst, so there is at most one call per burst, and the
+/// ring's own suppression still saves the calls that the guest does not want.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Immediate;
+
+impl Moderation for Immediate {
+    fn kind(&self) -> Kind {
+        Kind::Immediate
+    }
+
+    fn published(&mut self, _now_ns: u64, _batch: Batch) -> Verdict {
+        Verdict::Call
+    }
+
+    /// Not reached, since this policy gives no deadline. The timer of a replaced policy gets the
+    /// safe answer: one call too many loses nothing.
+    fn expired(&mut self, _now_ns: u64) -> Verdict {
+        Verdict::Call
+    }
+
+    fn delivered(&mut self, _now_ns: u64, _how: Delivery) {}
+
+    /// A policy without holds keeps within every limit.
+    fn set_hold_ns_max(&mut self, _hold_ns_max: u64) {}
+
+    fn reset(&mut self) {}
+
+    fn decision(&self) -> Decision {
+        Decision { hold_ns: 0, reason: "this policy holds nothing" }
+    }
+}
+
+/// The time at which a worker asks about a call, with at most one timer set for it.
+///
+/// Every burst may move the deadline, but a timer that was set stays set. So a later deadline keeps
+/// the present timer, which sets the next one when it fires. Only an earlier deadline sets another
+/// timer.
+#[derive(Debug, Default)]
+pub struct Deadline {
+    /// The deadline in force (ns).
+    until_ns: Option<u64>,
+    /// Time of the last timer that was set (ns). A timer in the past has fired, or is about to.
+    timer_ns: Option<u64>,
+}
+
+impl Deadline {
+    /// Returns the deadline in force.
+    pub fn until_ns(&self) -> Option<u64> {
+        self.until_ns
+    }
+
+    /// Sets the deadline. Returns the time of a timer, if one is to be set.
+    pub fn set(&mut self, until_ns: u64, now_ns: u64) -> Option<u64> {
+        self.until_ns = Some(until_ns);
+        match self.timer_ns {
+            Some(timer_ns) if now_ns < timer_ns && timer_ns <= until_ns => None,
+            _ => {
+                self.timer_ns = Some(until_ns);
+                Some(until_ns)
+            }
+        }
+    }
+
+    /// Removes the deadline. A timer that is set finds nothing to do.
+    pub fn clear(&mut self) {
+        self.until_ns = None;
+    }
+
+    /// Notes that all timers up to `by_ns` have fired, or count as fired. Returns `Ok` if the
+    /// deadline has passed, else the time of a timer, if one is to be set.
+    pub fn fired(&mut self, by_ns: u64) -> Result<(), Option<u64>> {
+        self.timer_ns.take_if(|timer_ns| *timer_ns <= by_ns);
+        match self.until_ns {
+            None => Err(None),
+            Some(until_ns) if until_ns > by_ns => Err(self.set(until_ns, by_ns)),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -336,39 +417,54 @@ mod tests {
         }
         assert_eq!(policy.expired(u64::MAX), Verdict::Call);
     }
-}
 
-/// Gives a call for every published batch and holds nothing.
-///
-/// This policy has the lowest latency and the most interrupts: it is the baseline for the other
-/// policies. The engine publishes once per burst, so there is at most one call per burst, and the
-/// ring's own suppression still saves the calls that the guest does not want.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Immediate;
-
-impl Moderation for Immediate {
-    fn kind(&self) -> Kind {
-        Kind::Immediate
+    #[test]
+    fn a_deadline_that_moves_back_keeps_its_one_timer() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        for now_ns in 1..100 {
+            assert_eq!(deadline.set(100 + now_ns, now_ns), None, "a timer is set");
+        }
+        assert_eq!(deadline.fired(100), Err(Some(199)), "and sets the next");
+        assert_eq!(deadline.fired(199), Ok(()));
+        deadline.clear();
+        assert_eq!(deadline.fired(200), Err(None));
     }
 
-    fn published(&mut self, _now_ns: u64, _batch: Batch) -> Verdict {
-        Verdict::Call
+    #[test]
+    fn a_deadline_that_moves_forward_sets_another_timer_and_the_old_one_dies() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.set(50, 1), Some(50));
+        assert_eq!(deadline.fired(50), Ok(()));
+        deadline.clear();
+        assert_eq!(deadline.set(150, 60), Some(150), "it can't rely on the one at 100");
+        assert_eq!(deadline.fired(100), Err(None), "which leaves the one at 150 alone");
     }
 
-    /// Not reached, since this policy gives no deadline. The timer of a replaced policy gets the
-    /// safe answer: one call too many loses nothing.
-    fn expired(&mut self, _now_ns: u64) -> Verdict {
-        Verdict::Call
+    #[test]
+    fn a_timer_that_was_taken_for_fired_ahead_of_its_time_is_not_relied_on() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.fired(120), Ok(()), "the worker is not back before 120");
+        deadline.clear();
+        assert_eq!(deadline.set(150, 60), Some(150), "though 100 is yet to come");
     }
 
-    fn delivered(&mut self, _now_ns: u64, _how: Delivery) {}
+    #[test]
+    fn a_timer_that_never_fired_is_not_relied_on() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.set(300, 200), Some(300));
+    }
 
-    /// A policy without holds keeps within every limit.
-    fn set_hold_ns_max(&mut self, _hold_ns_max: u64) {}
-
-    fn reset(&mut self) {}
-
-    fn decision(&self) -> Decision {
-        Decision { hold_ns: 0, reason: "this policy holds nothing" }
+    #[test]
+    fn a_deadline_that_moves_back_and_forward_again_is_asked_about_at_each_time() {
+        let mut deadline = Deadline::default();
+        assert_eq!(deadline.set(100, 0), Some(100));
+        assert_eq!(deadline.set(150, 10), None, "a timer is set");
+        assert_eq!(deadline.fired(100), Err(Some(150)), "and sets the next");
+        assert_eq!(deadline.set(120, 110), Some(120), "sooner");
+        assert_eq!(deadline.fired(120), Ok(()));
     }
 }

@@ -25,7 +25,6 @@
 
 mod changes;
 mod flows;
-mod indirection;
 pub mod rebalance;
 #[cfg(test)]
 mod tests;
@@ -37,7 +36,7 @@ use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 
 use changes::{Changes, Touched, Visits, What};
 use flows::{Flow, FlowTable};
-use indirection::{IndirectionTable, entry_of};
+use flows::{IndirectionTable, entry_of};
 use rebalance::EntryLoad;
 
 /// The state of receive queues that decides when a flow may change them. The default methods

@@ -9,8 +9,8 @@ use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
 
-use weir_engine::burst::{Burst, FrameError, Pieces, TakenChain};
 use weir_engine::burst::Remote;
+use weir_engine::burst::{Burst, FrameError, Pieces, TakenChain};
 use weir_engine::{DropReason, PortCounters};
 use weir_guestmem::Slice;
 use weir_limits::HEAD_LEN;
