@@ -243,7 +243,7 @@ fn on_client_cpu<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> 
 /// The two guests: the first opens every connection, the second answers.
 struct Client {
     guests: [Guest; 2],
-    /// Index of the first one's interface.
+    /// Index of the first guest's interface.
     first: u8,
     frames: Frames,
     /// Flows that both guests have sent a frame of.

@@ -11,7 +11,6 @@ mod guest_calls;
 pub mod instructions;
 mod load_cost;
 mod machine;
-mod other_load;
 mod overlay;
 mod packet_rate;
 mod peers {
@@ -101,8 +100,8 @@ impl Bench<'_> {
 
     /// Records the load of other programs and the machine's speed. No program of the benchmark may run meanwhile.
     fn note_other_load(&self) -> Result<()> {
-        let percent = other_load::percent()?;
-        if percent >= other_load::DISTURBING_PERCENT {
+        let percent = machine::percent()?;
+        if percent >= machine::DISTURBING_PERCENT {
             println!("disturbed: others use {percent:.0} % of this machine");
         }
         self.other_load.borrow_mut().push(percent);

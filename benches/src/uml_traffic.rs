@@ -21,7 +21,7 @@ use weir_bed::{
 
 use super::{
     Bench, Contender,
-    other_load::CpuTime,
+    machine::CpuTime,
     peers::tap_bridge::{self, TapBridge},
     request_response::RoundTrips,
 };

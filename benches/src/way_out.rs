@@ -23,7 +23,7 @@ use weir_bed::{
 
 use super::{
     Bench, Contender,
-    other_load::CpuTime,
+    machine::CpuTime,
     overlay::Hosts,
     peers::{
         passt::{self, Passt},

@@ -48,7 +48,7 @@ def method(verb, path, operation):
         notes.append(f"`body`: {kind or ('text' if sends == 'application/toml' else 'bytes')}.")
     if name_of(answer.get("schema", {})):
         notes.append(f"Returns {name_of(answer['schema'])}.")
-    doc = [line for note in notes for line in textwrap.wrap(" ".join(note.split()), 100)]
+    doc = [line for note in notes for line in textwrap.wrap(" ".join(note.split()), 110)]
     for name in of["path"]:
         path = path.replace("{%s}" % name, "{quote(%s, safe='')}" % name)
     pairs = ", ".join(f'"{name}": {argument(name)}' for name in of["query"])
@@ -56,7 +56,7 @@ def method(verb, path, operation):
     passes += [f'"{sends}"', "body"] if sends else []
     yield ""
     yield f"    def {operation['operationId']}({', '.join(takes)}):"
-    yield '        """' + "\n        ".join(doc) + ('\n        """' if len(doc) > 1 else '"""')
+    yield '        """' + "\n        ".join(doc) + '"""'
     yield f"        return self.{STREAMS.get(got, '_ask')}({', '.join(passes)})"
 
 

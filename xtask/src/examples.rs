@@ -1,14 +1,16 @@
-//! `examples/` and the forge's workflow: each file is checked by the tool that it is written for.
+//! `examples/` and the forge's workflow: each file is checked by the tool that it is written for. The Go client of
+//! `docs/guide/clients.md` is generated and built as the page says, and runs against a weir.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use weir_bed::{
-    error::{Error, Result, Tally},
+    error::{Error, Result, Tally, check as must},
     packages,
-    process::run_in,
+    process::{Placement, Process, run_in, wait_until},
     workspace::{Programs, Workspace},
 };
 use weir_testing::document::blocks;
@@ -71,8 +73,8 @@ fn units(workspace: &Workspace) -> Result<Tally> {
     }
     for path in entries(&workspace.root.join("docs/guide"))? {
         let document = read(&path)?;
-        let shown = blocks(&document).into_iter().filter(|block| block.run_by == Some(HERE));
-        for block in shown {
+        let here = blocks(&document).into_iter().filter(|block| block.run_by == Some(HERE));
+        for block in here.filter(|block| block.language == "ini") {
             let page = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
             units.push((format!("{page}-{}.service", block.first), block.lines.join("\n") + "\n"));
         }
@@ -173,6 +175,53 @@ fn workflow(workspace: &Workspace) -> Result<Tally> {
         return Ok(Tally::skipped());
     }
     tool(workspace, &program.to_string_lossy(), &[file])
+}
+
+const PAGE: &str = "docs/guide/clients.md";
+
+/// Longest time until weir answers.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs the page's lines. Without Go, or without its modules, they are skipped.
+pub fn go_client(workspace: &Workspace, weir: &Path) -> Result<Tally> {
+    let offline = "GOFLAGS=-mod=mod go list -m github.com/oapi-codegen/runtime@v1.5.0";
+    if let Err(error) = run_in(&["bash", "-c", offline], &workspace.root, &[]) {
+        println!("{error}\nskipped: {PAGE}: needs Go and its modules");
+        return Ok(Tally::skipped());
+    }
+    let made = lines_of_the_page(workspace, weir);
+    if let Err(error) = &made {
+        println!("{error}");
+    }
+    Ok(checked(PAGE, made.is_ok()))
+}
+
+fn lines_of_the_page(workspace: &Workspace, weir: &Path) -> Result<()> {
+    let dir = workspace.run_dir("clients")?;
+    let control = dir.join("control.sock");
+    let config = dir.join("weir.toml");
+    let text = format!("[switch]\ncontrol = {control:?}\n\n[template.tenant]\nrate = \"1Gbit\"\n");
+    fs::write(&config, text).map_err(Error::io("write", &config))?;
+    let argv = [&weir.to_string_lossy(), "run", &config.to_string_lossy()];
+    let _weir = Process::start_logged(&argv, &Placement::default(), &dir.join("weir.log"))?;
+    wait_until("weir's control socket", PATIENCE, || Ok(control.exists()))?;
+
+    let page = workspace.root.join(PAGE);
+    let page = fs::read_to_string(&page).map_err(Error::io("read", &page))?;
+    let blocks = blocks(&page);
+    let script = blocks.iter().filter(|block| block.run_by == Some(HERE));
+    let script: Vec<_> = script.flat_map(|block| block.lines.iter().copied()).collect();
+    let examples = workspace.root.join("examples").to_string_lossy().into_owned();
+    // The last line is run twice, as a program that is asked again.
+    let last = script.last().copied().unwrap_or_default();
+    let script = format!("{}\n{last}\n", script.join("\n"))
+        .replace("/usr/share/doc/weir/examples", &examples)
+        .replace("/run/weir/control.sock", &control.to_string_lossy());
+    let said = run_in(&["bash", "-euc", &script], &dir, &[])?;
+    for outcome in ["web0: added", "web0: unchanged", "rate = 1Gbit (template)"] {
+        must(said.contains(outcome), || format!("not `{outcome}`: {said}"))?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use weir_bed::{
     },
     workspace::Workspace,
 };
-use weir_testing::json::in_lines;
+use weir_testing::document::in_lines;
 
 /// The record that the chart shows.
 const CHARTED: &str = "epyc";

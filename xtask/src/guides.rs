@@ -19,7 +19,7 @@ use weir_bed::{
 use weir_testing::document::{Block, blocks};
 
 use crate::{
-    clients,
+    examples,
     steps::{Selection, checked},
 };
 
@@ -65,7 +65,7 @@ pub fn check(workspace: &Workspace, selection: &Selection, long: bool) -> Result
     let dir = workspace.target("guides")?;
     let (mut tally, mut known) = (Tally::default(), Vec::new());
     if long {
-        tally += clients::check(workspace, &weir)?;
+        tally += examples::go_client(workspace, &weir)?;
     }
     for document in documents(workspace)? {
         let here = |block: &Block<'_>| block.run_by == Some(HERE);

@@ -6,32 +6,27 @@
 #![forbid(unsafe_code)]
 
 mod aarch64;
-mod attack;
 mod check;
 #[cfg(test)]
 mod circles;
 #[cfg(test)]
 mod claims;
-mod clients;
+mod demo;
 mod demo_fabric;
-mod demo_vm;
 #[cfg(test)]
 mod documents;
 mod examples;
 mod fabric;
 mod figures;
-#[cfg(test)]
-mod foreign;
 mod fuzz;
 mod guides;
-mod life;
 mod lines;
 #[cfg(test)]
-mod logs;
-#[cfg(test)]
 mod package;
-mod shown;
+#[cfg(test)]
+mod sources;
 mod steps;
+mod trials;
 
 use std::{path::PathBuf, process::ExitCode, time::Duration};
 
@@ -272,21 +267,21 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::Attack { only, weir } => {
             let selection = Selection { only, weir };
-            if !attack::measured(&workspace, &selection)? {
+            if !trials::measured(&workspace, &selection)? {
                 return Ok(ExitCode::FAILURE);
             }
         }
         Task::Survive { only, scale, seed, weir } => {
             need_root()?;
             let selection = Selection { only, weir };
-            if !life::survive(&workspace, &selection, scale, seed)? {
+            if !trials::survive(&workspace, &selection, scale, seed)? {
                 return Ok(ExitCode::FAILURE);
             }
         }
         Task::Soak { hours, seed, weir } => {
             need_root()?;
             let selection = Selection { only: None, weir };
-            if !life::soak(&workspace, &selection, hours, seed)? {
+            if !trials::soak(&workspace, &selection, hours, seed)? {
                 return Ok(ExitCode::FAILURE);
             }
         }
@@ -317,7 +312,7 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::DemoVm { weir } => {
             need_root()?;
-            demo_vm::run(&Lab::prepare(workspace, weir)?)?;
+            demo::vm(&Lab::prepare(workspace, weir)?)?;
         }
         Task::DemoFabric { weir } => {
             need_root()?;

@@ -28,7 +28,7 @@ use weir_system_tests::{
     xen,
 };
 
-use crate::{attack, check, examples, guides, life};
+use crate::{check, examples, guides, trials};
 
 /// The options of `xtask test`.
 #[derive(Clone, Debug, Default)]
@@ -147,8 +147,8 @@ fn beside_the_compiler(workspace: &Workspace, selection: &Selection) -> Tally {
         Programs::build(workspace)?;
         Ok(checked("release", true))
     });
-    tally += selection.step("attack", || attack::survived(workspace, selection));
-    tally += selection.step("soak", || life::soak_short(workspace, selection));
+    tally += selection.step("attack", || trials::survived(workspace, selection));
+    tally += selection.step("soak", || trials::soak_short(workspace, selection));
     tally
 }
 

@@ -3,5 +3,5 @@
 fn main() {
     let document = serde_json::to_value(weir_api::openapi()).expect("a document as JSON");
     // A line for each operation and each type.
-    print!("{}", weir_testing::json::in_lines(&document, 3));
+    print!("{}", weir_testing::document::in_lines(&document, 3));
 }

@@ -68,7 +68,7 @@ impl Asker {
         Ok(Self { whose, caller, ticket })
     }
 
-    /// The most bytes of a request's body: a reader's is at most a frame.
+    /// The most bytes of a request's body. A request that only reads may have a frame as its body, and no more.
     fn body_len_max(&self) -> usize {
         match self.whose {
             For::Reader => FRAME_LEN_MAX as usize,

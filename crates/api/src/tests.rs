@@ -449,7 +449,7 @@ const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
 fn the_document_is_that_of_the_types_and_is_served() {
     let document = serde_json::to_value(openapi()).unwrap();
     assert!(
-        weir_testing::json::in_lines(&document, 3) == DOCUMENT,
+        weir_testing::document::in_lines(&document, 3) == DOCUMENT,
         "run: cargo run -p weir-api --example openapi > docs/openapi.json"
     );
     let (status, served) = Served::new().raw(b"GET /openapi.json HTTP/1.1\r\nhost: weir\r\n\r\n");

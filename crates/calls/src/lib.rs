@@ -10,18 +10,16 @@
 //! | `call.rs` | a way to call a guest, for any descriptor; the kind of a descriptor, without asking its file system |
 //! | `signal.rs` | an eventfd, signalled by the kernel itself |
 //! | `proxy.rs` | any other descriptor, written by a thread that serves only that front end |
-//! | `price.rs` | the cost of calls, and its limit |
 //! | `sys.rs` | Linux AIO; the only file with `unsafe` |
 #![deny(unsafe_code)]
 
 mod call;
-mod price;
 mod proxy;
 mod signal;
 #[allow(unsafe_code)]
 mod sys;
 
 pub use call::{Call, CallError, Kind};
-pub use price::{Price, Verdict};
+pub use call::{Price, Verdict};
 pub use proxy::{Line, Proxy};
 pub use signal::{available, signal};

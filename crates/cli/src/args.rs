@@ -138,7 +138,7 @@ pub struct RunArgs {
     /// The privileges that weir gives up.
     #[command(flatten)]
     pub sandbox: SandboxArgs,
-    /// Takes the place of the weir at the other end of standard input: `weir upgrade` says so.
+    /// Replaces the weir at the other end of standard input. `weir upgrade` starts weir with this option.
     #[arg(long = "take-over", hide = true)]
     pub take_over: bool,
 }

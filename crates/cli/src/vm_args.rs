@@ -320,7 +320,7 @@ fn incus(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError>
     Ok(VmArgs { lines, notes })
 }
 
-/// Refuses paths that one of the syntaxes on their way would change.
+/// Refuses paths with characters that mean something in one of the syntaxes between the user and QEMU.
 fn only_plain_paths(monitor: &'static str, vifs: &[VifConfig]) -> Result<(), VmArgsError> {
     let is_plain = |path: &&SocketPath| {
         path.as_str().chars().all(|c| c.is_ascii_alphanumeric() || "/._-".contains(c))

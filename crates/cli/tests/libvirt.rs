@@ -339,7 +339,7 @@ fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
     let shown = host.weir_command(&["vif", "show", "late"]);
     assert!(shown.status.success() && text(&shown).contains("late"), "{}", text(&shown));
 
-    // Neither the end of weir nor that of libvirtd is the end of an interface, and what was set meanwhile stays.
+    // An interface and its changed settings outlive both weir and libvirtd.
     let set = host.weir_command(&["vif", "set", "web1", "rate=2Gbit"]);
     assert!(set.status.success(), "{}", text(&set));
     host.kill_weir();
@@ -432,7 +432,7 @@ fn root_domains_of_two_tenants_have_what_their_templates_say() {
     let rules = |config: &Value| config["filter"].as_array().map_or(0, Vec::len);
     assert_eq!((rules(&red), rules(&blue)), (1, 0), "{red}\n{blue}");
 
-    // What the tenant may do changes while its domain runs. What the domain says itself stays.
+    // The template changes while the tenant's domain runs. Keys of the domain's own XML stay.
     write_config(host.dir.path(), "3Gbit");
     host.has_weir(&["reload"]);
     for (name, rate) in [("web1", "3Gbit"), ("web2", "2Gbit")] {
@@ -544,7 +544,7 @@ fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
         says(&["define", "d1", "web1", "vlan=9"], "from the domain's next start on");
         says(&["check", "d1"], "VLAN 9: comes when the domain starts");
     }
-    // As somebody has it who has written the domain by hand, and then the command.
+    // A domain that was first written by hand, and then changed by the command.
     let xml = host.does(&["dumpxml", "--inactive", "d1"]);
     let (begin, rest) = xml.split_once("<qemu:override>").unwrap();
     let rest = rest.split_once("</qemu:override>").unwrap().1;

@@ -89,7 +89,7 @@ fn a_signal_ends_a_weir_whose_log_nobody_reads() {
         .stderr(writer.try_clone().unwrap());
     let mut weir = Running(command.spawn().unwrap());
     eventually("weir serves", || UnixStream::connect(&control).ok());
-    // What weir writes from now on has no room.
+    // From here on, the pipe has no room for weir's log.
     let flags = fcntl_getfl(&writer).unwrap();
     fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
     while writer.write(&[b'\n'; 512]).is_ok() {}

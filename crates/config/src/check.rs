@@ -102,7 +102,7 @@ impl Whole<'_> {
         faults
     }
 
-    /// What would not hold with `vif` beside the others, and holds without it.
+    /// The faults that `vif` would add to the configuration.
     pub fn faults_with(&self, vif: &VifConfig) -> Vec<TableFault> {
         Whole { vifs: self.vifs.iter().copied().chain([vif]).collect(), ..self.clone() }
             .faults_since(self)

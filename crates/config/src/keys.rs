@@ -237,7 +237,7 @@ impl<T: FromToml> Alters<Option<T>> for Change<T> {
     }
 }
 
-/// A change to no value sets the default, which is none.
+/// A change to `none` sets the default, which is no value.
 impl<T: FromToml + Default> Alters<T> for Change<T> {
     fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
         section.take_or(key.name, Self::Keep, problems)
@@ -368,7 +368,7 @@ macro_rules! keys {
                 Self { $own, $($field: $default,)+ }
             }
 
-            /// Takes what the section says, of the keys that `which` chooses.
+            /// Reads the keys of the section that `which` chooses.
             pub(crate) fn read_keys(
                 &mut self,
                 section: &mut $crate::section::Section<'_>,

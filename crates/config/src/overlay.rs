@@ -283,7 +283,7 @@ pub enum NetworkError {
         /// The overlay's MTU.
         max: Mtu,
     },
-    /// The interface of an uplink is the one by which a network has its way out.
+    /// An uplink names the interface that belongs to the host in a network with `nat`.
     #[error("the interface {interface} is the host's in `network.{network}`, which has `nat`")]
     Interface {
         /// The interface.

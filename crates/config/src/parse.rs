@@ -114,7 +114,8 @@ pub(super) fn config(text: &str, defaults: &Defaults) -> Result<Config, Vec<Prob
     })
 }
 
-/// Reads the tables that can change while weir runs and are no port's. What they name beside groups is not looked for.
+/// Reads the tables that can change while weir runs and belong to no port. Names in them, except those of groups, need
+/// not exist.
 ///
 /// # Errors
 /// Every problem, in no order.

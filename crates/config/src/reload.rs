@@ -160,7 +160,7 @@ impl Difference {
         self.tables.iter().all(|table| table.kind == DifferenceKind::Unlisted)
     }
 
-    /// True if the file says otherwise than what runs, in what can change while weir runs.
+    /// True if the file differs from the running switch in something that can change while weir runs.
     pub fn is_otherwise(&self) -> bool {
         use DifferenceKind::{Added, Changed, Removed, Unlisted};
         [Added, Removed, Changed, Unlisted].into_iter().any(|kind| self.count(kind) > 0)

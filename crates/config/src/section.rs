@@ -25,7 +25,7 @@ use super::values::{
     WorkerCount, Workers,
 };
 
-/// The label of a value that is well written and cannot be so.
+/// The label of a value that has the right form and is not allowed.
 pub(super) const REFUSED: &str = "refused";
 
 /// A value and its place in the text.
@@ -176,7 +176,7 @@ impl<'t> Section<'t> {
         }
     }
 
-    /// The elements of a list that can be read, or a single value. Others are reported.
+    /// The valid elements of a list, or a single value. Each invalid element is a problem.
     pub fn list<T: FromToml>(
         &mut self,
         key: &'static str,

@@ -113,7 +113,7 @@ impl VifConfig {
         base: impl FnOnce(&TemplateName) -> Result<Self, E>,
     ) -> Result<Self, E> {
         let template = settings.iter().rfind(|it| it.key == "template");
-        // The parser refuses what is no name.
+        // The parser refuses a value that is no name.
         match template.and_then(|it| it.value.parse().ok()) {
             None => Ok(Self::from_settings(name, settings, control)?),
             Some(template) => Ok(base(&template)?.with_settings(settings)?),

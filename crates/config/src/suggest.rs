@@ -4,7 +4,8 @@
 /// changed or swapped, or a third of them if that is more, but fewer than half of a short word: `on` is not meant to be
 /// `off`, nor `tx` to be `rx`. `None` if no word is that close.
 pub fn closest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
-    // The time for a distance is the product of both lengths. A word as long as this one was meant to be none of them.
+    // The time to compute a distance is the product of both lengths. A word of twice the longest candidate's length is
+    // no typing error.
     let longest = candidates.iter().map(|word| word.len()).max().unwrap_or(0);
     if written.len() > 2 * longest {
         return None;

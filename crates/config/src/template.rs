@@ -590,7 +590,7 @@ mod tests {
         assert_eq!(fixed, ["vif-on-demand.vm-*.directory"]);
         assert_eq!((steps.templates, steps.vifs_removed.len()), (None, 0));
 
-        // What runs is saved, without its interfaces.
+        // `weir save` writes the running configuration without interfaces on demand.
         for other in [TEMPLATE.to_owned(), elsewhere.clone(), text.clone()] {
             let file = parse(&other).unwrap();
             let saved = running(&now, &by_hand, |it| it.saved(&other, &file)).unwrap();

@@ -26,7 +26,7 @@ const LOOKUPS: u32 = 2_000_000;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [few, many] = [table(FEW)?, table(MANY)?];
-    // The memory is not zeroed: pages that were never written can all be the same one.
+    // The memory is written: the kernel may map all pages that were never written to one zero page.
     let memory = vec![1; many.capacity() * ENTRY_BYTES / size_of::<u32>()];
     let measured = |table: &Fdb, hosts| {
         lookup_ns(table, hosts); // to warm up

@@ -108,7 +108,7 @@ mod tests {
         Reset(u8),
         /// An address is forgotten.
         Forget(u8, u8),
-        /// This many seconds pass.
+        /// So many seconds pass.
         Pass(u16),
         Age,
     }

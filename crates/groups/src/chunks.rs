@@ -31,8 +31,8 @@ impl Chunks {
     pub const COOKIE_ACK: u8 = 11;
     pub const SHUTDOWN_COMPLETE: u8 = 14;
 
-    /// Reads the chunks of a packet whose header is at `at`, as far as they are at hand: those that count come before
-    /// DATA (RFC 9260 §6.10).
+    /// Reads the chunks of a packet whose header is at `at`, as far as the front has them. The chunks that matter come
+    /// before DATA (RFC 9260 §6.10).
     pub fn read(view: View<'_>, at: usize) -> Result<Self, Unread> {
         let header: [u8; HEADER_LEN] = view.array(at)?;
         let [_, _, _, _, t0, t1, t2, t3, ..] = header;

@@ -502,7 +502,7 @@ fn a_connection_ends_when_the_other_end_claims_groups_that_no_rule_allows() {
         assert_eq!(comes(&mut bed, &segment(ACK), 17), established);
         assert_eq!(goes(&mut bed, &data), established);
     }
-    // So do datagrams.
+    // Datagrams have a state, too.
     let (asks, told) = (udp(PEER, GUEST, 4000, 5000), udp(GUEST, PEER, 5000, 4000));
     assert_eq!(comes(&mut bed, &asks, 17), Decision::Passes(Why::Rule(0)));
     assert_eq!(goes(&mut bed, &told), established);
@@ -652,8 +652,8 @@ fn rfc_9260_5_2_2_an_end_that_begins_anew_is_answered_and_a_forged_init_harms_no
     for wrong in [(true, 20), (false, 10)] {
         assert_eq!(it.sends(wrong.0, wrong.1, &[0], 0), Decision::Refused(Why::Invalid));
     }
-    // The other end needs a rule, as for any association. In the guest's name somebody else can say so, and both ends
-    // take no notice.
+    // The other end needs a rule, as for any association. A third party can forge such a packet in the guest's name;
+    // both ends ignore it.
     assert_eq!(it.sends(false, 0, &[INIT], 5), Decision::Refused(Why::NoRule));
     assert_eq!(it.sends(true, 0, &[INIT], 5), passes);
     assert_eq!(it.sends(false, 5, &[INIT_ACK], 6), passes);
@@ -834,7 +834,7 @@ fn what_is_remembered_within_a_burst_holds_for_frames_of_the_same_flow_only() {
             other[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_of(other), "bit {bit}");
         }
-        // What IPv4 has in these bytes counts for IPv4 only.
+        // The offsets of IPv4's fields mean nothing in IPv6.
         for number in 0..=u8::MAX {
             let mut other = original.clone();
             (other[20], other[21], other[23]) = (0, 0, number);

@@ -1,5 +1,5 @@
 //! The same packets through the groups of an interface, and through the kernel's nf_conntrack with the same rules. Each
-//! packet passes both or neither, or [`EXPLAINED`] has the reason (docs/design/0058-security-groups.md).
+//! packet passes both or neither, or [`EXPLAINED`] has the reason (docs/design/security-groups.md#0058).
 //!
 //! The kernel routes between two TAPs in a network namespace of its own: the guest's and the peers'. `PACKETS` in the
 //! environment is the number of packets, `SEED` that of the first case.
@@ -313,7 +313,7 @@ struct History {
     is_repeated: bool,
     /// A SYN came after an end of the connection: after a FIN or RST.
     is_reopened: bool,
-    /// Of SCTP an INIT or a COOKIE ECHO passed behind the first one, from an end that has begun anew or in its name.
+    /// A second INIT or COOKIE ECHO of SCTP has passed: an end has restarted, or a third party has forged the packet.
     is_anew: bool,
 }
 
@@ -370,7 +370,7 @@ const EXPLAINED: [Explained; 6] = [
         let is_against = history.opener.is_some_and(|opener| opener != direction);
         is_against && opens(flags) && is_by_rules(judged)
     }),
-    // The kernel takes the ACK of either end for the last one of such a handshake.
+    // After SYNs of both ends, the kernel takes either end's ACK as the end of the handshake.
     ("SYN and ACK again after SYNs of both ends", |history, _, flags, judged| {
         history.is_crossed && flags == SYN | ACK && judged == Decision::Passes(Why::Established)
     }),
@@ -412,8 +412,8 @@ const EXPLAINED_SCTP: [ExplainedSctp; 4] = [
     ("INIT against an association", |history, direction, chunk, _| {
         history.opener.is_some_and(|opener| opener != direction) && chunk == INIT
     }),
-    // For the kernel the tags that a later INIT brings are the only ones, also where somebody else has sent it. What
-    // answers such an INIT passes here with any tag.
+    // The kernel accepts only the tags of the latest INIT, even if a third party has sent it. weir accepts the answer
+    // to such an INIT with any tag.
     ("after an INIT behind the first one", |history, _, chunk, judged| {
         history.is_anew || chunk == INIT_ACK && judged == Decision::Passes(Why::Established)
     }),
@@ -782,7 +782,7 @@ fn next_frame<'b>(tap: &OwnedFd, bytes: &'b mut [u8]) -> Option<&'b [u8]> {
     }
 }
 
-/// What a program asks of the other host, and whether the rules let it.
+/// A program, its command, and whether the rules allow its connection.
 const ASKED: [(usize, &str, bool); 18] = [
     (0, "iperf3 -c PEER -n 20M", true),
     (0, "iperf3 -c PEER -n 20M -R", true),
@@ -863,8 +863,8 @@ fn root_programs_reach_each_other_as_by_the_kernels_conntrack() {
     assert!(passed > 1000 && passed < packets, "{passed} of {packets}");
 }
 
-/// Has the kernel judge all frames of the hosts, and the groups the same. What the kernel lets pass is delivered. Returns
-/// how many frames there were and how many passed, and those about which the judges differ.
+/// Passes each frame of the hosts to the kernel and to the groups. Frames that the kernel accepts are delivered.
+/// Returns the number of frames, the number that passed, and the frames about which the two differ.
 fn both_judge(
     kernel: &Kernel,
     hosts: &[Host; 2],

@@ -77,7 +77,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// Returns the total for `count` accounts: all but the floors of further accounts.
+    /// Returns the total that `count` accounts may use together. The minimum of each account that may still be opened
+    /// is kept back.
     fn for_all(&self, count: usize) -> u64 {
         let to_come = PORTS_MAX.saturating_sub(count) as u64;
         self.max.saturating_sub(to_come.saturating_mul(self.floor))

@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// On a processor with neither, the test can only check that.
+    /// A processor that has neither instruction has no monitor, and the test ends here.
     #[test]
     fn a_wait_ends_with_a_write_and_does_not_begin_after_it() {
         let Some(monitor) = Monitor::of_this_processor() else { return };

@@ -5,17 +5,15 @@
 //! |---|---|
 //! | `wire.rs` | packets between weir and the keeper: sd_notify's words |
 //! | `serve.rs` | the keeper's loop, and its descriptors with their limits |
-//! | `program.rs` | the program `weir-keeper` |
 //! | `client.rs` | weir's side: all descriptors at the start, then each change |
 #![forbid(unsafe_code)]
 
 mod client;
-pub mod program;
 mod serve;
 mod wire;
 
 pub use client::{Dial, Keeper, Taken, connect};
-pub use serve::{ServeError, Server};
+pub use serve::{Args, ServeError, Server, main};
 
 #[cfg(test)]
 mod tests {

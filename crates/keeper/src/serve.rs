@@ -1,15 +1,15 @@
-//! The keeper's loop: it keeps the descriptors of one weir at a time, and gives them to the next one, which can look at
-//! them before.
+//! `weir-keeper`: its arguments, the rights that it gives up, and its loop. It keeps the descriptors of one weir at a time,
+//! and gives them to the next one, which can look at them before.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fmt;
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{fmt, fs, io};
 
+use clap::Parser;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::io::Errno;
@@ -21,6 +21,7 @@ use rustix::process::{Resource, Rlimit, Uid, geteuid, getrlimit, setrlimit};
 use weir_foreign::place::Place;
 use weir_foreign::{Party, reach};
 use weir_limits::{DESCRIPTORS_MAX, KEPT_PER_OWNER_MAX};
+use weir_sandbox::{Enforcement, Plan, Profile, SandboxError};
 
 use crate::wire::{Received, Word, receive, send};
 
@@ -381,4 +382,58 @@ fn raise_descriptor_limit() -> usize {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), ..limit });
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX).min(DESCRIPTORS_MAX);
     usize::try_from(now.saturating_sub(OWN_DESCRIPTORS)).unwrap_or(usize::MAX)
+}
+
+/// Keep the descriptors of a weir that may be killed, so that the next one goes on with its guests
+///
+/// weir is told of it by `keeper` of its configuration, or by `weir run --keeper`. Only root and the user that runs the keeper
+/// are served, one weir at a time. What is kept is gone when the keeper ends; weir then fills the next one.
+#[derive(Debug, Parser)]
+#[command(name = "weir-keeper", version)]
+pub struct Args {
+    /// Where it listens, in a directory that is there
+    #[arg(value_name = "SOCKET", default_value = "/run/weir/keeper.sock")]
+    socket: PathBuf,
+    /// Keep every privilege that it is started with
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+/// The program: serves until it is ended.
+pub fn main() -> ExitCode {
+    let args = Args::parse();
+    let server = match Server::listen(&args.socket) {
+        Ok(server) => server,
+        Err(error) => {
+            eprintln!(
+                "weir-keeper: {error}; choose a SOCKET in a directory of this user, such as /run/weir/keeper.sock"
+            );
+            return ExitCode::FAILURE;
+        }
+    };
+    // The message comes before the confinement, after which this process gets no socket any more.
+    if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+        eprintln!("weir-keeper: the service manager was not told that this serves: {error}");
+    }
+    if let Err(error) = confine(args.no_sandbox) {
+        eprintln!("weir-keeper: {error}; where the kernel lacks what this takes, use --no-sandbox");
+        return ExitCode::FAILURE;
+    }
+    eprintln!("weir-keeper: serves on {}", args.socket.display());
+    server.run()
+}
+
+/// Confines the process: from now on it can open no file, and make no process.
+fn confine(no_sandbox: bool) -> Result<(), SandboxError> {
+    if no_sandbox {
+        return Ok(());
+    }
+    let plan = Plan {
+        identity: None,
+        readable: &[],
+        writable: &[],
+        profile: Profile::Keeper,
+        enforcement: Enforcement::Kill,
+    };
+    weir_sandbox::confine(&plan).map(drop)
 }

@@ -467,7 +467,7 @@ impl Cpus {
         state.last = Some(cpu);
         let fair = matches!(state.class, Class::Fair { .. });
         let of_cpu = &mut self.cpus[cpu];
-        // A thread that directly follows another keeps the idle time before that one.
+        // If a thread directly follows another, the idle time is still the one before the other thread.
         if now_ns > of_cpu.idle_from_ns {
             of_cpu.idle_ns = now_ns - of_cpu.idle_from_ns;
         }

@@ -75,7 +75,7 @@ pub struct Outcome {
     pub changes_per_s: f64,
     /// 95th percentile of a change's time on its way (ns).
     pub change_ns: u64,
-    /// Share of a processor that the busiest program takes for them.
+    /// Share of a processor that the busiest program takes for changes.
     pub busiest: f64,
     /// Flooded frames that arrive per second.
     pub floods_in: f64,
@@ -194,7 +194,7 @@ const SHAPES: [(u32, u32); 5] =
     [(10, 100), (100, 100), (1_000, 100), (10_000, 100), (1_000, 1_000)];
 const NETWORKS: [u32; 3] = [20, 200, 1_000];
 
-/// Returns the table of `docs/guide/fabric-scale.md`.
+/// Returns the table of `docs/guide/evpn.md`.
 pub fn table() -> String {
     let costs = Costs::fitted();
     let mut text = String::from(
@@ -293,8 +293,8 @@ mod tests {
 
     #[test]
     fn the_page_has_the_table_of_this_model() {
-        let page = include_str!("../../../docs/guide/fabric-scale.md");
+        let page = include_str!("../../../docs/guide/evpn.md");
         let table = table();
-        assert!(page.contains(&table), "docs/guide/fabric-scale.md is to have:\n{table}");
+        assert!(page.contains(&table), "docs/guide/evpn.md is to have:\n{table}");
     }
 }

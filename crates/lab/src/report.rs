@@ -188,7 +188,7 @@ pub enum Violation {
         load: String,
         /// Number of the later frame.
         number: u64,
-        /// Number of the frame before it.
+        /// Number of the frame that arrived before.
         before: u64,
     },
     /// A policy set a deadline beyond its limit, or in the past.

@@ -17,8 +17,7 @@ use weir_doctor::qemu::{VECTORS_MIN, version_in};
 use weir_doctor::{Closed, Permissions, look_at_socket};
 use weir_text::plain::plain_short;
 
-use crate::domain::{self, Domain, NAMESPACE, child};
-use crate::xml::{self, EMULATED, QEMU_NAMESPACE, alias_of, escaped};
+use crate::domain::{self, Domain, EMULATED, NAMESPACE, QEMU_NAMESPACE, alias_of, child, escaped};
 use crate::{DefineArgs, DomainError, LibvirtError, UndefineArgs, Virsh, refuse_taken};
 
 /// A directory that libvirt gives to the user and the group of its QEMU when it starts.
@@ -190,7 +189,7 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
     let is_emulated = domain.attribute("type") == Some(EMULATED);
     let there = interface_on(domain, vif.socket.as_str());
     if there.is_none() {
-        let interface = xml::interface(vif, is_emulated).join("\n") + "\n";
+        let interface = domain::interface(vif, is_emulated).join("\n") + "\n";
         edits.push(match child(domain, "devices") {
             Some(devices) => into(xml, devices, &interface),
             None => into(xml, domain, &format!("<devices>{interface}</devices>")),
@@ -331,14 +330,14 @@ fn override_edit(xml: &str, domain: Node<'_, '_>, alias: &str) -> Option<Edit> {
     };
     match overrides(domain) {
         Some(all) if all.children().any(is_told) => None,
-        Some(all) => Some(into(xml, all, &xml::override_of(alias, 0))),
-        None => Some(into(xml, domain, &(xml::overrides([alias.to_owned()], 0) + "\n"))),
+        Some(all) => Some(into(xml, all, &domain::override_of(alias, 0))),
+        None => Some(into(xml, domain, &(domain::overrides([alias.to_owned()], 0) + "\n"))),
     }
 }
 
 fn memory_edit(xml: &str, domain: Node<'_, '_>) -> Result<Option<Edit>, DomainError> {
     let Some(backing) = child(domain, "memoryBacking") else {
-        return Ok(Some(into(xml, domain, &(xml::memory().join("\n") + "\n"))));
+        return Ok(Some(into(xml, domain, &(domain::memory().join("\n") + "\n"))));
     };
     let mut missing = String::new();
     match child(backing, "access").map(|access| access.attribute("mode")) {

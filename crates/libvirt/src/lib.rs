@@ -4,7 +4,6 @@
 
 mod define;
 mod domain;
-pub mod xml;
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};

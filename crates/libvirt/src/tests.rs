@@ -11,11 +11,150 @@ use super::*;
 const UUID: &str = "6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11";
 
 /// As libvirt 9.0 prints it: a prefix, and two interfaces that are weir's beside one that is not.
-const OF_9: &str = include_str!("tests/libvirt-9.xml");
+const OF_9: &str = r#"<domain type="kvm" id="1">
+  <name>web0</name>
+  <uuid>6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11</uuid>
+  <metadata>
+    <libosinfo:libosinfo xmlns:libosinfo="http://libosinfo.org/xmlns/libvirt/domain/1.0">
+      <libosinfo:os id="http://debian.org/debian/12"/>
+    </libosinfo:libosinfo>
+    <weir:vifs xmlns:weir="urn:weir:libvirt">
+      <weir:vif vlan="10" rate="1Gbit" latency_budget="1ms" isolated="true">
+        <weir:filter>tx drop tcp dst port 25 and len &gt; 100</weir:filter>
+        <weir:filter>rx drop ip6</weir:filter>
+      </weir:vif>
+      <weir:vif name="backup" network="tenant-a" socket_mode="0666"/>
+    </weir:vifs>
+  </metadata>
+  <memory unit="KiB">524288</memory>
+  <currentMemory unit="KiB">524288</currentMemory>
+  <memoryBacking>
+    <source type="memfd"/>
+    <access mode="shared"/>
+  </memoryBacking>
+  <vcpu placement="static">1</vcpu>
+  <os>
+    <type arch="x86_64" machine="pc-q35-7.2">hvm</type>
+    <boot dev="hd"/>
+  </os>
+  <on_poweroff>destroy</on_poweroff>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <interface type="network">
+      <mac address="52:54:00:aa:bb:cc"/>
+      <source network="default"/>
+      <model type="virtio"/>
+    </interface>
+    <interface type="vhostuser">
+      <mac address="52:54:00:c3:f1:73"/>
+      <source type="unix" path="/run/weir/web0.sock" mode="client">
+        <reconnect enabled="yes" timeout="1"/>
+      </source>
+      <model type="virtio"/>
+      <driver queues="2" rx_queue_size="1024" tx_queue_size="1024"/>
+      <mtu size="1400"/>
+      <address type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x0"/>
+    </interface>
+    <interface type="vhostuser">
+      <mac address="52:54:00:00:00:b0"/>
+      <source type="unix" path="/run/weir/b.sock" mode="server"/>
+      <model type="virtio"/>
+    </interface>
+    <serial type="pty">
+      <target type="isa-serial" port="0"/>
+    </serial>
+  </devices>
+</domain>
+"#;
 /// As libvirt 11 prints it: aliases of the user's, a default namespace.
-const OF_11: &str = include_str!("tests/libvirt-11.xml");
+const OF_11: &str = r#"<domain type="kvm" id="7" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">
+  <name>three</name>
+  <uuid>6E1C0A9E-0A6E-4D8E-9C55-2F1D0C7A3B11</uuid>
+  <genid>43dc0cf8-809b-4adb-9bea-a9abb5f3d90e</genid>
+  <metadata>
+    <vifs xmlns="urn:weir:libvirt">
+      <vif vlan="3"/>
+      <vif mac="52:54:00:00:00:0B" vlan="2"/>
+      <vif alias="ua-a" vlan="1"/>
+    </vifs>
+  </metadata>
+  <memory unit="KiB">524288</memory>
+  <memoryBacking>
+    <source type="memfd"/>
+    <access mode="shared"/>
+  </memoryBacking>
+  <vcpu placement="static">1</vcpu>
+  <devices>
+    <interface type="vhostuser">
+      <mac address="52:54:00:00:00:0a"/>
+      <source type="unix" path="/run/weir/a.sock" mode="client"/>
+      <target dev=""/>
+      <model type="virtio"/>
+      <alias name="ua-a"/>
+    </interface>
+    <interface type="vhostuser">
+      <mac address="52:54:00:00:00:0b"/>
+      <source type="unix" path="/run/weir/b.sock" mode="client"/>
+      <target dev=""/>
+      <model type="virtio"/>
+      <alias name="net1"/>
+    </interface>
+    <interface type="vhostuser">
+      <mac address="52:54:00:00:00:0c"/>
+      <source type="unix" path="/run/weir/c.sock" mode="client"/>
+      <target dev=""/>
+      <model type="virtio"/>
+    </interface>
+  </devices>
+  <seclabel type="dynamic" model="dac" relabel="yes"/>
+  <qemu:commandline>
+    <qemu:arg value="-no-hpet"/>
+  </qemu:commandline>
+</domain>
+"#;
 /// As libvirt 12 prints it, with an interface that is attached later.
-const OF_12: &str = include_str!("tests/libvirt-12.xml");
+const OF_12: &str = r#"<?xml version="1.0"?>
+<!-- what an administrator wrote -->
+<domain type="qemu">
+  <name>later</name>
+  <uuid>6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11</uuid>
+  <title>A domain &amp; more</title>
+  <metadata>
+    <weir:vifs xmlns:weir="urn:weir:libvirt">
+      <weir:vif/>
+      <weir:vif socket="/run/weir/late.sock" vlan="7"/>
+    </weir:vifs>
+  </metadata>
+  <memory unit="KiB">262144</memory>
+  <memoryBacking>
+    <source type="memfd"/>
+    <access mode="shared"/>
+  </memoryBacking>
+  <vcpu placement="static">1</vcpu>
+  <iothreads>1</iothreads>
+  <os firmware="efi">
+    <type arch="x86_64" machine="pc-q35-11.0">hvm</type>
+    <firmware>
+      <feature enabled="no" name="secure-boot"/>
+    </firmware>
+  </os>
+  <devices>
+    <emulator>/usr/bin/qemu-system-x86_64</emulator>
+    <interface type="vhostuser">
+      <mac address="52:54:00:c3:f1:73"/>
+      <source type="unix" path="/run/weir/web0.sock" mode="client">
+        <reconnect enabled="yes" timeout="1" delay="1"/>
+      </source>
+      <model type="virtio"/>
+      <driver queues="1" rss="off" rx_queue_size="1024"/>
+    </interface>
+    <interface type="vdpa">
+      <mac address="52:54:00:c3:f1:74"/>
+      <source dev="/dev/vhost-vdpa-0"/>
+    </interface>
+  </devices>
+</domain>
+"#;
 
 fn vifs(xml: &str) -> Result<Vec<VifConfig>, LibvirtError> {
     Domain::read(xml)?.vifs(&"/run/weir/control.sock".parse().unwrap())

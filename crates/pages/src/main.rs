@@ -44,7 +44,7 @@ fn programs() -> [(Command, &'static str); 4] {
         (Cli::command(), ANYBODY),
         (BackendArgs::command(), ADMINISTRATOR),
         (weir_agent::args::Args::command(), ADMINISTRATOR),
-        (weir_keeper::program::Args::command(), ADMINISTRATOR),
+        (weir_keeper::Args::command(), ADMINISTRATOR),
     ]
 }
 

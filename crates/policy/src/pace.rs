@@ -112,7 +112,7 @@ impl Trial {
 /// Memories of polls for answers. Queues beyond this number share them.
 pub const MEMORIES: usize = 8;
 
-/// Polls of a kind, and sleeps without them.
+/// The polls of one kind, and the sleeps without polls while polling does not pay.
 #[derive(Clone, Copy, Debug)]
 struct Polls {
     window_ns: u64,

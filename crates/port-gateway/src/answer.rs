@@ -185,8 +185,8 @@ impl Station {
         }
     }
 
-    /// True if a frame to all stations that begins with `head` asks for what weir alone answers. Others learn nothing
-    /// from it, and a server among them must not see it. An overlay learns who has an address from questions for
+    /// True if only weir answers the question in a broadcast that begins with `head`. Other stations do not need the
+    /// frame, and a DHCP server among them must not see it. An overlay learns who has an address from questions for
     /// neighbours, if the network `is_spread` over hosts.
     pub(crate) fn keeps(&self, head: &[u8], is_spread: bool) -> bool {
         if let Some(Neighbour { asks: Some(ip), .. }) = Neighbour::read(head) {

@@ -628,7 +628,8 @@ fn with_few_options(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(kept)
 }
 
-/// True if iPXE calls itself so: by its name alone, or by one of several that have their length in front (RFC 3004 §4).
+/// True if the user class is iPXE's: the bare name, or one of several names with a length in front of each (RFC 3004
+/// §4).
 fn is_ipxe(class: &[u8]) -> bool {
     if class == IPXE {
         return true;

@@ -62,7 +62,7 @@ struct Asked<'m> {
     server: Option<&'m [u8]>,
     wanted: Option<&'m [u8]>,
     rapid: bool,
-    /// What the client needs an address for, each by its number and with the addresses that the client names.
+    /// The client's identity associations: the number of each, and the addresses that the client names.
     ias: Vec<(u32, Vec<Ipv6Addr>)>,
     has_other_ias: bool,
 }
@@ -111,7 +111,7 @@ impl<'m> Asked<'m> {
         answer
     }
 
-    /// True if the client asks for the option. One that does not say what it wants is told everything.
+    /// True if the client asks for the option. A client without a list of options gets all of them.
     fn wants(&self, code: u16) -> bool {
         let is_it = |wanted: &[u8]| wanted == code.to_be_bytes();
         self.wanted.is_none_or(|it| it.chunks_exact(2).any(is_it))
@@ -477,7 +477,7 @@ mod tests {
         server
     }
 
-    /// What a client says that needs an address for `ia`, and names these.
+    /// A client's message for the association `ia` with the addresses `named`.
     fn says(kind: MessageType, duid: u8, ia: u32, named: &[Ipv6Addr]) -> Message {
         let mut message = Message::new_with_id(kind, [1, 2, duid]);
         let mut opts = DhcpOptions::new();
@@ -544,7 +544,8 @@ mod tests {
         assert!(server.settings.own.contains(&address));
         assert_eq!(server.vif_of(address, 5), Some("web0"));
         assert_eq!(server.addresses_of("web0", 5).collect::<Vec<_>>(), [address]);
-        // A renewal, and one to any server, leave it to the client, and take back what is not the client's.
+        // A renewal, to this server or to any, keeps the client's address, and takes back the address that is not the
+        // client's.
         let foreign: Ipv6Addr = "fd99::1".parse().unwrap();
         for kind in [MessageType::Renew, MessageType::Rebind] {
             let renew = says(kind, 1, IA, &[address, foreign]);

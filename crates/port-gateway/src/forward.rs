@@ -36,7 +36,7 @@ mod tests;
 /// the next resolver.
 pub type Dial = Box<dyn FnMut(u32, Means) -> io::Result<OwnedFd> + Send>;
 
-/// What a resolver is asked by.
+/// The transport of a question to a resolver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Means {
     /// UDP.
@@ -113,7 +113,7 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Starts the thread. `dial` makes its sockets, and answers go to `desk`, as does what the host asks at its socket.
+    /// Starts the thread. `dial` makes its sockets. Answers, and questions from the host's socket, go to `desk`.
     ///
     /// # Errors
     /// A thread or a descriptor cannot be made.

@@ -35,7 +35,7 @@ pub(crate) trait Directory {
 /// The result of a guest's message.
 #[derive(Debug)]
 pub(crate) enum Said {
-    /// weir answers this.
+    /// weir's answer.
     Answer(Vec<u8>),
     /// The resolver is asked.
     Ask(Asked),

@@ -270,8 +270,8 @@ impl Clerk {
         }
     }
 
-    /// Answers these frames, takes what the resolver has `told` connections, and does what is due. `changed`: guests were
-    /// added or removed.
+    /// Answers these frames, passes the resolver's answers (`told`) to their connections, and handles what is due.
+    /// `changed`: guests were added or removed.
     pub(crate) fn turn(
         &mut self,
         arrivals: &[Arrival],

@@ -133,7 +133,7 @@ pub struct Between {
 pub struct Heard {
     /// The other host.
     pub host: IpAddr,
-    /// True if the host has a weir, which has sent a word.
+    /// True if the host runs weir: a message about shares has come from there.
     pub has_weir: bool,
     /// The number of questions without an answer since the host's last word. Only questions with frames to the host
     /// count.
@@ -463,8 +463,8 @@ mod tests {
     }
 
     proptest! {
-        /// Clocks differ, words are lost or late, budgets change, and hosts are silent for minutes: the share that one host
-        /// uses never exceeds the share that the other one counts.
+        /// The share that one host uses never exceeds the share that the other host counts, even if clocks differ,
+        /// messages are lost or late, budgets change, and hosts are silent for minutes.
         #[test]
         fn a_share_in_use_is_always_counted_by_who_has_given_it(
             steps in prop::collection::vec((

@@ -9,6 +9,7 @@
 //! | `rx.rs` | frames to other hosts: the choice of the host, and of the source port; the words of `across.rs` |
 //! | `across.rs` | latency budgets of two hosts: their words, and the resulting shares |
 //! | `agreement.rs` | what IDs of groups mean at two hosts |
+//! | `sightings.rs` | owners of addresses, and claims of addresses |
 //! | `suppress.rs` | neighbour questions that are answered here; guests' claims of addresses |
 //! | `port.rs` | [`VxlanPort`]: the engine's view of the port, and weir's own frames to guests |
 //! | `sys.rs` | socket options; the only file with `unsafe` |
@@ -45,6 +46,7 @@ mod header;
 mod networks;
 mod port;
 mod rx;
+mod sightings;
 mod sockets;
 mod suppress;
 #[allow(unsafe_code)]
@@ -54,8 +56,8 @@ mod tx;
 pub use across::{Between, Heard, Here};
 pub use networks::{ClaimsGroups, GroupSet, GroupSets, NetworkSpec, Networks};
 pub use port::{AnswerCounters, VxlanPort};
+pub use sightings::{Owned, Sighting};
 pub use sockets::{OuterDscp, OverlayError, OverlayOptions, OverlaySockets};
-pub use suppress::{Owned, Sighting};
 
 #[cfg(test)]
 mod tests;

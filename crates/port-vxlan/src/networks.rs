@@ -12,7 +12,7 @@ use weir_policy::policing::Gcra;
 use crate::across::Pair;
 use crate::agreement::Said;
 use crate::header;
-use crate::suppress::Sightings;
+use crate::sightings::Sightings;
 
 /// A network as it is configured.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,8 +23,8 @@ use weir_wire::{Ethernet, Head, Mac, Tci, TooBig};
 
 use crate::header;
 use crate::networks::Networks;
+use crate::sightings::Suppress;
 use crate::sockets::OverlaySockets;
-use crate::suppress::Suppress;
 use crate::tx::{Buffers, Places, Slots, SocketQueue, Token};
 
 impl AnswerCounters {
@@ -352,7 +352,7 @@ impl VxlanPort {
     }
 }
 
-/// The queue from which the answers are taken. It keeps none: an answer for which its receiver has no room is lost.
+/// The queue from which the answers are taken. It parks no answer: without room at the receiver, an answer is lost.
 struct AnswerQueue<'p> {
     pub(crate) service: &'p Service,
     pub(crate) index: usize,

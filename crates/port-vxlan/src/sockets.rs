@@ -101,7 +101,7 @@ pub struct OverlayOptions {
 /// The DSCP of the datagrams in which frames travel (RFC 2983).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OuterDscp {
-    /// This DSCP, 0 to 63: no guest decides what the underlay prefers.
+    /// This DSCP, 0 to 63. Guests then have no influence on priorities in the underlay.
     Fixed(u8),
     /// The DSCP of the packet inside, and 0 without one (Linux calls it `tos inherit`).
     Inherit,

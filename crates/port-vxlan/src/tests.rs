@@ -465,7 +465,7 @@ fn broadcasts_go_to_every_peer_of_their_network_within_a_budget() {
     assert_eq!(dropped.len(), 1);
     assert_eq!(dropped[0].0, "flood_budget");
     assert!((1..=2 * BURST_MAX as u64 + 1).contains(&dropped[0].1), "{dropped:?}");
-    // Another network's budget is untouched, and frames for one host need none.
+    // The budget of another network is untouched, and a frame for one host needs no budget.
     rig.deliver_plain(RED, std::slice::from_ref(&sent));
     assert_eq!(rig.received(4).1, sent);
 }

@@ -173,7 +173,7 @@ impl XenPort {
 
 impl Receiver for XenPort {
     fn mark(&self, queue: usize) -> Mark {
-        // The mark needs no event: a 32-bit index shows its age by itself, since it does not come round soon.
+        // The mark needs no event: a 32-bit index shows its age by itself, since it takes long to wrap.
         let placed = |pair: &Pair| Mark { placed: lock(&pair.rx).placed(), event: None };
         self.guest.pair(queue).map_or(Mark::default(), placed)
     }

@@ -3,7 +3,6 @@
 //! | file | what |
 //! |---|---|
 //! | `identity.rs` | a user of its own, and no capability |
-//! | `files.rs` | the files that it may open: Landlock |
 //! | `calls.rs`, `calls/lists.rs` | its system calls: seccomp, by the kind of thread |
 //! | `descriptors.rs` | the descriptors that guests may have |
 //!
@@ -15,14 +14,13 @@
 
 mod calls;
 pub mod descriptors;
-mod files;
 mod identity;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 pub use calls::{Enforcement, Profile, Thread};
-pub use files::Landlocked;
+pub use identity::Landlocked;
 pub use identity::{Identity, IdentityError, group, groups, may_administer_networks, user};
 
 /// The rights that a process keeps.
@@ -91,7 +89,7 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
         identity::end_with_parent()?;
     }
     let files = match plan.enforcement {
-        Enforcement::Kill => files::restrict(plan.readable, plan.writable)?,
+        Enforcement::Kill => identity::restrict(plan.readable, plan.writable)?,
         Enforcement::Log => Landlocked::No,
     };
     programs.install()?;

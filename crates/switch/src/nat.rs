@@ -277,7 +277,7 @@ pub(crate) fn check_others(
         others.extend(routes.into_iter().filter_map(to));
     }
     let overlap = addresses.iter().find_map(|own| {
-        // A default route, even in parts, is only for what no other route is for.
+        // A default route, even in parts, is no overlap: it applies only where no other route does.
         let least = if wider_counts { DEFAULT_ROUTE_LEN_MAX + 1 } else { own.prefix_len() };
         let of_others = others.iter().filter(|(name, _)| name != interface.as_str());
         let mut overlapping = of_others.filter(|(_, net)| {
@@ -292,7 +292,7 @@ pub(crate) fn check_others(
     Err((Some(help.to_owned()), io::Error::other(what)))
 }
 
-/// Looks whether the host itself reaches other networks: it has a default route, and the card of that has a carrier.
+/// Checks that the host itself reaches other networks: it has a default route, and the route's interface has a carrier.
 ///
 /// # Errors
 /// With what can be done about it.

@@ -174,7 +174,7 @@ fn check(path: &Path) -> Result<PathBuf, Unsafe> {
             help: format!("`chown root: {shown}`, and `chmod 755 {shown}`"),
         });
     }
-    // Whoever may write in a directory on the way can put another file there.
+    // A user who may write to a directory of the path can replace the file.
     for directory in path.ancestors().skip(1).chain(real.ancestors().skip(1)) {
         let Ok(it) = directory.metadata() else { continue };
         let is_open = it.mode() & OTHERS_WRITE != 0 && it.mode() & STICKY == 0;
@@ -376,7 +376,7 @@ fn serve(socket: OwnedFd, log: fn()) -> ExitCode {
     }
     let mut ports = lock(&runner.ports);
     if !ports.ends {
-        // Another weir takes this one's place, or starts after it. It goes on with what is up.
+        // Another weir takes over now, or starts later, and continues with the ports that are up.
         ports.last = Some(Instant::now());
     }
     while !ports.is_done() {
@@ -518,7 +518,7 @@ fn run(
         let _ = kill_process_group(group, Signal::KILL);
     }
     let status = child.wait().map_err(failed)?;
-    // Whoever has left the group may write on; what is there now is enough.
+    // A process that has left the group may write for ever, so only the present output is read.
     for _ in 0..4 {
         output.take(&mut reader);
     }

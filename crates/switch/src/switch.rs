@@ -171,7 +171,7 @@ impl Ports {
         }
     }
 
-    /// What there is, for a user who has asked for `name`.
+    /// The names that exist, for a user who has asked for `name`, which does not.
     fn there(&self, name: &PortName) -> String {
         let mut own = self.gateways.iter().filter(|it| it.network.as_str() == name.as_str());
         if let Some(own) = own.next() {

@@ -34,7 +34,7 @@ fn taken(vifs: usize) -> usize {
 
 #[test]
 fn an_interface_takes_little_and_not_more_beside_many_others() {
-    // What is made once, by the first switch, stays.
+    // The first switch allocates memory that stays for all later ones.
     taken(2);
     let [few, more, many] = [32, 64, 288].map(taken);
     let (beside_few, beside_many) = ((more - few) / 32, (many - more) / 224);

@@ -6,7 +6,6 @@
 
 pub mod document;
 pub mod echo;
-pub mod json;
 pub mod multicast;
 pub mod slow;
 

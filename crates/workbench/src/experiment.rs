@@ -21,8 +21,8 @@ use super::error::{LabError, Problem, Source};
 use super::file::{
     Arrivals, At, DispatchFile, End, Execution, ExperimentFile, GuestsFile, TrafficFile,
 };
+use super::file::{doubled, realization};
 use super::profile::Machine;
-use super::realization::{doubled, realization};
 
 /// A checked experiment.
 #[derive(Debug)]

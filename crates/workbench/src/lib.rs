@@ -43,7 +43,6 @@ mod papers;
 mod plan;
 mod profile;
 mod quiet;
-mod realization;
 mod report;
 mod runs;
 mod sensitivity;

@@ -13,11 +13,10 @@ mod log_cost;
 mod moves;
 mod random;
 mod real;
-mod reload;
+mod replaced;
 mod scene;
 mod soak;
 mod traffic;
-mod upgrade;
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc, thread, time::Duration};
 
@@ -96,8 +95,8 @@ struct Part {
 
 const PARTS: &[Part] = &[
     Part { name: "killed", times: 320, run: killed::run },
-    Part { name: "reload", times: 200, run: reload::run },
-    Part { name: "upgrade", times: 200, run: upgrade::run },
+    Part { name: "reload", times: 200, run: replaced::reload },
+    Part { name: "upgrade", times: 200, run: replaced::upgrade },
     Part { name: "groups", times: 120, run: real::in_groups },
     Part { name: "dirty_log", times: 15, run: log_cost::run },
     Part { name: "migration", times: 40, run: moves::run },

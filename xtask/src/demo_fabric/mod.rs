@@ -30,7 +30,7 @@ use weir_bed::{
 };
 use weir_system_tests::machines::Machines;
 
-use crate::shown::{Shown, Step};
+use crate::demo::{Shown, Step};
 
 const STEPS: &[Step] = &[
     Step { title: "Three hosts, a router between them, FRR and weir on each", seconds: 2 },

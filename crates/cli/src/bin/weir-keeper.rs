@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    weir_keeper::program::main()
+    weir_keeper::main()
 }

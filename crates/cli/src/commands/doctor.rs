@@ -50,7 +50,7 @@ pub fn doctor(
             let mut client = connect()?;
             let file = path_of(None, &mut client);
             let mut facts = Facts { before: Some(before), ..of_switch(&mut client)? };
-            // A user who may not read the file learns nothing of ways out.
+            // For a user who may not read the file, the checks that need it are left out.
             if let Ok(file) = file {
                 look_at_file(&mut facts, &file, defaults);
                 facts.host.unlike_file = unlike(connect()?, &file);
@@ -81,7 +81,7 @@ pub fn doctor(
 }
 
 /// Looks at the file with which weir would start again, and at what the host lacks for it. A file that cannot be read
-/// tells nothing.
+/// adds no facts.
 fn look_at_file(facts: &mut Facts, path: &Path, defaults: &Defaults) {
     match Config::load(path, &Defaults { control_named: true, ..defaults.clone() }) {
         Ok(config) => {

@@ -77,7 +77,7 @@ pub(super) fn agent(f: &mut String, it: &AgentExplanation) -> fmt::Result {
     }
 }
 
-/// What a guest wishes, and what it has.
+/// The settings that a guest requests, and those that it has.
 fn wish(f: &mut String, it: &WishExplanation) -> fmt::Result {
     let budget = it.budget_ns.map(|ns| ("budget", time(ns), time(it.has_budget_ns)));
     let weight = it.weight.map(|weight| ("weight", weight.to_string(), it.has_weight.to_string()));

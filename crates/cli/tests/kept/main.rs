@@ -361,7 +361,7 @@ fn survive_without_keeper(format: Features) {
     let dir = tempfile::tempdir().unwrap();
     Weir::configure(dir.path(), "");
     let mut weir = Weir::run(dir.path());
-    // What was in flight to the fast guest is lost with each weir, so no window can hold.
+    // Each kill loses the frames in flight to the fast guest, so the traffic has no window.
     traffic(dir.path(), format, u64::MAX, kills(), |vifs, _| {
         weir.kill();
         weir = Weir::run(dir.path());

@@ -378,7 +378,7 @@ fn settings_that_are_no_ports_outlive_weir() {
             assert!(!difference.contains(table), "{difference}");
         }
     }
-    // Another key of the file holds, and what was set holds beside it.
+    // A changed key of the file takes effect, and the settings by commands stay.
     let own = fs::read_to_string(weir.path("weir.toml")).unwrap();
     let changed = own.replace("[group.web]\n", "[group.web]\ndefault_out = \"deny\"\n");
     fs::write(weir.path("weir.toml"), changed).unwrap();
@@ -394,7 +394,7 @@ fn settings_that_are_no_ports_outlive_weir() {
     assert!(difference.contains("weir runs as the file says"), "{difference}");
 }
 
-/// A hook, or a person who is not sure, repeats a command.
+/// Hooks repeat commands, and so do people who are not sure of the first time.
 #[test]
 fn each_command_that_is_given_twice_ends_well_and_changes_nothing_more() {
     let weir = Weir::start("", "[vif.a]\nqueues = 2\n");
@@ -658,7 +658,7 @@ fn each_command_saves_into_a_file_of_any_form() {
     }
 }
 
-/// The command has changed what runs, and says that the file does not say so.
+/// The command has changed the running switch, and reports that it could not write the file.
 #[test]
 fn a_command_that_cannot_save_says_so_and_the_file_is_as_it_was() {
     use std::os::unix::fs::PermissionsExt;

@@ -121,7 +121,7 @@ impl Station {
         said.split_whitespace().next()?.parse().ok()
     }
 
-    /// Pings an address, or who has a name.
+    /// Pings an address, or the station that has a name.
     pub(super) fn pings(&self, to: &str) {
         let by_name = || eventually(&format!("{to} is known"), || self.looks_up(to));
         let to = to.parse().unwrap_or_else(|_| by_name());
@@ -258,7 +258,7 @@ fn root_guests_get_addresses_by_which_they_reach_each_other_and_the_host() {
     // A guest with a fixed address is a gateway, and reached by its route.
     db.run("ip addr add 10.1.2.3/32 dev lo");
     web.pings("10.1.2.3");
-    // No guest takes the address of a gateway that is none.
+    // A guest gets no traffic for the address of a gateway if that gateway is not configured.
     db.run("ip addr add 192.168.77.9/32 dev lo");
     assert!(!web.host.pings(Ipv4Addr::new(192, 168, 77, 9), 56).unwrap());
 
@@ -305,7 +305,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let at = &mut underlay.hosts[0];
     // The guide has weir in front of it, which weir itself passes over.
     own_resolvers(at, "nameserver 127.0.0.53\n");
-    // A program in place of systemd-resolved's notes what it is told.
+    // A program in place of `resolvectl` writes its arguments down.
     fs::create_dir(at.dir.join("bin")).unwrap();
     fs::write(at.dir.join("bin/resolvectl"), "#!/bin/sh\necho $@ >>/run/told\n").unwrap();
     at.run("chmod +x bin/resolvectl");
@@ -345,8 +345,8 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
 
-    // The host knows guests by name, in both directions, and has its own resolver for other names. A station beyond the
-    // host asks weir in vain, and so does a program of the host that has another address.
+    // The host knows guests by name, in both directions, and has its own resolver for other names. weir answers neither
+    // a station beyond the host nor a program of the host that has another address.
     assert!(
         at.run("cat /etc/resolv.conf").starts_with("nameserver 192.168.77.1\nsearch internal\n")
     );
@@ -660,7 +660,7 @@ fn root_ipv6_and_datagrams_pass_the_host_as_groups_allow_and_tcp_fits_a_narrower
     web.asks().expect("an address");
     db.asks().expect("an address");
 
-    // Addresses and prefixes need no rule. What goes out needs one, and no answer does.
+    // DHCP and router advertisements need no rule. An outgoing connection needs a rule, and its answers need none.
     let refused = |reason: &str| {
         eventually("it is refused", || (at.dropped("web0", reason) > 0).then_some(()));
     };
@@ -822,7 +822,7 @@ fn guests_ask_at_once(isolated: bool) {
     let vifs: Vec<_> = (0..number).map(vif).collect();
     let socket = at.within(|| UdpSocket::bind("127.0.0.1:6767")).unwrap();
     socket.set_nonblocking(true).unwrap();
-    // Both buffers hold what comes while the other side has no CPU.
+    // Both buffers have room for the datagrams that arrive while the other side has no CPU.
     at.run("sysctl -qw net.core.rmem_default=16777216");
     let (of, first, last, given) = (HashMap::new(), None, None, HashSet::new());
     let mut clients = Clients { socket, vifs, of, first, last, given };
@@ -882,7 +882,7 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     assert!(doctor().contains("this host has no default route for IPv4"), "{}", doctor());
     at.run(&format!("ip route add {}", String::from_utf8(default).unwrap().trim()));
     assert!(!doctor().contains("way-out"), "{}", doctor());
-    // What others on the host do meanwhile.
+    // Changes that other programs make on the host meanwhile.
     for (seed, says, mend) in [
         (
             "nft 'add table ip others { chain FORWARD { type filter hook forward priority 0; policy drop; }; }'",

@@ -201,7 +201,7 @@ fn root_the_kernels_gbp_is_a_group_here_and_groups_here_are_its_mark() {
     }
     assert_eq!(one.dropped("overlay", "bad_encapsulation"), 0);
 
-    // What the guest sends has the mark of its set there, and what a guest in no group sends has none.
+    // The other host sees the mark of a guest's set on its frames, and no mark on frames of a guest in no group.
     for (guest, from, mark) in [(&mut web, 1, "0x00000014"), (&mut none, 3, "0x00000000")] {
         let before = counted(kernel, mark);
         guest.send(&udp(from, (mac(9), 9), 9));
@@ -244,7 +244,8 @@ fn neighbour(from: u8, to: [u8; 6], kind: u8) -> Vec<u8> {
     frame
 }
 
-/// The frames of each of these senders that a guest has got when `enough` says so.
+/// Waits until `enough` is true of the numbers of frames that the guest has received from each sender; returns these
+/// frames.
 fn got(guest: &mut Guest, from: &[u8], enough: impl Fn(&[usize]) -> bool) -> Vec<Vec<Vec<u8>>> {
     let (mut got, mut frame) = (vec![Vec::new(); from.len()], Vec::new());
     let end = Instant::now() + Duration::from_secs(60);
@@ -328,7 +329,7 @@ fn root_an_isolated_guest_gets_no_frame_of_an_isolated_guest_of_another_host() {
         assert!(all.iter().flatten().all(|frame| frame[36..38] == [0, 8]));
     }
     eventually("others are counted", || (dropped(two) == before[1] + 4).then_some(()));
-    // Who is no longer isolated gets them, on a way that is known.
+    // A guest that is no longer isolated gets the frames, by a known route.
     two.run("weir vif set g4 isolated=false");
     here[1].send(&udp(3, (mac(4), 4), 9));
     got(&mut there[1], &[3], |got| got == [1]);

@@ -476,7 +476,7 @@ fn a_thousand_monitors_in_turn_have_an_interface_each_and_leave_nothing() {
         if turn <= CALM {
             eventually("they have gone", || host.vifs().is_empty().then_some(()));
         }
-        // The first interfaces have made weir take what it keeps for later ones.
+        // weir has allocated memory for the first interfaces that it keeps for later ones.
         if turn == 0 {
             std::thread::sleep(Duration::from_secs(2));
             before = Some(resources(host.weir.id()));

@@ -158,13 +158,13 @@ fn root_what_does_not_fit_the_host_is_said_before_and_at_the_start() {
         let other = "ip link add d0 type veth peer name d1; ip addr add 10.9.0.7/24 dev d0; ip link set d0 up;";
         refuses(&format!("{other} {command} addressed.toml"), elsewhere);
     }
-    // A user who may not make the TAP is told before the start, too.
+    // A user who may not make the TAP gets the error before the start, too.
     let user = "setpriv --bounding-set=-net_admin $WEIR check --host bridged.toml";
     refuses(
         &format!("ip link add br0 type bridge; {user}"),
         "this user may not make the TAP `weir0`",
     );
-    // What would stay is not touched.
+    // weir does not change a TAP that would outlive it.
     let stays = "ip tuntap add weir0 mode tap vnet_hdr; $WEIR run addressed.toml";
     refuses(stays, "the TAP stays when weir ends");
     let script = "ip tuntap add weir0 mode tap vnet_hdr; $WEIR run addressed.toml || ip -o addr show dev weir0";

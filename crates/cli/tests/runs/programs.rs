@@ -110,7 +110,7 @@ fn qemu_args_without_a_terminal_are_one_line_for_the_shell() {
     let text = stdout(&output);
     assert_eq!(text.lines().count(), 1, "{text}");
     assert!(text.contains("-m 1G -object memory-backend-memfd,") && !text.contains('\\'));
-    // What this host can run by is printed, or the reason why it cannot.
+    // The output has KVM's arguments, or the reason why this host has no KVM.
     let kvm = std::fs::File::options().read(true).write(true).open("/dev/kvm").is_ok();
     assert_eq!(text.starts_with("-accel kvm -cpu max "), kvm, "{text}");
     assert_eq!(stderr(&output).contains("QEMU emulates the processor"), !kvm);

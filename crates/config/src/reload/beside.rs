@@ -83,7 +83,7 @@ impl Beside {
         keys.chain(added).chain(removed)
     }
 
-    /// The file's configuration with these settings. What a changed table had of its own is gone with the table.
+    /// The file's configuration with these settings. A changed table replaces the whole table of the file.
     ///
     /// # Errors
     /// This weir cannot read the settings. The text says why.

@@ -633,7 +633,7 @@ fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
     assert_eq!(steps.uplinks_added.len(), 2);
 }
 
-/// A table of each kind of uplink, with keys that it alone has, and what it needs beside it.
+/// A table of this kind of uplink, with the keys that only this kind has, and the other tables that it needs.
 fn uplinks(kind: UplinkKind) -> (&'static str, &'static str) {
     match kind {
         UplinkKind::Tap => (
@@ -690,7 +690,7 @@ fn common(config: &Config) -> Common<'_> {
     Common { switch: &config.switch, groups: &config.groups, templates: &config.templates }
 }
 
-/// What `now` leaves to the next weir, on `file`.
+/// The configuration of the next weir, which reads `file` and takes over the settings of `now`.
 fn next(before: &Config, now: &Config, file: &Config) -> Config {
     let beside = Beside::between(common(before), common(now));
     let text = serde_json::to_string(&beside).unwrap();

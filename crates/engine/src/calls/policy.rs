@@ -72,7 +72,7 @@ pub struct QueueDecision {
     pub calls_suppressed: u64,
     /// Hold times: from frames being ready to the guest's notification.
     pub hold: TimesSummary,
-    /// The mean difference between the latencies of two calls in a row (ns), of the last ones.
+    /// The mean difference between the latencies of successive calls (ns), over the most recent calls.
     pub jitter_ns: u64,
 }
 
@@ -84,8 +84,8 @@ pub struct CallTimes {
     /// Times from the earliest moment at which a frame can have been in its sender's ring to the guest's notification,
     /// without frames that waited for buffers: the latency budget bounds these times.
     pub latency: TimesSummary,
-    /// The mean difference between these times of two calls in a row (ns), of the last ones, on the queue that has the
-    /// largest.
+    /// The mean difference between the latencies of successive calls (ns), over the most recent calls, on the queue
+    /// where it is largest.
     pub jitter_ns: u64,
     /// The present decision of the policy on the queue that it holds longest.
     pub decision: Option<Decision>,

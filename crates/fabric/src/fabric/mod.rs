@@ -428,7 +428,7 @@ impl Fabric {
 /// learns no more. So a port notes whether a probe comes when nothing is learned.
 #[derive(Debug, Default)]
 pub(crate) struct Sought {
-    /// The VLAN, and the addresses without that bit; 0 for none.
+    /// The VLAN, and the probes' address without its last bit; 0 if no probe is expected.
     key: AtomicU64,
     /// Bit i: the probe whose address ends with bit i has come.
     seen: AtomicU8,

@@ -21,6 +21,7 @@
 //! port with the most entries loses one; addresses learned behind uplinks have a limit in each network; and a [`Claim`]
 //! from the source-MAC check keeps an address from being moved, aged or evicted.
 
+mod claim;
 mod entry;
 #[cfg(test)]
 mod tests;
@@ -38,7 +39,7 @@ use weir_wire::Mac;
 
 use crate::port::PortId;
 use crate::vlan::Vid;
-pub use entry::{Claim, Moves};
+pub use claim::{Claim, Moves};
 use entry::{Entry, Slot};
 
 /// Entries of a bucket: eight words are one cache line.
@@ -234,7 +235,7 @@ impl Bucket {
 struct Writer {
     /// The bucket at which the next [`Fdb::age`] begins.
     sweep_bucket: usize,
-    moves: entry::Noted,
+    moves: claim::Noted,
 }
 
 /// A function that is called at each change, by the thread that makes the change, for example a worker. It must return
@@ -271,7 +272,7 @@ impl Fdb {
             in_network: iter::repeat_with(AtomicU32::default).take(NETWORKS_MAX).collect(),
             told_behind: iter::repeat_with(AtomicU16::default).take(NETWORKS_MAX).collect(),
             bell: OnceLock::new(),
-            writer: Mutex::new(Writer { sweep_bucket: 0, moves: entry::Noted::default() }),
+            writer: Mutex::new(Writer { sweep_bucket: 0, moves: claim::Noted::default() }),
             changes: AtomicU64::new(1),
             counters: Counters::default(),
         }

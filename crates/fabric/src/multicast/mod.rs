@@ -6,7 +6,7 @@
 //!
 //! Whatever snooping does not know, it floods. Where no querier has asked, nothing is known: weir has just started, or
 //! nobody has an interest. A port gets every group until it has been asked and has had the time to answer, and a port
-//! that has more groups than it may have gets all of them. See docs/design/0064-multicast.md.
+//! that has more groups than it may have gets all of them. See docs/design/l2.md#0064.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -118,7 +118,7 @@ struct Member {
 struct Reporter {
     /// The number of its memberships, with those that have ended and are not removed yet.
     groups: u32,
-    /// A second, and the records that have come in it.
+    /// The present second, and the number of records in it.
     second: u32,
     records: u32,
 }

@@ -210,7 +210,7 @@ fn igmp(frame: &[u8]) -> Option<Packet<'_>> {
     Some(packet)
 }
 
-/// A message of MLD, or `Some(None)` for a frame that is none; `None` if it is not readable.
+/// A message of MLD, or `Some(None)` for another frame; `None` if the frame cannot be parsed.
 fn mld(frame: &[u8]) -> Option<Option<Packet<'_>>> {
     let ip = frame.get(HEADER_LEN..)?;
     let payload = ip.get(40..)?;

@@ -25,7 +25,7 @@ const UPLINK: usize = 0;
 const A: usize = 1;
 const B: usize = 2;
 const BRIDGE: usize = 3;
-/// What a frame for all ports reaches.
+/// The receivers of a flooded frame.
 const ALL: Option<Vec<usize>> = None;
 
 impl Bench {
@@ -97,7 +97,7 @@ fn until_a_querier_has_asked_and_time_has_passed_everything_is_flooded() {
     bench.now += 2;
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A])));
     assert_eq!(bench.send(B, &data(GROUP)), Ok(Some(vec![UPLINK, A])));
-    // What IGMP has said holds for IPv4 only.
+    // A report by IGMP counts for IPv4 only.
     assert_eq!(bench.send(A, &mld_report("ff05::77".parse().unwrap())), Ok(ALL));
     bench.now += MULTICAST_QUERIER_SECS;
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(ALL), "the querier is gone");

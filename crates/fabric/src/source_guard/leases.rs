@@ -49,8 +49,8 @@ struct Question {
 /// The lock is held while any guest's address is learned.
 static LEARNING: Mutex<()> = Mutex::new(());
 
-/// The guest's latest questions, and its addresses. They are few, so that each frame can be looked up, and are
-/// allocated once.
+/// The guest's latest questions, and its addresses. Both lists are short, so that the check of a frame is cheap, and
+/// are allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Leases(RwLock<State>);
 

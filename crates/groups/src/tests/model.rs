@@ -264,7 +264,7 @@ proptest! {
     }
 }
 
-/// Frames as they lie in a worker's list, the way that they go, and what is asked of each.
+/// The frames of a worker's list, their direction, and the question about each frame.
 struct List<'l> {
     direction: Direction,
     heads: &'l [([u8; HEAD_LEN], usize)],
@@ -411,7 +411,8 @@ fn frame(out: bool) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A frame as often as it comes in a row, the VLANs of both ends, and the ID that each claims.
+/// A frame, and one element for each time that it is sent in a row: the VLANs of both ends, and the ID that the frame
+/// claims.
 type Part = (Vec<u8>, Vec<(bool, bool, u16)>);
 
 /// A list of frames that go one way: of another host or not, under the rules of before or not, and after a pause.

@@ -260,7 +260,7 @@ impl Host<'_> {
             let waits = !self.workers[worker].stalled.is_empty();
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
-        // No queue is polled here for the answer to another one.
+        // Unlike in the engine, a worker does not poll for the answer to frames of another queue.
         match pace.rest(now_ns, wait_ns_max, None) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
@@ -291,7 +291,7 @@ impl Host<'_> {
     fn look_on(&mut self, worker: usize, start_ns: u64, end_ns: u64) -> Step {
         let now_ns = self.now_ns();
         if self.scenario.realization.dedicated {
-            // The worker looked at each of them in the previous round.
+            // The worker polled each of its warm queues in the previous round.
             let Worker { warm, looked_ns, .. } = &mut self.workers[worker];
             let round_ns = self.scenario.profile.look_ns * warm.len() as u64;
             *looked_ns = (*looked_ns).max(now_ns.saturating_sub(round_ns));

@@ -352,7 +352,7 @@ mod tests {
             let mut moves = Vec::new();
             dispatch.step(&mut queues, &mut moves);
             assert_eq!(moves, [Move { queue: 0, to: 2, reason: Reason::Helped }]);
-            // Both workers are busy with it.
+            // Both workers are busy with the queue.
             queues[0].load = 170 * PERCENT;
             assert_eq!(settle(&mut dispatch, &mut queues), 0);
             assert_eq!((queues[0].worker, queues[0].helper), (0, Some(2)));

@@ -199,7 +199,7 @@ pub enum GuestReason {
     NoRoom {
         /// Number of the guest's threads.
         threads: usize,
-        /// Number of processors for them.
+        /// Number of processors for these threads.
         cpus: usize,
     },
 }

@@ -96,7 +96,7 @@ impl Bench {
         self.forwarder.take(Question { from: port(guest), asked, back })
     }
 
-    /// The next answer: whose it is, its number and what it says.
+    /// The next answer: the address of its receiver, and the message.
     fn told(&self) -> (Mac, Message) {
         let frame = eventually("an answer", || self.desk.next_answer());
         (Mac(*frame.first_chunk().unwrap()), Message::from_vec(&frame[42..]).unwrap())
@@ -110,7 +110,7 @@ fn resolver() -> (UdpSocket, SocketAddr) {
     (socket, address)
 }
 
-/// The next question, and who asks.
+/// The next question, and the address of the socket that sent it.
 fn hear(resolver: &UdpSocket) -> (Message, SocketAddr) {
     let mut bytes = [0; 1500];
     let (len, from) = resolver.recv_from(&mut bytes).unwrap();

@@ -18,7 +18,7 @@ use crate::desk::Bell;
 use crate::leases::{Client, Hold, Lease};
 use crate::port::GatewaySettings;
 
-/// As many as one weir serves, beside its own ports.
+/// The most guests that one weir serves, beside its own ports.
 const GUESTS: u16 = 1_000;
 const OWN: &str = "10.7.0.1/16";
 const WEIR: Mac = Mac([0x52, 0x54, 0, 0, 0, 0xfe]);
@@ -127,7 +127,7 @@ fn a_request_for_a_neighbour_is_remembered_with_who_else_uses_the_address() {
     assert_eq!(desk.asked(id(0), now + 30), None);
 }
 
-/// What all guests hear after each has sent one message.
+/// The answers to all guests after each has sent one message.
 fn all_say(port: &GatewayPort, say: impl Fn(u16) -> Vec<u8>) -> Vec<(Mac, Message)> {
     for number in 0..GUESTS {
         let frame = say(number);

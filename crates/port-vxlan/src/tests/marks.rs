@@ -294,7 +294,7 @@ fn header_with(vni: u32, set_id: u16) -> [u8; header::LEN] {
 #[test]
 fn a_header_says_that_its_sender_is_isolated_if_its_host_may() {
     let mut rig = Rig::with_groups_of(&[2]);
-    // Host 2 may say so, with and without groups. Host 3 may not.
+    // Host 2 may mark its guests as isolated, with and without groups. Host 3 may not.
     for (set_id, isolated) in [(0, true), (7, true), (7, false), (0, false)] {
         (rig.set_id, rig.isolated) = (set_id, isolated);
         let flooded = frame(Mac::BROADCAST, GUEST, 1, 60);
@@ -462,7 +462,7 @@ fn an_id_that_means_other_groups_at_a_host_counts_as_none_of_its_frames_only() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// The words that one weir writes are the words that another weir reads, in any order of senders.
+    /// One weir reads the messages that another weir writes, in any order of senders.
     #[test]
     fn ids_of_two_weirs_agree(ids in proptest::collection::vec(0..5_u16, 1..20)) {
         let mut sender = Rig::with_groups_of(&[2]);

@@ -47,7 +47,7 @@ pub struct TrafficExplanation {
     pub addresses: u64,
     /// Seconds since one of these stations was last heard.
     pub heard_s: Option<u32>,
-    /// What the guest's requests for neighbours (ARP) say against its addresses, in a network in which weir has one.
+    /// A conflict between the guest's ARP requests and its addresses, in a network in which weir has an address.
     pub astray: Option<String>,
     /// Received frames.
     pub rx_frames: u64,

@@ -448,7 +448,8 @@ impl Hands {
     }
 }
 
-/// What is made for an interface before its turn comes. Dropping it removes the socket's file.
+/// The socket and the records of an interface, made before the interface's turn. Dropping the value removes the
+/// socket's file.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     pub(crate) bound: Result<BoundListener, ListenError>,
@@ -698,8 +699,8 @@ impl HelpedInterface {
         let request = Request::Gather { interface: self.name.clone(), uplink_ns };
         match self.helper.ask(&request) {
             Ok((Answer::Interface { layer, found_ns }, _)) => {
-                // As for the interface itself: if the interface is at its original setting, the next call requests
-                // again.
+                // As for this process's own interfaces: if the interface is at its original setting, the next call asks
+                // the helper again.
                 self.asked_ns = if layer == UplinkLayer::AsFound { 0 } else { uplink_ns };
                 (self.layer, self.found_ns) = (layer, found_ns);
             }

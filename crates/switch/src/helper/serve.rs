@@ -147,7 +147,7 @@ pub(super) struct Serving {
     bound: BTreeMap<SocketPath, BoundFile>,
     interfaces: BTreeMap<InterfaceName, UplinkInterface>,
     fabric: Fabric,
-    /// Rules of ways out, which the kernel removes when this process ends.
+    /// Rules of networks with `nat`, which the kernel removes when this process ends.
     rules: Vec<Nat>,
     /// The parties at whose sockets this process has connections to close.
     pub(super) parties: BTreeMap<SocketPath, Party>,
@@ -294,7 +294,7 @@ impl Serving {
         let is_control = self.tasks.control.as_ref() == Some(path);
         let group = if is_control { self.tasks.group } else { self.tasks.socket_group };
         let path = path.as_path();
-        // No process holds two locks: another one could hold the same ones the other way around.
+        // No process holds two locks: two processes that take the same locks in opposite order would wait for ever.
         drop(last.take_if(|it| it.place_of(path).is_none()));
         let directory = last.take().map_or_else(|| Directory::of(path), Ok);
         let bound = directory.and_then(|it| last.insert(it).bind_for(path, mode, group));

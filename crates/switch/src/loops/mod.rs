@@ -5,7 +5,7 @@
 //! comes back, one of the ports is blocked (`judge.rs` decides which one) and tried again later. Each suspicion has
 //! its own
 //! thread, which sends the probes: a guest's memory can block that thread, but no other. See
-//! docs/design/0056-loops.md.
+//! docs/design/l2.md#0056.
 //!
 //! | file | content |
 //! |---|---|

@@ -154,7 +154,8 @@ impl Switch {
     /// hosts of an overlay where IDs of groups mean other groups.
     pub fn log_refusals(&self) {
         let groups = self.groups();
-        // Whoever changes the ports may wait for a guest, and the watchdog must not. The next call logs what is left.
+        // A thread that changes the ports may wait for a guest, and the watchdog must not wait. The next call logs the
+        // rest.
         let ports = match self.ports.try_lock() {
             Ok(ports) => ports,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),

@@ -108,8 +108,8 @@ impl Noted {
 }
 
 impl Noted {
-    /// The uplinks that go on, without what was set of them: the file's but for those that were removed, and those that
-    /// were added, if this weir can read them and the file does not name them.
+    /// The uplinks that continue, without settings by commands: those of the file except removed ones, and added ones
+    /// that this weir can read and the file does not name.
     pub(super) fn uplinks_of(&self, config: &Config) -> Vec<UplinkConfig> {
         let file = config.uplinks.iter().filter(|it| !self.deleted.contains(it.name.as_str()));
         let added = self.uplinks.iter().filter_map(|it| serde_json::from_value(it.clone()).ok());

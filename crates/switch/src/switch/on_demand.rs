@@ -96,7 +96,7 @@ impl OnDemand {
         lock(&self.shared.shown).clone()
     }
 
-    /// Says what a monitor has caused, within bounds.
+    /// Logs an event that a monitor has caused, within the log's limits.
     pub(super) fn say(&self, kind: Said, say: impl FnOnce(Option<u64>)) {
         self.logs.say(kind as usize, say);
     }
@@ -153,13 +153,14 @@ struct Known {
 /// The part of the time that looks take: in the long run one in `1 + ON_DEMAND_PAUSE_TIMES`.
 #[derive(Default)]
 struct Share {
-    /// The rest that looks still owe, at the end of the last one.
+    /// The pause that earlier scans have still to pay, at the end of the last scan.
     owed: Duration,
     last: Option<Instant>,
 }
 
 impl Share {
-    /// The pause after a look. Several monitors that come and go within a short time wait for none.
+    /// The pause after a scan. A few scans in a short time have no pause, so that monitors that start together do not
+    /// wait.
     fn pause(&mut self, begun: Instant, ended: Instant) -> Duration {
         let rest = self.last.map_or(Duration::ZERO, |last| begun.saturating_duration_since(last));
         let took = ended.saturating_duration_since(begun);
@@ -411,7 +412,7 @@ impl Watcher {
         stats
     }
 
-    /// Logs what the last look left unsaid.
+    /// Logs errors and refusals of the last scan that are not in the log yet.
     fn say(&mut self, switch: &Switch, stats: &OnDemandStats) {
         let OnDemandStats { pattern, refused, error, .. } = stats;
         let said = self.said.insert(pattern.clone(), [&refused[..], error.as_slice()].concat());
@@ -486,7 +487,7 @@ mod tests {
         }
         let burst = CREDIT.as_millis() as u32 / (10 * ON_DEMAND_PAUSE_TIMES);
         assert_eq!(first_pause, Some(burst + 1));
-        // A rest pays what is owed, and no more than that.
+        // Time without scans pays for earlier scans, and not for later ones.
         now += 2 * PAUSE_MAX;
         let ended = now + CREDIT / ON_DEMAND_PAUSE_TIMES;
         assert_eq!(share.pause(now, ended), Duration::ZERO);

@@ -121,7 +121,7 @@ impl Switch {
             Err(error) => return refused(&error, "name a `socket`"),
         };
         let vif = template.vif(name, socket);
-        // Reading an interface compiles its filter, which is for those who may write.
+        // Reading an interface compiles its filter, which only users with the right to write may cause.
         if keys.is_empty() {
             return Response::Vif { config: Box::new(vif) };
         }

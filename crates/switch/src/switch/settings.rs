@@ -114,7 +114,7 @@ pub(super) struct Source {
     pub(super) switch: SwitchConfig,
     pub(super) xen: Option<XenConfig>,
     pub(super) may_pin: bool,
-    /// What weir's own file said when weir last read it. Differences from it were set since.
+    /// The content of weir's own file when weir last read it. Differences were set by commands since.
     pub(super) listed: Listed,
 }
 

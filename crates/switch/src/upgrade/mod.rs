@@ -111,8 +111,8 @@ impl Beside {
         let _ = wire::send(self.socket.as_fd(), &FromNew::Serves, None);
     }
 
-    /// Reports that this weir does not start, so that the old one continues. `details` are what the error's words leave
-    /// out.
+    /// Reports that this weir does not start, so that the old one continues. `details` are lines that the error's text
+    /// leaves out.
     pub fn refuse(&self, error: &dyn Diagnostic, details: &[String], help: Option<String>) {
         let help = help.or_else(|| error.help().map(|help| help.to_string()));
         let mut message = with_causes(error);

@@ -188,7 +188,7 @@ pub(crate) struct NotUp {
     pub(crate) message: String,
     /// The remedy.
     pub(crate) help: Option<String>,
-    /// The next weir itself has said so.
+    /// The next weir itself has reported the failure.
     has_said: bool,
 }
 

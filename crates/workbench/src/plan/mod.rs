@@ -6,7 +6,6 @@
 //! | `host.rs` | a host's scenario, without workers |
 //! | `candidate.rs` | the settings to play, and those to skip |
 //! | `play.rs` | the results of each |
-//! | `choice.rs` | the best, and the faults of the others |
 //! | `output.rs` | the tables, JSON, and the configuration of the plan |
 
 use std::io::Write;
@@ -24,16 +23,15 @@ use super::runs::{progress, read};
 use crate::args::LabPlanArgs;
 
 mod candidate;
-mod choice;
 mod file;
 mod host;
 mod output;
 mod play;
 
 use candidate::{Candidate, Candidates};
-use choice::{best, misses};
 use host::Host;
 use output::Plan;
+use play::{best, misses};
 
 /// Runs `weir lab plan`.
 ///

@@ -8,9 +8,9 @@ use weir_config::{Execution, PlacementMode, Realization};
 use weir_text::Table;
 
 use super::candidate::{Candidate, Skipped};
-use super::choice::{Miss, best, least_cpus, percent, time, why_not};
 use super::host::Host;
 use super::play::Played;
+use super::play::{Miss, best, least_cpus, percent, time, why_not};
 
 /// A plan with its alternatives.
 #[derive(Debug, Serialize)]

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::chart::{Chart, MarkKind};
+use super::svg::{Escaped, cut, width};
 use super::svg::{MARGIN, key};
-use super::text::{Escaped, cut, width};
 
 /// Most ticks on a scale.
 const TICKS_MAX: f64 = 6.0;

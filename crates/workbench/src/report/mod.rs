@@ -34,7 +34,6 @@ mod html;
 mod markdown;
 mod moves;
 mod svg;
-mod text;
 
 use chart::slug;
 use content::Report;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::axis::short;
+use super::svg::standalone;
+use super::svg::{Escaped, cut, lines};
 use super::svg::{MARGIN, WIDTH, begin, small};
-use super::text::standalone;
-use super::text::{Escaped, cut, lines};
 use crate::sensitivity::{AtPercent, PERCENTS, Sensitivity, Varied};
 use crate::verdict::{TOLERANCE, Verdict};
 

@@ -575,7 +575,7 @@ fn colours_can_be_told_from_the_page() {
         };
         0.2126 * part(0) + 0.7152 * part(2) + 0.0722 * part(4)
     };
-    for palette in [text::LIGHT, text::DARK] {
+    for palette in [svg::LIGHT, svg::DARK] {
         let colours: Vec<_> =
             palette.split(';').filter_map(|it| it.trim().split_once(':')).collect();
         let of = |name| luminance(colours.iter().find(|it| it.0 == name).unwrap().1);

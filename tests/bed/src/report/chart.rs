@@ -188,7 +188,7 @@ fn draw_panel(svg: &mut String, Panel { name, series }: &Panel<'_>, top: f64) {
 fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
     let Bar { name, median, min, max, goal } = *bar;
     let class = if goal.reached_by(median) { "reached" } else { "missed" };
-    let _ = writeln!(
+    let _ = write!(
         svg,
         "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>\
          <rect class=\"{class}\" x=\"{LEFT}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAR}\"/>",
@@ -198,7 +198,7 @@ fn draw_bar(svg: &mut String, bar: &Bar<'_>, y: f64, x: impl Fn(f64) -> f64) {
         x(median) - LEFT,
     );
     let (from, to, high, low) = (x(min), x(max), y - 4.0, y + 4.0);
-    let _ = writeln!(
+    let _ = write!(
         svg,
         "<path class=\"whisker\" d=\"M{from:.1} {high:.1}V{low:.1}M{from:.1} {y:.1}H{to:.1}\
          M{to:.1} {high:.1}V{low:.1}\"/>"

@@ -110,7 +110,7 @@ fn go_on(world: &mut World<'_>, random: &mut Random) -> Result<String> {
 
 /// Upgrades weir: another process takes over.
 fn upgrade(world: &mut World<'_>, random: &mut Random) -> Result<String> {
-    if !crate::upgrade::is_there(world.lab) {
+    if !crate::replaced::has_upgrade(world.lab) {
         return Ok("left out: this weir has none".into());
     }
     thread::sleep(random.pause(TRAFFIC / 3));

@@ -112,7 +112,7 @@ fn groups_are_told_with_what_they_refused() {
       in tcp 10.0.0.2 to 10.0.0.1 port 22: no_rule, frames: 2, last 3 s ago
     ");
 
-    // A user who asks right after a refusal is told of it, whatever came in this second.
+    // A user who asks right after a refusal gets it as the reason, whatever arrived in this second.
     let mut of = explanation("web0");
     (of.traffic.state, of.traffic.reaches, of.groups) = (PortState::Running, 1, Some(it));
     let verdict = of.verdict();

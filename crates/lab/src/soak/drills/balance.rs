@@ -6,11 +6,11 @@ use weir_policy::dispatch::{Aim, CORE, Dispatch, Move, Queue, Reason};
 use super::Drill;
 use crate::random::Random;
 
-/// Looks with constant loads at the end.
+/// Rounds with constant loads at the end.
 const STEADY_LOOKS: u32 = 400;
-/// The last of these looks, in which nothing moves any more.
+/// The last of these rounds, in which no queue moves any more.
 const STILL_LOOKS: u32 = 50;
-/// Looks for which a moved queue stays.
+/// Rounds for which a moved queue stays.
 const STAYS: u64 = 10;
 
 /// The rule that moves queues.
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_never_rests_is_found() {
-        // Between two workers, if the move is worth it.
+        // A faulty policy: it moves a queue between two workers whenever the move looks worth it.
         let error = found(|queues| {
             let busiest = queues.iter().map(|queue| queue.worker).max()?;
             let of = |worker| queues.iter().filter(move |queue| queue.worker == worker);

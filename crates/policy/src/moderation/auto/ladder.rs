@@ -56,7 +56,7 @@ impl Arrivals {
 /// large enough for a call by themselves.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Full {
-    /// Full batches, less eight times the others.
+    /// The number of full batches minus eight times the number of other batches, at least 0.
     more: u32,
     are: bool,
 }

@@ -159,7 +159,7 @@ impl Auto {
     /// hold that is worth its timer is worth its delay.
     fn earns(&self, hold_ns: u64) -> bool {
         let gap_ns = self.arrivals.gap_ns();
-        // Both sides times the gap: a hold saves the calls of all its batches but one.
+        // Both arguments are multiplied by the gap. A hold saves the calls of all its batches except one.
         let saved_ns = self.law().event_ns.saturating_mul(hold_ns.saturating_sub(gap_ns));
         !self.settings.polled || self.law().earns(saved_ns, hold_ns.saturating_mul(gap_ns))
     }

@@ -143,7 +143,7 @@ impl Sight {
     }
 }
 
-/// True for a virtual machine. A front end in weir's own process, as in `weir demo`, is none.
+/// True for a virtual machine. A front end in weir's own process, as in `weir demo`, is no virtual machine.
 fn is_guest(process: u32) -> bool {
     process != std::process::id()
 }

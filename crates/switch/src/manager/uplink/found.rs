@@ -24,7 +24,7 @@ use super::interrupts::FoundIrqs;
 
 /// The end of such a file's name, which consists of the control socket's name, the interface's and this.
 const SUFFIX: &str = "found";
-/// What follows the interface's name if the file is for its interrupts. No name of an interface has a colon.
+/// The suffix of the interface's name if the file is for its interrupts. No name of an interface has a colon.
 const OF_INTERRUPTS: &str = ":irqs";
 /// The time for which a file's owner may take to end. After that the owner counts as running.
 const HELPER_END: Duration = Duration::from_millis(500);

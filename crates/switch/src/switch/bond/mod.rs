@@ -1,4 +1,4 @@
-//! Bonds: several uplinks that are one port of the switch. See docs/design/0065-bonds.md.
+//! Bonds: several uplinks that are one port of the switch. See docs/design/uplinks.md#0065.
 //!
 //! | file | content |
 //! |---|---|

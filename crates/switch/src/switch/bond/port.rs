@@ -76,7 +76,7 @@ impl Port for BondPort {
             self.service.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
             return Delivered { frames: frames.len(), ..Delivered::default() };
         };
-        // A kick of an uplink does not tell who waits for the bond, so frames do not wait.
+        // A kick of an uplink does not reach the frames that wait for the bond, so frames do not wait.
         Delivered { worth_waiting: false, again: false, ..uplink.deliver(queue, burst, frames) }
     }
 

@@ -490,7 +490,7 @@ fn a_closed_group_needs_rules_for_weirs_address_and_none_for_addresses_and_prefi
             && frame.get(23) == Some(&1)
             && frame.get(34) == Some(&0)
     });
-    // What a router passes on from outside is a connection inward.
+    // A connection that a router forwards from outside is inbound.
     let comes = [&mac(1)[..], &udp(3, (other, 4000), (address, 22), b"in")[6..]].concat();
     // The other guest's questions to all are refused as well.
     let before = refused("group_in");

@@ -26,7 +26,7 @@ const DOCUMENTED: &[(&[&str], &str)] = &[
     (&["a byte behind"], LENGTHS),
     (&["GSO", "behind 43 (104)", "without offloads"], "docs/design/data-path.md#0053"),
 ];
-const LENGTHS: &str = "docs/design/0026-l2.md, Lengths";
+const LENGTHS: &str = "docs/design/l2.md#0026, Lengths";
 
 /// A frame that arrived. Its checksum is completed, except for a GSO frame, which is as it came, with the fields of
 /// its header.

@@ -29,7 +29,7 @@ const SETTINGS: &[&str] = &[
     "socket_mode = \"0660\"",
     "mode = \"client\"",
 ];
-/// VLAN settings of an interface, of which it has one or none.
+/// VLAN settings of an interface, which has at most one of them.
 const VLANS: &[&str] =
     &["", "vlan = 7", "trunk = \"all\"\nnative = 7", "network = \"blue\"", "mirror = [\"a\"]"];
 /// The address that another interface, which is in no file, can have as well.
@@ -187,7 +187,7 @@ proptest! {
     }
 }
 
-/// What a sender and a receiver may have of the checks that a frame passes.
+/// Settings that make the switch check frames: of the sender, and of the receiver.
 const CHECKS: [&[&str]; 2] = [
     &[
         "mtu = 300",
@@ -207,7 +207,7 @@ const CHECKS: [&[&str]; 2] = [
     ],
 ];
 
-/// A datagram, or what no guest should send.
+/// A datagram, or a frame that no guest should send.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let dst =
         prop::sample::select(vec![mac(2), mac(9), [0xff; 6], [1, 0x80, 0xc2, 0, 0, 3], mac(1)]);
@@ -256,7 +256,7 @@ proptest! {
         }
         let ids = bench.switch.ports().vifs.iter().map(|vif| vif.port.id()).collect::<Vec<_>>();
         for frame in frames {
-            // What becomes of it, by the counters: drops of both ports, and frames that have come.
+            // The frame's end, by the counters: drops of both ports, and frames that were delivered.
             let counted = || {
                 let ports = ["a", "b"].map(|vif| bench.port(vif));
                 let of = |nth: usize| ports[nth].drops.clone();

@@ -48,7 +48,7 @@ enum Receive {
     Current,
     /// The partner has not been heard for a timeout, or never.
     Expired,
-    /// The partner was not heard after that either: there is none.
+    /// Nothing was heard for another timeout either: there is no partner.
     Defaulted,
 }
 

@@ -156,13 +156,14 @@ fn a_rule_to_a_group_means_no_guest_of_another_host_and_whoever_asks_is_told() {
     is_heard(c, 3, a);
     is_heard(a, 1, c);
     is_heard(e, 5, c);
-    // Guest 1 is in the group. Its frame before has said so, and none says so now.
+    // Guest 1 is in the group: its earlier frame carried the mark. Its host now sends no mark.
     let opens = tcp(3, 1, [5000, 80], SYN);
     two.in_vain(c, &opens, "c", "group_out");
     let said = two.says("c", &opens);
     assert!(said[0].contains("and no guest of another host"), "{said:?}");
     assert_eq!(two.explain("c").groups.unwrap().to_groups_here, ["web".parse().unwrap()]);
-    // A guest of this switch in the group, and the other one by its address: both by their own rules inward.
+    // A guest of this switch is found by its group, and the guest of the other host by its address. The inbound rules
+    // of both apply.
     two.in_vain(c, &tcp(3, 5, [5000, 80], SYN), "e", "group_in");
     let before = one.refused("a", "group_in");
     put(c, &tcp(3, 1, [5000, 81], SYN));

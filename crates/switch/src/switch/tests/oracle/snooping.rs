@@ -1,5 +1,5 @@
 //! The same messages of IGMP and MLD, and frames for groups, through weir's snooping and through the kernel's. After each
-//! frame the same ports must have it, or the difference is one that docs/design/0064-multicast.md explains.
+//! frame the same ports must have it, or the difference is one that docs/design/l2.md#0064 explains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};
@@ -57,7 +57,7 @@ struct Sent {
 
 type Ports = BTreeSet<usize>;
 
-/// The differences, each with its place in docs/design/0064-multicast.md.
+/// The differences, each with its place in docs/design/l2.md#0064.
 const REPORTS_TO_ROUTERS: &str = "Who gets a report";
 const GUESTS_QUERY: &str = "Routers";
 const LINK_SCOPE: &str = "What is not known is flooded: link scope";
