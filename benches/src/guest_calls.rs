@@ -73,7 +73,7 @@ const FLOWS: [Flow; 4] = [
     Flow { name: "TCP, 1,472 bytes", udp: false, bytes: 1_472, per_second: 4_000 },
 ];
 
-/// What the receivers and the switch spent on a flow.
+/// The CPU time and interrupts of receivers and switch for a flow.
 #[derive(Clone, Copy)]
 struct Spent {
     interrupts: f64,

@@ -91,8 +91,8 @@ const ROWS: [Row; 13] = [
     Row::new("instructions_per_packet_65000_split_linux_burst4", "split-gso-pages", 65_000, 4),
 ];
 
-/// What security groups take for a frame in bursts of 32, with the number of flows that take turns: of both ends for
-/// known flows of UDP, of one end for the handshake and close of TCP (0 flows).
+/// Instructions of security groups for a frame in bursts of 32, with the number of flows that take turns: of both ends
+/// for known flows of UDP, of one end for the handshake and close of TCP (0 flows).
 const GROUPS: [(&str, u32); 3] = [
     ("instructions_per_packet_groups_one_flow", 1),
     ("instructions_per_packet_groups_1000_flows", 1000),

@@ -16,14 +16,12 @@ mod packet_rate;
 mod peers {
     //! The switches that weir is compared with. Each measurement starts a new one.
 
-    pub mod ovs_dpdk;
+    pub mod dpdk;
     pub mod passt;
     pub mod tap_bridge;
-    pub mod testpmd_vhost;
 }
 mod relay;
 mod request_response;
-mod routes;
 mod uml_traffic;
 mod uplink_rate;
 mod vif_programs;
@@ -53,7 +51,11 @@ use weir_bed::{
 use self::{
     machine::{Looks, Machine, Speed},
     overlay::{KernelPair, WeirPair},
-    peers::{ovs_dpdk::OvsDpdk, passt::Passt, tap_bridge::TapBridge, testpmd_vhost::TestpmdVhost},
+    peers::{
+        dpdk::{OvsDpdk, TestpmdVhost},
+        passt::Passt,
+        tap_bridge::TapBridge,
+    },
     vif_programs::VifPrograms,
     way_out::WayOut,
 };
@@ -73,7 +75,7 @@ Several workers, sharing, interfaces that come and go: nothing is pinned. Switch
   threads of one process there.";
 
 /// CPU of a pinned switch in measurements of packet rates.
-const SWITCH_CPU: usize = peers::ovs_dpdk::POLLING_CPU;
+const SWITCH_CPU: usize = peers::dpdk::POLLING_CPU;
 
 const CLIENT_CPU: usize = 0;
 
@@ -183,7 +185,7 @@ const ROWS: &[Row] = &[
     Row { name: "overlay_pps64_vs_kernel", measure: overlay::small_udp },
     Row { name: "evpn_reachable_ms", measure: evpn::reachable },
     Row { name: "host_failure_ms", measure: evpn::host_failure },
-    Row { name: "evpn_route", measure: routes::cost },
+    Row { name: "evpn_route", measure: evpn::cost },
     Row { name: "vm_irqs_vs_immediate", measure: vm_coalescing::measure },
     Row { name: "guest_calls_1", measure: guest_calls::among::<1> },
     Row { name: "guest_calls_3", measure: guest_calls::among::<3> },

@@ -1,10 +1,10 @@
-//! The state of the machine during a round: one-way latency of a cache line between the CPUs of switch and client, and the
-//! load of other programs.
+//! The state of the machine during a round: one-way latency of a cache line between the CPUs of switch and client, and
+//! the load of other programs.
 //!
 //! The host of a virtual machine moves its vCPUs: for hours they share a core or a cache, and for hours they do not.
 //! A rate between two cores depends on that more than on the program. Each round is therefore between two samples,
-//! and a round in which the speed has changed is dropped. On a busy machine, figures depend more on the sharing of cores
-//! than on the switches.
+//! and a round in which the speed has changed is dropped. On a busy machine, figures depend more on the sharing of
+//! cores than on the switches.
 
 use std::{
     cell::RefCell,

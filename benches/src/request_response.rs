@@ -210,7 +210,7 @@ pub(super) fn front(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         }
         Ok(cells)
     })?;
-    // Of these the words are the unit.
+    // `what` is the unit.
     let values = [
         Value { name: "p50", what: "us", read: |run| run.times.us[0] },
         Value { name: "p99", what: "us", read: |run| run.times.us[1] },

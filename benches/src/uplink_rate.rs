@@ -15,7 +15,7 @@ use weir_bed::{
     weir::{Setup, Vif, Weir},
 };
 
-use super::{Bench, CLIENT_CPU, SWITCH_CPU, peers::ovs_dpdk::OvsDpdk};
+use super::{Bench, CLIENT_CPU, SWITCH_CPU, peers::dpdk::OvsDpdk};
 use crate::vif_programs::{EverySecond, MACS};
 
 const FRAME_BYTES: u32 = 64;

@@ -281,7 +281,7 @@ const STATES: [&str; 4] = ["works", "partly", "lab", "no"];
 #[derive(Debug)]
 struct Item<'d> {
     number: u32,
-    /// What the paper has. Of a figure: its paper and rows of the lab's report.
+    /// The name of a method or a figure in the paper. A figure also names its rows of the lab's report.
     name: &'d str,
     /// `None` for a figure.
     shown: Option<Shown<'d>>,
@@ -319,7 +319,7 @@ fn is_place(root: &Path, place: &str) -> bool {
     root.join(place).is_file() || root.join("crates").join(of).join("src").join(file).is_file()
 }
 
-/// What is wrong with what `item` names.
+/// The faults of the places and tests that `item` names.
 fn faults(
     item: &Item,
     is_place: impl Fn(&str) -> bool,
@@ -413,7 +413,8 @@ fn figures_of_the_papers_have_the_verdict_of_the_labs_report() {
                 judged.insert((paper, name));
             }
         }
-        // What the lab judges not is not there, and figures with different verdicts are a part.
+        // A figure without a verdict of the lab counts as missing, and one with different verdicts as partly
+        // reproduced.
         let state = match verdicts.len() {
             0 => "no",
             1 => verdicts.pop_first().expect("a verdict"),

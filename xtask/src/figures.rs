@@ -225,7 +225,7 @@ fn front_table(record: &Record) -> String {
     text
 }
 
-/// The same as lines, if the record has it.
+/// The same requests as a chart of lines, if the record has them.
 fn front_chart(record: &Record) -> Option<String> {
     let panels = FRONT.map(|(value, name)| {
         let points = |found: BTreeMap<u32, f64>| {

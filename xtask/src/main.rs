@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-mod aarch64;
 mod check;
 #[cfg(test)]
 mod circles;
@@ -15,8 +14,8 @@ mod demo;
 mod demo_fabric;
 #[cfg(test)]
 mod documents;
+mod elsewhere;
 mod examples;
-mod fabric;
 mod figures;
 mod fuzz;
 mod guides;
@@ -49,8 +48,9 @@ struct Arguments {
 enum Task {
     /// Check format, lints, unit tests and, as root, weir with real guests.
     Test {
-        /// Only steps (`fmt`, `clippy`, `release`, `attack`, `soak`, `lab-soak`, `doc`, `deny`, `build`, `unit`, `model`,
-        /// `instructions`, `examples`, `guides`, `frontends`, `xen`) and system tests whose name contains this.
+        /// Only steps (`fmt`, `clippy`, `release`, `attack`, `soak`, `lab-soak`, `doc`, `deny`, `build`, `unit`,
+        /// `model`, `instructions`, `examples`, `guides`, `frontends`, `xen`) and system tests whose name contains
+        /// this.
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
         /// A built weir to test instead of this workspace's.
@@ -235,7 +235,8 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::Bench { only, rounds, weir } => {
             need_root()?;
-            // A report of some rows is for `figures --record NAME --only ROWS`. One of another weir is not written.
+            // A report with some rows serves `figures --record NAME --only ROWS`. Figures of another weir are not
+            // written to a report.
             let (is_own, complete) = (weir.is_none(), weir.is_none() && only.is_none());
             let lab = Lab::prepare(workspace, weir)?;
             let report = weir_benches::run(&lab, rounds, only.as_deref())?;
@@ -305,7 +306,7 @@ fn run(task: Task) -> Result<ExitCode> {
             need_root()?;
             return Ok(frontends::run(workspace, only, weir)?.report());
         }
-        Task::Aarch64 => return Ok(aarch64::run(&workspace)?.report()),
+        Task::Aarch64 => return Ok(elsewhere::aarch64(&workspace)?.report()),
         Task::Guides { weir } => {
             let selection = Selection { only: None, weir };
             return Ok(guides::check(&workspace, &selection, true)?.report());
@@ -320,7 +321,7 @@ fn run(task: Task) -> Result<ExitCode> {
         }
         Task::Fabric => {
             need_root()?;
-            fabric::run(&workspace)?;
+            elsewhere::frr(&workspace)?;
         }
         // The packages to build are installed before every task.
         Task::Packages { to_build: true } => {}

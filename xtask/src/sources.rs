@@ -1,6 +1,6 @@
-//! Rules that hold for each source. Everything that others send or connect is received by code that closes it on a thread
-//! for which nothing else waits (docs/design/front-ends.md#0051). Each message that a guest, a front end, a peer or a
-//! reader can cause again and again has a limit (`weir_engine::logs`).
+//! Rules that hold for each source. Everything that others send or connect is received by code that closes it on a
+//! thread for which nothing else waits (docs/design/front-ends.md#0051). Each message that a guest, a front end, a peer
+//! or a reader can cause again and again has a limit (`weir_engine::logs`).
 
 use std::{fs, path::Path};
 
@@ -136,7 +136,7 @@ const UNLIMITED: [(&str, usize, &str); 43] = [
     ("cli/src/run.rs", 11, "the start and the end"),
     ("engine/src/capture/mirror.rs", 1, "the end of a mirror"),
     ("engine/src/engine.rs", 1, "the start of a worker"),
-    ("engine/src/threads/supervise.rs", 2, "panics have a limit of their own"),
+    ("engine/src/threads/beat.rs", 2, "panics have a limit of their own"),
     ("engine/src/working/dispatcher.rs", 1, "errors of the kernel"),
     ("engine/src/working/worker.rs", 2, "panics have a limit of their own"),
     ("foreign/src/party.rs", 1, "has a limit of its own for each party"),

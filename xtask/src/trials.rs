@@ -1,5 +1,5 @@
-//! The programs of `tests/attack` and `tests/life` against weir as it ships: `make attack`, `make survive`, `make soak`,
-//! and the short forms of attacks and soak in `make test`.
+//! The programs of `tests/attack` and `tests/life` against weir as it ships: `make attack`, `make survive`, `make
+//! soak`, and the short forms of attacks and soak in `make test`.
 
 use weir_bed::{
     error::{Result, Tally},

@@ -15,7 +15,7 @@ use weir_bed::{
 };
 
 use super::Row;
-use crate::{CLIENT_CPU, SWITCH_CPU, peers::testpmd_vhost::TestpmdVhost};
+use crate::{CLIENT_CPU, SWITCH_CPU, peers::dpdk::TestpmdVhost};
 
 /// Time for which empty polls are counted.
 const IDLE: Duration = Duration::from_secs(1);

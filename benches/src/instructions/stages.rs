@@ -132,7 +132,7 @@ const SHOWN: [Row; 10] = [
 /// callgrind's name for the code before `main`.
 const START: &str = "(below main)";
 
-/// What is counted per packet, and shown as one table.
+/// A table of counts per packet.
 struct Counted {
     name: &'static str,
     /// callgrind's options for it.

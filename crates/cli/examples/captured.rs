@@ -33,7 +33,7 @@ const BURST: u64 = 32;
 const WINDOW: u64 = 4 * BURST;
 /// The longest flight of a frame before it counts as lost.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// The time for a burst that has begun to end.
+/// The time that a started burst gets to end.
 const SETTLE: Duration = Duration::from_millis(10);
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -362,7 +362,7 @@ pub fn run_backend(args: &BackendArgs) -> Result<(), RunError> {
     switch.plug_in(&uplink, device)?;
     let mut vif = VifConfig::new(name("guest"), nowhere);
     vif.queues = args.queues;
-    // As with any TAP back end, every frame of the guest reaches the TAP.
+    // Every frame of the guest reaches the TAP, as with any TAP back end.
     vif.mac_check = false;
     let _bound = match socket {
         BackendSocket::Listening(bound) => {

@@ -9,7 +9,7 @@ use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::{PortName, RingSize, SocketPath, SocketRole, VifConfig};
 use weir_doctor::qemu::VECTORS_MIN;
-use weir_libvirt::xml::{self, RECONNECT_SECS, escaped};
+use weir_libvirt::domain::{self, RECONNECT_SECS, escaped};
 
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
@@ -338,14 +338,14 @@ fn libvirt(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         xml.push(
             "<!-- in <domain>: weir maps the guest's memory, so it must be shared -->".to_owned(),
         );
-        xml.extend(xml::memory());
+        xml.extend(domain::memory());
     }
     let asked = options.vectors.map(|vectors| (vectors, "<!-- in <domain> -->".to_owned()));
     let own = || {
         let only = format!(
             "<!-- in <domain type='{}'> only: QEMU before {QEMU_VECTORS} that emulates its processor ends with \
              interrupt vectors -->",
-            xml::EMULATED
+            domain::EMULATED
         );
         (!options.is_safe_with_vectors()).then_some((0, only))
     };
@@ -353,10 +353,10 @@ fn libvirt(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     let has_alias = vectors.is_some();
     if let Some((vectors, place)) = vectors {
         xml.push(place);
-        xml.push(xml::overrides(vifs.iter().map(|vif| xml::alias_of(&vif.name)), vectors));
+        xml.push(domain::overrides(vifs.iter().map(|vif| domain::alias_of(&vif.name)), vectors));
     }
     xml.push("<!-- in <devices> -->".into());
-    xml.extend(vifs.iter().flat_map(|vif| xml::interface(vif, has_alias)));
+    xml.extend(vifs.iter().flat_map(|vif| domain::interface(vif, has_alias)));
     let mut notes = Vec::new();
     if let Some(agent) = agent_socket(vifs, &mut notes) {
         let path = escaped(agent.as_str());

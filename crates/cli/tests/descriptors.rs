@@ -179,7 +179,8 @@ fn carried() -> usize {
     (1..VIFS).find(is_noted).expect("60 interfaces are too many") - 1
 }
 
-/// A front end that leaves half a message with as many descriptors as one takes, after it has used up everything else.
+/// A front end that uses up all other descriptors, and then sends half a message with the most descriptors that a
+/// message can have.
 fn front_end_with_half_a_message(stream: UnixStream) -> FrontEnd {
     let mut front = front_end_with(stream, EVENTS_MAX);
     let null = fs::File::open("/dev/null").unwrap();
@@ -198,7 +199,7 @@ fn the_last_front_end_gets_in_whatever_those_of_all_other_interfaces_hold() {
     for nth in 1..vifs {
         held.push((front_end_with_half_a_message(weir.front_end(nth)), weir.front_end(nth)));
     }
-    // Half a message is waited for; the front end of the last interface comes meanwhile.
+    // weir waits for the rest of the message. The front end of the last interface connects meanwhile.
     let each = 2 + EVENTS_MAX + VHOST_USER_FDS_MAX;
     let all = before + (vifs - 1) * each;
     eventually("weir holds all of that", || (weir.descriptors() >= all).then_some(()));

@@ -297,8 +297,8 @@ impl Copied {
     }
 }
 
-/// The interface that `section` is the table of, with the keys of `base`, such as its template's. `none` takes a key back
-/// to its default. The other keys of the section are not read yet.
+/// The interface that `section` is the table of, with the keys of `base`, such as its template's. `none` takes a key
+/// back to its default. The other keys of the section are not read yet.
 pub(super) fn under(base: &VifConfig, section: &mut Section<'_>) -> VifConfig {
     let mut vif = base.clone();
     let plain = VifConfig::template();

@@ -298,7 +298,7 @@ fn output(command: &mut Command) -> Option<String> {
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The socket at `path`. `unmade` is what its file will have if there is none yet.
+/// The socket at `path`. If the file does not exist yet, `unmade` has the permissions that it will get.
 pub fn look_at_socket(path: &Path, unmade: Option<Permissions>) -> Option<SocketFile> {
     let permissions =
         |file: Metadata| Permissions { mode: file.mode(), user: file.uid(), group: file.gid() };

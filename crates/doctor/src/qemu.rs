@@ -93,8 +93,8 @@ const VERSION_BYTES_MAX: usize = 16;
 /// The text before a QEMU's version, in its answer and in its program.
 const BEFORE_VERSION: &str = "QEMU emulator version ";
 
-/// The version that is written in the program of a process or a domain; `None` if there is none, or it cannot be read.
-/// The program is not run: the caller may be root, and the program belongs to another user.
+/// The version in the program file of a process or a domain; `None` if the file has no version or cannot be read. The
+/// program is not run: the caller may be root, and the program belongs to another user.
 pub fn version_in(program: &Path) -> Option<(u32, u32)> {
     let file = File::open(program).ok()?;
     let len = file.metadata().ok().filter(|it| it.is_file())?.len();

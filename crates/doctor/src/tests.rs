@@ -642,7 +642,7 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
     before(&mut facts, |it| _ = it.budget_breaches.insert("asked_late".into(), 98));
     vif(&mut facts).rx.calls = 100_001;
     assert!(examine(&facts).iter().all(|it| it.check != "budget-late"), "{:?}", examine(&facts));
-    // Of two questions one was answered; then none.
+    // One of two questions was answered, and later none.
     vif(&mut facts).answers = [("dns_failed".into(), 1), ("dns_forwarded".into(), 1)].into();
     assert!(examine(&facts).iter().all(|it| it.check != "unanswered"));
     vif(&mut facts).answers.remove("dns_forwarded");

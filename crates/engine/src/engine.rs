@@ -198,8 +198,9 @@ impl Engine {
         let _ = self.shared.fabric.remove_port(id);
     }
 
-    /// Changes a port's settings between bursts. What stays as it was keeps its state: the level of buckets, the counters
-    /// of rules. Connections go on as far as the rules of all groups then allow. Does nothing if there is no such port.
+    /// Changes a port's settings between bursts. What stays as it was keeps its state: the level of buckets, the
+    /// counters of rules. Connections go on as far as the rules of all groups then allow. Does nothing if there is no
+    /// such port.
     pub fn change_settings(&self, id: PortId, change: impl FnOnce(&mut PortSettings)) {
         let mut settings = lock(&self.shared.settings);
         let Some(now) = settings.get_mut(&id) else { return };
@@ -233,8 +234,8 @@ impl Engine {
         slot(&self.shared.ports.load(), id)?.groups.clone()
     }
 
-    /// From now on, frames of a port come in by another one, `by`, whose settings then hold for them; with `None` by the
-    /// port itself. Counters stay the port's own.
+    /// From now on, frames of a port come in by another one, `by`, whose settings then hold for them; with `None` by
+    /// the port itself. Counters stay the port's own.
     pub fn set_comes_in_by(&self, id: PortId, by: Option<PortId>) {
         self.shared.change(id, |slot| slot.in_bond.get_or_insert_default().comes_in_by = by);
     }

@@ -211,7 +211,7 @@ mod closing {
     use crate::lock::{lock, lock_settled, lock_when};
     use crate::under_way::UnderWay;
 
-    /// The part that is removed from the side that stops the ring.
+    /// A mistake that is put into the side that stops the ring.
     #[derive(Clone, Copy, PartialEq, Eq)]
     enum Weakness {
         None,

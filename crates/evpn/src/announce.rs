@@ -15,7 +15,7 @@ use weir_limits::{EVPN_AGAIN_NS, EVPN_BATCH};
 use weir_wire::Mac;
 
 use crate::error::EvpnError;
-use crate::socket::Socket;
+use crate::links::Socket;
 
 /// An address of a network, by its number in the switch.
 pub type Place = (u16, Mac);

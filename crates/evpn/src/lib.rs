@@ -11,8 +11,7 @@
 //! | `table.rs` | [`Table`]: the stations behind other hosts, from these entries; pure |
 //! | `neighbours.rs` | the IP addresses of stations behind other hosts; pure |
 //! | `presence.rs` | [`Presence`], [`Resync`]: FRR is there or not; a zebra that was restarted alone; pure |
-//! | `links.rs` | [`Links`]: the interfaces that have a carrier, for bonds of uplinks |
-//! | `socket.rs` | rtnetlink |
+//! | `links.rs` | [`Links`]: the interfaces that have a carrier, for bonds of uplinks; rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice; [`FrrVersion`]: the version of FRR |
 //!
 //! Reading takes no privilege. Devices and announcements take `CAP_NET_ADMIN`, which a confined weir's helper has.
@@ -25,7 +24,6 @@ mod links;
 mod neighbours;
 mod objects;
 mod presence;
-mod socket;
 mod table;
 mod watch;
 

@@ -22,7 +22,7 @@ use rustix::io::Errno;
 use weir_limits::{EVPN_DEVICE_PORT, EVPN_DEVICE_PORTS};
 
 use crate::error::EvpnError;
-use crate::socket::Socket;
+use crate::links::Socket;
 
 /// `IFLA_BRPORT_STATE` of `linux/if_link.h`; 0 is `BR_STATE_DISABLED`.
 const PORT_STATE: u16 = 1;

@@ -16,8 +16,8 @@ use weir_wire::{Mac, Owner};
 
 use crate::announce::Owned;
 use crate::error::EvpnError;
+use crate::links::Socket;
 use crate::objects::Devices;
-use crate::socket::Socket;
 use crate::table::{Noted, Table};
 
 /// `RTMGRP_NEIGH` of `linux/rtnetlink.h`: entries of bridges and of VXLAN devices, and neighbours.

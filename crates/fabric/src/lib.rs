@@ -21,7 +21,6 @@
 mod drop_reason;
 mod fabric;
 pub mod fdb;
-pub mod mac_check;
 pub mod multicast;
 mod port;
 pub mod routes;
@@ -32,8 +31,8 @@ pub mod vlan;
 pub use drop_reason::DropReason;
 pub use fabric::{Fabric, Known, PortError, Reach};
 pub use fdb::{Capacity, Claim, Fdb, FdbEntry, FdbStats, Learned, Learner, Moves};
-pub use mac_check::MacCheck;
 pub use multicast::{PortSet, Snooping};
+pub use port::MacCheck;
 pub use port::{PortConfig, PortId};
 pub use routes::Routes;
 pub use source_guard::SourceGuard;

@@ -9,7 +9,7 @@ use weir_wire::{Mac, TagProtocol, Tci};
 use crate::DropReason;
 use crate::fabric::PortTable;
 use crate::fdb::{Claim, Fdb, Learned, Learner};
-use crate::mac_check;
+use crate::port;
 use crate::port::PortId;
 use crate::vlan::{EgressTag, Vid, VlanMode};
 
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
         }
         let config = &port.config;
         let vid = config.ingress(frame.tag)?;
-        let claim = match mac_check::check(config.mac_check, &port.first_mac, frame.src)? {
+        let claim = match port::check(config.mac_check, &port.first_mac, frame.src)? {
             Claim::Dynamic if config.uplink => Claim::Uplink,
             claim => claim,
         };
@@ -231,7 +231,7 @@ impl<'a> View<'a> {
         let config = &port.config;
         let vid = config.ingress(frame.tag)?;
         thought.vid = Some(vid);
-        let claim = match mac_check::would_check(config.mac_check, &port.first_mac, frame.src)? {
+        let claim = match port::would_check(config.mac_check, &port.first_mac, frame.src)? {
             Claim::Dynamic if config.uplink => Claim::Uplink,
             claim => claim,
         };

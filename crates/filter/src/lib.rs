@@ -4,8 +4,7 @@
 //! | file | what |
 //! |---|---|
 //! | `op.rs` | an instruction as libpcap writes it, and a decoded and checked one |
-//! | `program.rs` | from expression to program; checks; the compiling process: this one, or another |
-//! | `run.rs` | the interpreter |
+//! | `program.rs` | from expression to program; checks; the compiling process: this one, or another; the interpreter |
 //!
 //! Running a [`Program`] cannot fail or loop: jumps go forward and stay inside, and every load is checked against the
 //! packet's bytes.
@@ -13,13 +12,12 @@
 
 mod op;
 mod program;
-mod run;
 
 pub use op::Instruction;
 pub use program::{
     CompileError, Compiler, Fault, InvalidProgram, Program, compile_by, compile_here,
 };
-pub use run::{Front, Looked, Outcome};
+pub use program::{Front, Looked, Outcome};
 
 #[cfg(test)]
 mod tests;

@@ -181,7 +181,7 @@ impl Table {
         is_judged
     }
 
-    /// Judges a frame that goes `direction`; `None` if its headers go on behind the bytes at hand.
+    /// Judges a frame that goes `direction`; `None` if its headers continue behind the available bytes.
     pub fn judge(
         &mut self,
         policy: &Policy,
@@ -292,7 +292,7 @@ struct Judge<'j> {
 }
 
 impl Judge<'_> {
-    /// The thought about a frame with this content; `None` if its headers go on behind the bytes at hand.
+    /// The judgement about a frame with this content; `None` if its headers continue behind the available bytes.
     fn think(&self, carried: &Result<Carried, Unread>) -> Option<Thought> {
         Some(match carried {
             Err(Unread::Beyond) => return None,

@@ -125,7 +125,7 @@ pub(crate) enum Carried {
 /// A frame that cannot be judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unread {
-    /// The headers go on behind the bytes that are at hand.
+    /// The headers continue behind the available bytes.
     Beyond,
     /// Receivers drop the frame, or do not agree about it.
     Malformed,
@@ -142,7 +142,7 @@ pub(crate) fn read(bytes: &[u8], len: u32) -> Result<Carried, Unread> {
     }
 }
 
-/// A packet's bytes, of which some may not be at hand.
+/// A packet's bytes, some of which may not be available.
 #[derive(Clone, Copy)]
 pub(crate) struct View<'b> {
     bytes: &'b [u8],

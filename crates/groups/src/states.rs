@@ -1,8 +1,8 @@
 //! States of a TCP connection (RFC 9293) and of an SCTP association (RFC 9260), as seen between their ends.
 //!
-//! The steps are those of the kernel's nf_conntrack, except as `tests/conntrack.rs` says. An association has TCP's states:
-//! `SynSent` from INIT, `SynReceived` from COOKIE ECHO, `Established` from COOKIE ACK on, `FinOfOpener` and `FinOfPeer`
-//! from SHUTDOWN, `Closing` from SHUTDOWN ACK, and `Reset` from SHUTDOWN COMPLETE or ABORT on.
+//! The steps are those of the kernel's nf_conntrack, except as `tests/conntrack.rs` says. An association has TCP's
+//! states: `SynSent` from INIT, `SynReceived` from COOKIE ECHO, `Established` from COOKIE ACK on, `FinOfOpener` and
+//! `FinOfPeer` from SHUTDOWN, `Closing` from SHUTDOWN ACK, and `Reset` from SHUTDOWN COMPLETE or ABORT on.
 
 use crate::chunks::Chunks;
 use crate::packet::Flags;
@@ -27,7 +27,7 @@ pub(crate) enum Step {
 /// Verification tags of packets by their direction; 0 is a tag that is not known.
 pub(crate) type Tags = [u32; 2];
 
-/// What a packet says of a connection that has states.
+/// The part of a packet that changes a connection with states.
 pub(crate) trait Sent: Copy {
     /// True if the packet opens a connection.
     fn opens(self) -> bool;
@@ -152,7 +152,8 @@ impl Sent for Chunks {
                 (Reset | Forbidden, _) => return Step::Opens,
                 (SynSent, _) => tags[other] = self.init_tag,
                 (_, false) => return Step::Asks,
-                // The end has begun anew (§5.2.2), or somebody says so in its name: neither breaks the association.
+                // The end has restarted (§5.2.2), or a third party has forged the packet: neither breaks the
+                // association.
                 (_, true) if self.init_tag != tags[other] => *tags = [0; 2],
                 _ => {}
             }
@@ -168,7 +169,7 @@ impl Sent for Chunks {
         let noted = &mut tags[if self.is_reflected { other } else { own }];
         match *noted {
             tag if tag == self.tag => {}
-            // As long as one end was heard only, or after it has begun anew.
+            // Only one end has sent so far, or it has restarted.
             0 if !matches!(state, SynSent | Reset) => *noted = self.tag,
             _ => return Step::Invalid,
         }

@@ -2,10 +2,9 @@
 //!
 //! A connection is in one of two buckets that a keyed hash names: guests choose ports, but not buckets. A new
 //! connection goes into the first bucket while half of that is free, otherwise into the bucket with more room. If both
-//! are full, it takes the place of a connection that has ended, or of one that can move to the other bucket that its own
-//! hash names, or of the half-open one that was seen longest ago.
-//! Connections that both ends have confirmed stay: one of them moves to the other bucket that its own hash names, if
-//! there is room.
+//! are full, it takes the place of a connection that has ended, or of one that can move to the other bucket that its
+//! own hash names, or of the half-open one that was seen longest ago. Connections that both ends have confirmed stay:
+//! one of them moves to the other bucket that its own hash names, if there is room.
 
 use std::mem::swap;
 
@@ -380,7 +379,7 @@ fn hash_v4([first, last]: [u64; 2], [a, b, e]: [u64; 3]) -> u64 {
     fold(mixed(first, last, a, b), e)
 }
 
-/// What is known of a connection, unless it is over.
+/// The state of a connection, unless it is over.
 fn known_of(entry: &Entry, now: u32) -> Option<Known> {
     Known::unpack(entry[KNOWN])
         .filter(|it| !it.is_over(Key::v4(entry[0], entry[1]).protocol(), now))
@@ -591,8 +590,8 @@ impl Table {
         Some((self.key_at(at), known_of(entry, now)?))
     }
 
-    /// Gives all connections, and the datagrams that come in fragments, for those of another table. Frames wait for
-    /// neither of the two to be written, made or freed, however many connections there are.
+    /// Swaps all connections, and the datagrams that come in fragments, with another table. Both tables are made,
+    /// written and freed while no frame waits for them, however many connections there are.
     pub fn exchange(&mut self, other: &mut Self) {
         let Self { tags, entries, rests, claims, sctp, seed, live, sweep, fragments, .. } = other;
         swap(&mut self.tags, tags);

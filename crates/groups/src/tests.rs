@@ -555,7 +555,7 @@ const SHUTDOWN_ACK: u8 = 8;
 const COOKIE_ECHO: u8 = 10;
 const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
-/// With the tag of the other direction.
+/// A packet with the tag of the other direction.
 const REFLECTED: u8 = 0x80;
 
 /// An association of SCTP, by steps: true for a packet of the guest.

@@ -1,5 +1,5 @@
 //! The same packets through the groups of an interface, and through the kernel's nf_conntrack with the same rules. Each
-//! packet passes both or neither, or [`EXPLAINED`] has the reason (docs/design/security-groups.md#0058).
+//! packet passes both or neither, or [`EXPLAINED`] has the reason (docs/design/filters.md#0058).
 //!
 //! The kernel routes between two TAPs in a network namespace of its own: the guest's and the peers'. `PACKETS` in the
 //! environment is the number of packets, `SEED` that of the first case.
@@ -404,7 +404,7 @@ const SHUTDOWN_COMPLETE: u8 = 14;
 type ExplainedSctp = (&'static str, fn(&History, Direction, u8, Decision) -> bool);
 
 const EXPLAINED_SCTP: [ExplainedSctp; 4] = [
-    // As a segment of TCP. The kernel knows no association by DATA or SACK, but by INIT ACK.
+    // The same as for TCP. The kernel does not learn an association from DATA or SACK, but from INIT ACK.
     ("SCTP taken up in the middle", |history, _, chunk, judged| {
         let begins_here = chunk != INIT && (is_by_rules(judged) || chunk == INIT_ACK);
         history.is_taken_up || history.opener.is_none() && begins_here
@@ -573,7 +573,7 @@ impl Flow {
                 };
                 let about = self.frame(direction.reverse(), about);
                 let mut message = vec![kind, 1, 0, 0, 0, 0, 0, 0];
-                // As little as RFC 792 asks for.
+                // The shortest quotation that RFC 792 allows.
                 message.extend(&about[14..14 + if v6 { 48 } else { 28 }]);
                 (protocol, message)
             }

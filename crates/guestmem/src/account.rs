@@ -72,7 +72,7 @@ pub struct Mapped {
 #[derive(Debug, Clone, Copy)]
 struct Pool {
     max: u64,
-    /// The part of each account in any case.
+    /// The part that each account may always have.
     floor: u64,
 }
 

@@ -97,8 +97,8 @@ impl Monitor {
                 if word.load(Ordering::Acquire) != seen {
                     return;
                 }
-                // SAFETY: it waits for EBX ticks at most (bit 1 of ECX), in state C0 (EAX), and changes nothing. RBX is the
-                // compiler's, and is put back.
+                // SAFETY: it waits for EBX ticks at most (bit 1 of ECX), in state C0 (EAX), and changes nothing. RBX is
+                // the compiler's, and is put back.
                 unsafe {
                     asm!(
                         "xchg rbx, {ticks}",

@@ -16,7 +16,7 @@ pub fn between_writes<T>(look: impl FnMut() + 'static, work: impl FnOnce() -> T)
     done
 }
 
-/// Announces a write. A write made by the look itself is not announced.
+/// Announces a write. A write by `look` itself is not announced.
 pub(crate) fn about_to_write() {
     let Some(mut look) = LOOK.take() else { return };
     look();

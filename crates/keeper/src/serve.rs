@@ -177,7 +177,7 @@ struct Weir {
 }
 
 impl Weir {
-    /// True if the weir says no more than what is to be read.
+    /// True if the weir has ended its side, and nothing but unread messages is left.
     fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let found = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
@@ -386,8 +386,8 @@ fn raise_descriptor_limit() -> usize {
 
 /// Keep the descriptors of a weir that may be killed, so that the next one goes on with its guests
 ///
-/// weir is told of it by `keeper` of its configuration, or by `weir run --keeper`. Only root and the user that runs the keeper
-/// are served, one weir at a time. What is kept is gone when the keeper ends; weir then fills the next one.
+/// weir is told of it by `keeper` of its configuration, or by `weir run --keeper`. Only root and the user that runs the
+/// keeper are served, one weir at a time. What is kept is gone when the keeper ends; weir then fills the next one.
 #[derive(Debug, Parser)]
 #[command(name = "weir-keeper", version)]
 pub struct Args {

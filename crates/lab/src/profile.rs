@@ -103,9 +103,9 @@ pub struct Profile {
     /// Guest: a kick for a worker that is awake (ns each); 0: as any other.
     pub kick_busy_ns: u64,
 
-    /// Either: using a frame that a CPU behind another cache of the socket wrote last (ns each).
+    /// Worker and guest: using a frame that a CPU behind another cache of the socket wrote last (ns each).
     pub far_cache_ns: u64,
-    /// Either: using a frame that a CPU of another socket wrote last (ns each).
+    /// Worker and guest: using a frame that a CPU of another socket wrote last (ns each).
     pub far_socket_ns: u64,
 
     /// Interrupt controller: signalling a guest on its own CPU ([`Realization::identifiers`]; ns each).

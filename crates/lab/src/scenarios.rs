@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 
 /// Files with experiments, each below its name.
-const FILES: [&str; 10] = [
+const FILES: [&str; 9] = [
     include_str!("../scenarios/dong.txt"),
     include_str!("../scenarios/guo.txt"),
     include_str!("../scenarios/raj.txt"),
@@ -14,7 +14,6 @@ const FILES: [&str; 10] = [
     include_str!("../scenarios/auto.txt"),
     include_str!("../scenarios/auto-layers.txt"),
     include_str!("../scenarios/big.txt"),
-    include_str!("../scenarios/nested.txt"),
 ];
 
 /// Experiments by name.

@@ -195,7 +195,7 @@ impl Sender {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ack {
     Now,
-    /// With the next segment, or after [`ACK_DELAY_NS`].
+    /// The acknowledgement goes with the next segment, or after [`ACK_DELAY_NS`].
     Later,
 }
 

@@ -1,5 +1,6 @@
 //! `weir libvirt define` and `weir libvirt check`: weir's elements in a domain that libvirt knows, by `virsh`. A check
-//! also tells whether libvirt's QEMU may open weir's sockets: one that may not waits for ever, and `virsh start` with it.
+//! also tells whether libvirt's QEMU may open weir's sockets: one that may not waits for ever, and `virsh start` with
+//! it.
 
 use std::io::Write;
 use std::ops::Range;
@@ -96,7 +97,7 @@ pub(super) fn define(
     let wanted = domain.vifs(&defaults.control)?;
     match Client::connect(defaults.control.as_path()) {
         Ok(mut client) => refuse_taken(&wanted, &client.vifs()?, &domain.owner)?,
-        // The hook looks again.
+        // The hook checks the addresses again when the domain starts.
         Err(ClientError::NotRunning { .. } | ClientError::NotAllowed { .. }) => {}
         Err(error) => return Err(error.into()),
     }
@@ -285,7 +286,7 @@ fn interface_on<'a, 'i>(domain: Node<'a, 'i>, socket: &str) -> Option<(Node<'a, 
     interfaces.filter(|it| it.has_tag_name("interface")).find_map(|node| {
         let chosen = child(node, "alias").and_then(|alias| alias.attribute("name"));
         let alias = chosen.map_or_else(|| format!("net{unnamed}"), str::to_owned);
-        // libvirt counts devices of the host that are handed through apart.
+        // libvirt counts host devices that a guest gets directly (`hostdev`) separately.
         unnamed += usize::from(chosen.is_none() && node.attribute("type") != Some("hostdev"));
         let read = domain::Interface::read(node)?;
         (read.key("socket") == Some(socket)).then_some((node, alias))
@@ -451,7 +452,7 @@ mod tests {
             assert!(other.contains(has), "{has}: {other}");
         }
         assert_eq!(defined(&other, "web0", &settings).unwrap(), other);
-        // What the settings leave out is as the interface says.
+        // Keys that the settings leave out are as in the interface's element.
         let same = defined(&other, "web0", &["vlan=10"]).unwrap();
         assert!(
             same.contains("<driver queues='2'") && same.contains("<mtu size='1400'/>"),
@@ -481,7 +482,7 @@ mod tests {
         assert!(!defined(XML, "web0", &[]).unwrap().contains("qemu:"));
     }
 
-    /// What `check` says of the domain's only interface, on `/run/weir/web0.sock`.
+    /// The finding of `check` about the domain's only interface, on `/run/weir/web0.sock`.
     fn is_refused(xml: &str, version: Option<(u32, u32)>) -> bool {
         let document = domain::parse(xml).unwrap();
         let control = "/run/weir/control.sock".parse().unwrap();

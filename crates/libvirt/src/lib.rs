@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod define;
-mod domain;
+pub mod domain;
 
 use std::ffi::OsString;
 use std::io::{self, Read, Write};

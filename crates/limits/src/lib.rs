@@ -78,9 +78,9 @@ pub const FOREIGN_CLOSES_MAX: usize = 64;
 /// Longest time (ns) for which a front end may leave a message half sent, or keep its socket so full that a reply finds
 /// no room. A descriptor in flight can be the front end's end of this very connection, which would then never close.
 pub const SESSION_STALL_NS: u64 = 5_000_000_000;
-/// Silence of a front end (ns) after which its session has no thread. Guests begin and end rings in quick succession, and
-/// are silent for hours then. A front end that speaks each time after this silence costs a thread each time, at most a
-/// tenth of those that [`SESSIONS_PER_SEC_MAX`] allows.
+/// Silence of a front end (ns) after which its session has no thread. Guests begin and end rings in quick succession,
+/// and are silent for hours then. A front end that speaks each time after this silence costs a thread each time, at
+/// most a tenth of those that [`SESSIONS_PER_SEC_MAX`] allows.
 pub const SESSION_QUIET_NS: u64 = 1_000_000_000;
 /// Pause of a socket (ns) after `accept` has failed, for example because descriptors ran out.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
@@ -164,8 +164,8 @@ pub const KEPT_TRIES_MAX: u32 = 3;
 /// Longest time (ns) in which a keeper may accept no packet, or send none. After it, a weir that serves guests treats
 /// the keeper as disconnected.
 pub const KEEPER_PATIENCE_NS: u64 = 200_000_000;
-/// Time (ns) for which weir waits at its start for each answer of a keeper that exists. The keeper may be handling the end
-/// of a weir that was killed, on a busy machine, and weir serves nobody yet.
+/// Time (ns) for which weir waits at its start for each answer of a keeper that exists. The keeper may be handling the
+/// end of a weir that was killed, on a busy machine, and weir serves nobody yet.
 pub const KEEPER_START_NS: u64 = 5_000_000_000;
 /// Time (ns) for which a weir that starts waits for the end of the weir that the keeper serves.
 pub const KEEPER_BUSY_NS: u64 = 500_000_000;
@@ -200,8 +200,8 @@ pub const BOND_UPLINKS_MAX: usize = QUEUE_PAIRS_MAX;
 pub const BOND_ANNOUNCED_MAX: usize = 4096;
 /// Time (ns) between two questions of a bond which of its uplinks have a carrier, while it can choose.
 pub const BOND_ASK_NS: u64 = 40_000_000;
-/// Shortest time (ns) between two looks of a bond at the LACPDUs that came in. Of those that an uplink gets in that time
-/// the last counts.
+/// Shortest time (ns) between two looks of a bond at the LACPDUs that came in. Of those that an uplink gets in that
+/// time the last counts.
 pub const BOND_LACP_PAUSE_NS: u64 = 10_000_000;
 /// Most changes of interfaces that a bond reads at a time.
 pub const BOND_CHANGES_MAX: usize = 256;
@@ -451,15 +451,15 @@ pub const FILTER_WINDOW_LEN: usize = 2048;
 
 /// Templates of one switch.
 pub const TEMPLATES_MAX: usize = 256;
-/// Most characters of values that interfaces of one configuration take from their templates: a short text with a template
-/// of many values makes each of many interfaces that large.
+/// Most characters of values that interfaces of one configuration take from their templates: a short text with a
+/// template of many values makes each of many interfaces that large.
 pub const TEMPLATES_COPIED_MAX: usize = 256 * 1024;
 
 /// Patterns of interfaces on demand.
 pub const ON_DEMAND_PATTERNS_MAX: usize = 16;
 /// Interfaces on demand of one pattern.
 pub const ON_DEMAND_VIFS_MAX: usize = 256;
-/// The same where the pattern says no other number.
+/// The default of this number, for patterns that state none.
 pub const ON_DEMAND_VIFS_DEFAULT: usize = 16;
 /// Seconds for which a monitor may be away before its interface on demand is removed.
 pub const ON_DEMAND_FORGET_SECS_DEFAULT: u32 = 60;

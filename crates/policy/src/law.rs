@@ -151,8 +151,8 @@ impl Law {
         2 * self.event_ns
     }
 
-    /// Returns the same for an answer that may wait for `budget_ns`: below the time for which queues are warm, a wake-up
-    /// is dearer as the budget is smaller, four times at most.
+    /// Returns the same for an answer that may wait for `budget_ns`: below the time for which queues are warm, a
+    /// wake-up is dearer as the budget is smaller, four times at most.
     pub(crate) const fn answer_ns_max(&self, budget_ns: u64) -> u64 {
         let dearer = self.warm_ns / if budget_ns > 0 { budget_ns } else { 1 };
         let most = 1 << self.part;
@@ -217,7 +217,7 @@ impl Law {
         self.frames_max as u64 >> self.part
     }
 
-    /// Returns the longest wait of such few completions (ns), where it exceeds a hold: eight
+    /// Returns the longest wait (ns) of completions that are too few to be worth a call, if it exceeds a hold: eight
     /// windows.
     pub(crate) const fn few_ns_max(&self) -> u64 {
         self.window_ns.saturating_mul(self.in_a_row as u64)

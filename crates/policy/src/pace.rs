@@ -3,9 +3,9 @@
 //! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds together. So a worker
 //! first **busy-polls** for a while, with kicks suppressed, if work has lately come sooner than that. It never polls
 //! for longer than a sleep would cost, so it spends at most twice the cost of the best choice (the ski-rental
-//! argument). After polls that find nothing, a growing number of sleeps goes without a poll. Where another queue usually
-//! answers, the last queue has a memory of its own: an answer comes soon after a request, and the next request much
-//! later. A wake-up in the way of an answer counts up to four times, if frames may wait for less than 100 us.
+//! argument). After polls that find nothing, a growing number of sleeps goes without a poll. Where another queue
+//! usually answers, the last queue has a memory of its own: an answer comes soon after a request, and the next request
+//! much later. A wake-up in the way of an answer counts up to four times, if frames may wait for less than 100 us.
 //!
 //! If frames come steadily but further apart, every frame would cost a wake-up. Then the worker **naps**: it sleeps for
 //! a part of the latency budget, with kicks suppressed, and takes all new frames at once. A nap slows down a sender
@@ -459,7 +459,8 @@ mod tests {
         assert!(sleeps > 1.99 && polled_ns < 100.0, "{sleeps}, {polled_ns} ns");
         for budget_ns in [0, 40_000] {
             let (sleeps, polled_ns) = requests(budget_ns);
-            // The next request comes too late to be waited for: one sleep, and hardly a poll but for the answer.
+            // The next request comes too late to be waited for. A round has one sleep, and polls hardly longer than for
+            // the answer.
             assert!(sleeps < 1.01 && polled_ns < 15_500.0, "{budget_ns}: {sleeps}, {polled_ns} ns");
         }
         // A stream of one queue is not waited for.

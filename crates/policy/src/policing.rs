@@ -106,8 +106,8 @@ impl Gcra {
     /// Gives back the cost (tokens) of frames in `passed` that were not delivered.
     ///
     /// Nothing is given back if the bucket may have been full since: then time has paid for the frames. (A worker that
-    /// loses its core after it has read the clock may give back a cost that time has paid. Then that much more passes,
-    /// once.)
+    /// loses its core after it has read the clock may give back a cost that time has paid. Then frames of this cost
+    /// pass once more than they should.)
     pub fn give_back(&self, now_ns: u64, passed: &Passed, frames: impl Iterator<Item = u32>) {
         if parts(now_ns) <= passed.full_at {
             // Other workers have only added to this value, so the cost is still in it.

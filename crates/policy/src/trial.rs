@@ -70,7 +70,7 @@ pub(crate) struct Trial {
     /// Sum and sum of squares of the pairs' losses.
     sum: f64,
     squares: f64,
-    /// Pairs with a plain loss.
+    /// Pairs whose loss is above the noise.
     plain: u32,
 }
 

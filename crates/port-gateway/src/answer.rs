@@ -50,7 +50,8 @@ fn is_valid(whole: &[u8]) -> bool {
         says_mac |= option == SOURCE_ADDRESS;
         rest = after;
     }
-    // A station without an address says no MAC address, and asks by the group of the address.
+    // A station that has no address yet sends no MAC address, and asks at the multicast group of the address that it
+    // checks.
     let group = message.get(21..24).filter(|_| kind == SOLICITATION);
     let is_to_group = |last: &[u8]| ip.dst.octets().strip_prefix(&SOLICITED_NODE) == Some(last);
     let has_address = !ip.src.is_unspecified();

@@ -1,7 +1,7 @@
 //! The server's handling of one client message (RFC 2131).
 //!
-//! weir is the only server of its network, so it answers with a NAK where a server among others would be silent, and lets
-//! a client keep an address that weir does not remember, if the address is free.
+//! weir is the only server of its network, so it answers with a NAK where a server among others would be silent, and
+//! lets a client keep an address that weir does not remember, if the address is free.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

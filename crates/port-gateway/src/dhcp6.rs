@@ -147,7 +147,7 @@ impl<'m> Asked<'m> {
     }
 }
 
-/// What became of a client's message, and weir's answer.
+/// The result of a client's message, and weir's answer.
 type Heard = (Done, Option<Vec<u8>>);
 
 const IGNORED: Heard = (Done::Ignored, None);

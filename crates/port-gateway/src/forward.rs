@@ -32,8 +32,8 @@ use crate::stream::{MESSAGE_LENGTH, StreamId};
 #[cfg(test)]
 mod tests;
 
-/// Makes a non-blocking socket that is connected, or connects itself, to one of the host's resolvers. Each number selects
-/// the next resolver.
+/// Makes a non-blocking socket that is connected, or connects itself, to one of the host's resolvers. Each number
+/// selects the next resolver.
 pub type Dial = Box<dyn FnMut(u32, Means) -> io::Result<OwnedFd> + Send>;
 
 /// The transport of a question to a resolver.

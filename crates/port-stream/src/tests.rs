@@ -323,7 +323,7 @@ fn guests_reach_names_and_addresses_of_gvproxy_and_neither_its_api_nor_the_host(
         // More fragments follow, or this is a later one, which can overwrite the port.
         (tcp, gateway, 53, 0, 0x2000, false),
         (tcp, gateway, 53, 0, 1, false),
-        // A port that the options name is none of the packet.
+        // A port number in the options is not a port of the packet.
         (tcp, gateway, 81, 4, 0, false),
         (tcp, host, 22, 0, 0, false),
         (icmp, host, 0, 0, 0, false),

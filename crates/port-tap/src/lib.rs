@@ -6,7 +6,6 @@
 //! | `link.rs` | [`Link`]: an interface's MTU, address, queues and state |
 //! | `uplink.rs` | [`UplinkPort`]: the common part of all uplinks' ports |
 //! | `port.rs` | [`FramePort`]: the engine's view of the port |
-//! | `tx.rs` | one queue's frames from the host, and the buffers they wait in |
 //! | `error.rs` | [`TapError`], and [`LinkError`] of all uplinks, with advice |
 //! | `sys.rs` | the ioctls; the only file with `unsafe` |
 //!
@@ -41,7 +40,6 @@ mod link;
 mod port;
 #[allow(unsafe_code)]
 mod sys;
-mod tx;
 mod uplink;
 
 pub use device::{Tap, TapInfo, TapOptions};

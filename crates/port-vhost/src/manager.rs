@@ -457,7 +457,7 @@ impl Sessions {
         }
     }
 
-    /// Gives the silent session of an interface a thread again. If there is none, it is tried again.
+    /// Gives the silent session of an interface a thread again. If no thread can be made, the manager tries again.
     fn go_on(&mut self, id: PortId) {
         let Some(entry) = self.entries.get(&id) else { return };
         let Some((session, handle)) = &entry.session else { return };
@@ -473,7 +473,8 @@ impl Sessions {
         }
     }
 
-    /// Gives a session that was asked to end a thread, if it is silent. If there is none, the next call tries again.
+    /// Gives a silent session a thread, since the session was asked to end. If no thread can be made, the next call
+    /// tries again.
     fn give_thread(&self, session: u64, handle: &Arc<Handle>) {
         let _ = front_end::go_on(handle, &self.epoll, self.when_over(session));
     }

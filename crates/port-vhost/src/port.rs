@@ -209,7 +209,7 @@ impl VhostPort {
         self.keep.as_ref()
     }
 
-    /// The record of vring `ring`, if there is a file for it; why there is none is logged.
+    /// The record of vring `ring`, if there is a file for it. Otherwise the reason is logged.
     pub(crate) fn record(&self, ring: usize, size: u16) -> Option<Record> {
         let record = self.records.as_ref()?.record(ring, size);
         let say = |error: &std::io::Error| {

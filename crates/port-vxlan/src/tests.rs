@@ -58,7 +58,8 @@ fn ip6(test: u16, last: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, test, 0, 0, 0, 0, last.into()).into()
 }
 
-/// Opens a socket at an address. The last test's is still open in a program that a test beside starts, until its `exec`.
+/// Opens a socket at an address. The last test's is still open in a program that a test beside starts, until its
+/// `exec`.
 fn when_free<T, E: fmt::Debug>(
     mut open: impl FnMut() -> Result<T, E>,
     busy: impl Fn(&E) -> bool,

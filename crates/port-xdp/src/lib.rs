@@ -3,8 +3,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `device.rs` | [`XdpInterface`]: opens everything, in order; [`XdpError`], with advice |
-//! | `program.rs` | the XDP program that gives an interface's frames to the sockets |
+//! | `device.rs` | [`XdpInterface`]: opens everything, in order; the XDP program; [`XdpError`], with advice |
 //! | `socket.rs` | one socket: its memory of frames (UMEM) in chunks, its rings, its doorbells |
 //! | `ring.rs` | a ring that is shared with the kernel; has `unsafe` |
 //! | `port.rs` | [`XdpPort`]: the engine's interface |
@@ -42,7 +41,6 @@ compile_error!("XDP programs are built for a little-endian host");
 
 mod device;
 mod port;
-mod program;
 #[allow(unsafe_code)]
 mod ring;
 mod rx;
@@ -51,9 +49,9 @@ mod socket;
 mod sys;
 mod tx;
 
+pub use device::XdpMode;
 pub use device::{XdpError, XdpInfo, XdpInterface, XdpOptions};
 pub use port::XdpPort;
-pub use program::XdpMode;
 
 #[cfg(test)]
 mod tests;

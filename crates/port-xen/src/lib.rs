@@ -8,9 +8,7 @@
 //! | `tx/haul.rs` | the packets of one burst, and the copies of their bytes |
 //! | `tx/pool.rs` | weir's memory for guests' packets, and the place of their other bytes |
 //! | `rx.rs` | receive queues: bursts into the guest's pages, by one grant copy, and the event |
-//! | `rx/writer.rs` | assigns a burst's bytes to pages |
-//! | `control.rs` | the control ring: the guest's hash for the choice of its receive queue |
-//! | `multicast.rs` | the multicast groups of a guest |
+//! | `control.rs` | the control ring, by which the guest chooses its receive queue; its multicast groups |
 //! | `port.rs` | the vif as the engine sees it |
 //! | `connect.rs` | connects and releases a front end's rings and channels |
 //! | `link.rs` | a ring's way to Xen; vifs that workers have stopped |
@@ -66,7 +64,6 @@ mod connect;
 mod control;
 mod link;
 mod manager;
-mod multicast;
 mod port;
 mod rx;
 #[cfg(any(test, feature = "testing"))]

@@ -19,11 +19,11 @@ use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_xen::vif::VifId;
 use weir_xen::{EventChannel, Hypervisor};
 
+use crate::control::Groups;
 use crate::control::{self, Control, GuestHash};
 use crate::link::Failures;
 use crate::link::Link;
 use crate::link::{StopReason, Stopped};
-use crate::multicast::Groups;
 use crate::rx::{RxRing, has_taken};
 use crate::tx::{Context, Sending, TxRing};
 

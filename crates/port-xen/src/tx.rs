@@ -21,9 +21,9 @@ use weir_netif::Status;
 
 pub(crate) use self::haul::{Haul, emptied};
 pub(crate) use self::ring::TxRing;
+use crate::control::Groups;
 use crate::control::GuestHash;
 use crate::link::{StopReason, Stopped};
-use crate::multicast::Groups;
 use crate::port::XenPort;
 
 /// The port's data for a queue.

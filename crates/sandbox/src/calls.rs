@@ -1,15 +1,15 @@
 //! System calls: a filter for the process, and narrower ones for threads that read others' data.
+//!
+//! The lists of each kind of thread were found by weir's tests under `strace -f`, with the calls that libc may use
+//! in their place on other machines. Most have no conditions: such a call costs no run of the filter (Linux 5.11).
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::{collections::BTreeMap, sync::OnceLock};
 
-use libc::{c_int, c_long};
+use libc::{c_int, c_long, *};
 use seccompiler::{
     BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition,
     SeccompFilter, SeccompRule, apply_filter,
 };
-
-mod lists;
 
 /// The result of a system call that is on no list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,31 +70,22 @@ impl Programs {
         if profile == Profile::Compiler {
             return Self::of_compiler(enforcement);
         }
-        let helper = if profile == Profile::Helper { lists::HELPER } else { &[] };
+        let helper = if profile == Profile::Helper { HELPER } else { &[] };
         let process: &[&[c_long]] = match profile {
-            Profile::Keeper => &[lists::ANY, lists::FILES, lists::KEEPER],
-            _ => &[
-                lists::ANY,
-                lists::FILES,
-                lists::SESSION,
-                lists::WORKER,
-                lists::HIRE,
-                lists::PROCESS,
-                helper,
-            ],
+            Profile::Keeper => &[ANY, FILES, KEEPER],
+            _ => &[ANY, FILES, SESSION, WORKER, HIRE, PROCESS, helper],
         };
-        let worker: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::WORKER];
+        let worker: &[&[c_long]] = &[ANY, FILES, WORKER];
         // These threads make workers, for queue pairs of their own, and workers inherit their filter.
-        let session: &[&[c_long]] =
-            &[lists::ANY, lists::FILES, lists::SESSION, lists::WORKER, lists::HIRE];
-        let caller: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CALLER];
-        let control: &[&[c_long]] = &[lists::ANY, lists::FILES, lists::CONTROL];
+        let session: &[&[c_long]] = &[ANY, FILES, SESSION, WORKER, HIRE];
+        let caller: &[&[c_long]] = &[ANY, FILES, CALLER];
+        let control: &[&[c_long]] = &[ANY, FILES, CONTROL];
         // A library's harmless question that is on no list gets an error, and does not end the process.
         let asks = enforcement == Enforcement::Log && profile != Profile::Xen;
         let ioctl = if asks { known_ioctls()? } else { vec![] };
         let allow = |lists: &[&[c_long]]| -> Result<BpfProgram, BackendError> {
-            let listed = lists.iter().copied().flatten().chain(lists::ASK).copied();
-            let newer = lists::NEWER.filter(|_| enforcement == Enforcement::Kill);
+            let listed = lists.iter().copied().flatten().chain(ASK).copied();
+            let newer = NEWER.filter(|_| enforcement == Enforcement::Kill);
             let unconditional = listed.chain(newer).map(|call| (call, Vec::new()));
             let calls = unconditional.chain([
                 // A clone may make a thread, and no process.
@@ -132,14 +123,14 @@ impl Programs {
             ];
             for (programs, lists) in sets {
                 let is_listed = |call: &c_long| lists.iter().any(|list| list.contains(call));
-                let newer = lists::NEWER.filter(|call| !is_listed(call));
+                let newer = NEWER.filter(|call| !is_listed(call));
                 let newer = newer.map(|call| (call, Vec::new())).collect();
                 programs.push(refuse(newer, libc::ENOSYS)?);
             }
             // libc then makes threads by `clone`, whose flags the filter can see.
             programs.process.push(refuse(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)?);
             programs.process.push(refuse(refused(profile)?, libc::EACCES)?);
-            let no_files = || lists::FILES.iter().map(|call| (*call, Vec::new())).collect();
+            let no_files = || FILES.iter().map(|call| (*call, Vec::new())).collect();
             programs.worker.push(refuse(no_files(), libc::EACCES)?);
             programs.caller.push(refuse(no_files(), libc::EACCES)?);
             programs.control.push(refuse(no_files(), libc::EACCES)?);
@@ -161,7 +152,7 @@ impl Programs {
             process.push(program(refused(Profile::Compiler)?, SeccompAction::Allow, refusal)?);
         }
         // This filter comes last: it refuses the calls by which filters are installed.
-        let calls = lists::COMPILER.iter().map(|call| (*call, Vec::new())).collect();
+        let calls = COMPILER.iter().map(|call| (*call, Vec::new())).collect();
         process.push(program(calls, other, SeccompAction::Allow)?);
         let (worker, session, caller, control) = (vec![], vec![], vec![], vec![]);
         Ok(Self { process, worker, session, caller, control })
@@ -218,12 +209,12 @@ fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
     flags.into_iter().map(|(mask, flags)| masked(index, mask, flags)).collect()
 }
 
-/// Requests that are not in [`lists::IOCTLS`].
+/// Requests that are not in [`IOCTLS`].
 fn unknown_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
     let differs = |request: &u64| {
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *request)
     };
-    let all: Result<Vec<_>, _> = lists::IOCTLS.iter().map(differs).collect();
+    let all: Result<Vec<_>, _> = IOCTLS.iter().map(differs).collect();
     Ok(vec![SeccompRule::new(all?)?])
 }
 
@@ -232,7 +223,7 @@ fn known_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
         let op = SeccompCmpOp::Eq;
         SeccompRule::new(vec![SeccompCondition::new(1, SeccompCmpArgLen::Dword, op, *request)?])
     };
-    lists::IOCTLS.iter().map(equals).collect()
+    IOCTLS.iter().map(equals).collect()
 }
 
 /// Of the lower 32 bits of argument `index`, those in `mask` equal `value`.
@@ -250,3 +241,114 @@ fn program(
     let rules: BTreeMap<i64, Vec<SeccompRule>> = calls.into_iter().collect();
     SeccompFilter::new(rules, otherwise, action, std::env::consts::ARCH.try_into()?)?.try_into()
 }
+
+/// Calls of any thread: memory, locks, time, its beginning and its end, a line in the log, a panic.
+#[rustfmt::skip]
+const ANY: &[c_long] = &[
+    SYS_brk, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap, SYS_madvise,
+    SYS_futex, SYS_membarrier, SYS_sched_yield, SYS_restart_syscall,
+    SYS_clock_gettime, SYS_clock_nanosleep, SYS_nanosleep, SYS_getrandom,
+    SYS_gettid, SYS_getpid, SYS_tgkill,
+    SYS_set_robust_list, SYS_rseq, SYS_sigaltstack, SYS_rt_sigaction, SYS_rt_sigprocmask, SYS_rt_sigreturn,
+    SYS_sched_getaffinity, SYS_clone3, SYS_prctl, SYS_seccomp, SYS_exit, SYS_exit_group,
+    SYS_read, SYS_readv, SYS_write, SYS_writev, SYS_lseek, SYS_close, SYS_fcntl, SYS_fstat,
+    SYS_ppoll,
+    #[cfg(target_arch = "x86_64")] SYS_poll,
+];
+
+/// Calls that only ask, and only about the process and its machine. A C library may make any of them anywhere.
+#[rustfmt::skip]
+const ASK: &[c_long] = &[
+    SYS_getuid, SYS_geteuid, SYS_getgid, SYS_getegid, SYS_getppid, SYS_uname, SYS_sysinfo, SYS_times,
+    SYS_getrusage, SYS_getcpu, SYS_gettimeofday, SYS_clock_getres, SYS_getpriority, SYS_mincore,
+    #[cfg(target_arch = "x86_64")] SYS_time, #[cfg(target_arch = "x86_64")] SYS_getrlimit,
+];
+
+/// The numbers of system calls that came with Linux 5.1 and later, the same on every architecture. Calls that are on no
+/// list get the answer of a kernel without them: a newer C library then does what an older one does.
+const NEWER: std::ops::Range<c_long> = 424..512;
+
+/// Calls with a file name. A panic makes such calls, to find the program for its backtrace. They fail in a thread that
+/// has no business with files, and the thread continues.
+#[rustfmt::skip]
+const FILES: &[c_long] = &[
+    SYS_openat, SYS_readlinkat, SYS_statx, SYS_newfstatat, SYS_getcwd,
+    #[cfg(target_arch = "x86_64")] SYS_readlink,
+];
+
+/// Rings, TAPs, packet sockets, timers, calls by AIO.
+#[rustfmt::skip]
+const WORKER: &[c_long] = &[
+    SYS_epoll_pwait, SYS_epoll_pwait2, SYS_epoll_ctl, SYS_timerfd_settime,
+    #[cfg(target_arch = "x86_64")] SYS_epoll_wait,
+    SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
+    SYS_recvmsg, SYS_recvmmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendmmsg, SYS_sendto,
+    SYS_getsockname, SYS_getsockopt,
+    SYS_sched_getscheduler, SYS_sched_getparam,
+];
+
+/// Sessions of front ends: connections, messages with descriptors, the mapping of memory, and a thread for calls.
+#[rustfmt::skip]
+const SESSION: &[c_long] = &[
+    SYS_accept4, SYS_recvmsg, SYS_recvfrom, SYS_sendmsg, SYS_sendto, SYS_getsockopt, SYS_getsockname, SYS_getpeername,
+    SYS_shutdown, SYS_eventfd2, SYS_epoll_ctl, SYS_io_setup, SYS_io_submit, SYS_io_getevents, SYS_io_destroy,
+    SYS_memfd_create, SYS_ftruncate, SYS_fallocate, SYS_fstatfs,
+];
+
+/// Making a worker.
+#[rustfmt::skip]
+const HIRE: &[c_long] = &[
+    SYS_epoll_create1, SYS_timerfd_create,
+    SYS_sched_setscheduler, SYS_sched_get_priority_max, SYS_sched_get_priority_min,
+    SYS_sched_setattr, SYS_sched_getattr,
+];
+
+/// Calls by pipe or by socket.
+const CALLER: &[c_long] = &[SYS_sendto, SYS_sendmsg];
+
+/// Connections of the API's clients, by epoll.
+#[rustfmt::skip]
+const CONTROL: &[c_long] = &[
+    SYS_accept4, SYS_epoll_create1, SYS_epoll_pwait, SYS_epoll_ctl, SYS_eventfd2,
+    #[cfg(target_arch = "x86_64")] SYS_epoll_wait,
+    SYS_recvfrom, SYS_recvmsg, SYS_sendto, SYS_sendmsg, SYS_shutdown,
+    SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername,
+];
+
+/// The rest: the manager's questions and settings.
+#[rustfmt::skip]
+const PROCESS: &[c_long] = &[
+    SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,
+    SYS_pipe2,
+    SYS_getdents64, SYS_pread64, SYS_statfs,
+    #[cfg(target_arch = "x86_64")] SYS_access,
+    SYS_faccessat, SYS_faccessat2,
+    SYS_sched_setaffinity, SYS_sched_setattr, SYS_sched_getattr,
+    SYS_prlimit64, SYS_wait4, SYS_waitid,
+    #[cfg(target_arch = "x86_64")] SYS_open,
+];
+
+/// Sockets, notices of those that others make, and files that hold a network card's earlier settings.
+#[rustfmt::skip]
+const HELPER: &[c_long] = &[
+    SYS_bind, SYS_listen, SYS_mkdirat, SYS_unlinkat, SYS_renameat2, SYS_flock, SYS_fchmod, SYS_fchmodat,
+    SYS_fchownat, SYS_inotify_init1, SYS_inotify_add_watch,
+    #[cfg(target_arch = "x86_64")] SYS_mkdir,
+    #[cfg(target_arch = "x86_64")] SYS_unlink,
+    #[cfg(target_arch = "x86_64")] SYS_chmod,
+];
+
+/// Packets with descriptors, from a listening socket.
+const KEEPER: &[c_long] = &[SYS_accept4, SYS_recvmsg, SYS_sendmsg, SYS_getsockopt];
+
+/// Memory, the open socket, and files of names. No thread, no process, no signal, no other socket.
+#[rustfmt::skip]
+const COMPILER: &[c_long] = &[
+    SYS_brk, SYS_mmap, SYS_mprotect, SYS_mremap, SYS_munmap, SYS_madvise, SYS_futex, SYS_restart_syscall,
+    SYS_openat, SYS_newfstatat, SYS_fstat, SYS_read, SYS_lseek, SYS_close,
+    SYS_recvfrom, SYS_sendto, SYS_write, SYS_getrandom, SYS_rt_sigreturn, SYS_sigaltstack, SYS_exit_group,
+];
+
+/// Requests to descriptors: not to block, not to be inherited, the number of bytes to read, whether they are a
+/// terminal, and its width. Any other request fails as for a descriptor that does not know it.
+const IOCTLS: &[u64] = &[FIONBIO, FIOCLEX, FIONREAD, TCGETS, TCGETS2, TIOCGWINSZ];

@@ -38,9 +38,9 @@ pub const fn for_guests_of(limit: u64) -> u64 {
     limit - if quarter < DESCRIPTORS_RESERVED { quarter } else { DESCRIPTORS_RESERVED }
 }
 
-/// The most descriptors that a front end makes weir hold at a time, also in between: those of its rings, of its session,
-/// of a message, and those that are not closed yet. If the session is `kept`, there are copies of them, of the guest's
-/// memory, and of a message that replaces some.
+/// The most descriptors that a front end makes weir hold at a time, also in between: those of its rings, of its
+/// session, of a message, and those that are not closed yet. If the session is `kept`, there are copies of them, of the
+/// guest's memory, and of a message that replaces some.
 #[must_use]
 pub const fn of_guest(queue_pairs: usize, kept: bool) -> u64 {
     let rings = 2 * DESCRIPTORS_OF_RING * queue_pairs as u64;
@@ -77,7 +77,7 @@ pub struct Share {
     among: &'static Mutex<Held>,
 }
 
-/// What an interface holds, and what it may hold in any case.
+/// The number of descriptors that an interface has, and the number that it may always have.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     has: u64,
@@ -191,7 +191,7 @@ mod tests {
         assert_eq!(late.claim(4), Err(NoRoom(3)));
         greedy.claim(6).unwrap();
         late.claim(4).unwrap();
-        // An interface more has its share in any case, and those that hold more than theirs get no more.
+        // A further interface still gets its share. Interfaces that hold more than their share get no more.
         let third = Share::among(&TEN, 3);
         third.claim(3).unwrap();
         assert_eq!(greedy.claim(7), Err(NoRoom(3)));

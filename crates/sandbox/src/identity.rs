@@ -1,5 +1,5 @@
-//! The rights of a process: its user, its privileges beyond that user's, and the files that it may open (by Landlock, as
-//! far as the kernel has it).
+//! The rights of a process: its user, its privileges beyond that user's, and the files that it may open (by Landlock,
+//! as far as the kernel has it).
 
 use std::ffi::CString;
 use std::path::Path;

@@ -3,12 +3,12 @@
 //! | file | what |
 //! |---|---|
 //! | `identity.rs` | a user of its own, and no capability |
-//! | `calls.rs`, `calls/lists.rs` | its system calls: seccomp, by the kind of thread |
+//! | `calls.rs` | its system calls: seccomp, by the kind of thread |
 //! | `descriptors.rs` | the descriptors that guests may have |
 //!
 //! [`confine`] gives up the other rights, while the process has one thread; every later thread inherits the
 //! confinement. Threads that read guests' and front ends' data give up more as they begin, by [`narrow`]. See
-//! docs/design/0027-sandbox.md.
+//! docs/design/front-ends.md#0027.
 
 #![forbid(unsafe_code)]
 

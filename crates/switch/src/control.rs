@@ -26,7 +26,7 @@ pub enum Extent {
     Whole,
     /// Those that are possible.
     Possible,
-    /// None: the configuration says what runs, and the switch notes it as that of its file.
+    /// None: the configuration equals the running state, and the switch takes it as the content of its file.
     Nothing,
 }
 

@@ -112,8 +112,8 @@ pub(crate) fn nft() -> io::Result<&'static str> {
 }
 
 /// Has systemd-resolved, if it runs, ask weir for guests' names. It forgets all of this with the interface. It takes
-/// such settings from root: for another user, the service manager runs these commands (debian/weir.service). `resolvectl`
-/// waits 25 s for an answer, and the first failure ends this.
+/// such settings from root: for another user, the service manager runs these commands (debian/weir.service).
+/// `resolvectl` waits 25 s for an answer, and the first failure ends this.
 pub(crate) fn tell_resolved(interface: &InterfaceName, own: Ipv4Addr, domain: &str) {
     if !geteuid().is_root() {
         return;
@@ -444,7 +444,7 @@ pub fn ip() -> io::Result<Command> {
     path.map(Command::new).ok_or_else(|| io::Error::other("there is no program `ip`"))
 }
 
-/// What `ip` prints for these arguments, which ask for JSON.
+/// The output of `ip` for these arguments, which ask for JSON.
 ///
 /// # Errors
 /// The error message of `ip`.

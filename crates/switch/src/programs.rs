@@ -72,7 +72,7 @@ impl Pair {
     }
 }
 
-/// What the runner knows from the start on.
+/// The runner's configuration, which it gets at its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tasks {
@@ -826,7 +826,7 @@ mod tests {
         assert!(ended.is_err());
         assert_eq!(output.kept.len(), PROGRAM_OUTPUT_BYTES_MAX);
         assert!(output.shown().unwrap().contains("xxx (and "));
-        // Without an end of its own it ends in time, too.
+        // A program that would not end by itself is ended in time, too.
         let (ended, output) = run_for("exec yes", 500);
         assert!(ended.unwrap_err().starts_with("killed"));
         assert!(output.dropped > 0 && output.kept.len() == PROGRAM_OUTPUT_BYTES_MAX);

@@ -550,7 +550,7 @@ fn less_of_each(now: &mut BTreeMap<String, u64>, before: &BTreeMap<String, u64>)
 pub struct OtherStart;
 
 impl SwitchStats {
-    /// What has been counted since `earlier`. States and levels stay those of now, and so do threads that panicked.
+    /// The counts since `earlier`. States, levels and panicked threads stay the present ones.
     ///
     /// # Errors
     /// [`OtherStart`]

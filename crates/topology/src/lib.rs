@@ -8,18 +8,16 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `cpu_list.rs` | lists of CPUs, such as `0-3,8` |
-//! | `read.rs` | the tree; one file, read strictly and bounded |
+//! | `read.rs` | the tree; one file, read strictly and bounded; lists of CPUs, such as `0-3,8` |
 //! | `fixtures.rs` | trees of real machines, for tests |
 #![forbid(unsafe_code)]
 
-mod cpu_list;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
 mod read;
 
-pub use cpu_list::{CpuListError, cpu_list, parse_cpu_list};
 pub use read::TopologyError;
+pub use read::{CpuListError, cpu_list, parse_cpu_list};
 
 use weir_policy::placement::Cpu;
 

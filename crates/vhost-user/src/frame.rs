@@ -200,7 +200,7 @@ fn receive_some(
     takes: Takes,
 ) -> Result<usize, ConnectionError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(VHOST_USER_FDS_MAX))];
-    // What a message has beyond its limit, also in a later piece, is not taken: the kernel closes it.
+    // Descriptors beyond a message's limit, also in a later piece, are not taken: the kernel closes them.
     let left = VHOST_USER_FDS_MAX.saturating_sub(fds.len());
     let len = if left == 0 { 0 } else { rustix::cmsg_space!(ScmRights(left)) };
     let mut control = RecvAncillaryBuffer::new(space.get_mut(..len).unwrap_or_default());

@@ -10,7 +10,7 @@ use weir_policy::moderation::Kind;
 use weir_policy::placement::Policy;
 
 use super::error::Problem;
-use super::units::{BitRate, Rate, Time};
+use super::profile::{BitRate, Rate, Time};
 
 /// A whole file. `docs/guide/lab.md` explains the keys.
 #[derive(Debug, Deserialize)]

@@ -3,10 +3,10 @@
 //! | file | contents |
 //! |---|---|
 //! | [`args`] | the command line |
-//! | `file.rs` | the form of an experiment's TOML; `units.rs`: its quantities |
+//! | `file.rs` | the form of an experiment's TOML |
 //! | `experiment.rs` | an experiment's scenarios, checked, within bounds |
 //! | `check.rs` | refuses settings without effect, and names of nothing |
-//! | `profile.rs` | a machine's costs, each with its origin |
+//! | `profile.rs` | a machine's costs, each with its origin; quantities with units |
 //! | `verdict.rs` | the paper's numbers beside ours |
 //! | `papers.rs` | a verdict on each figure of a paper |
 //! | `runs.rs` | experiments by name, their runs on all CPUs, and figures of a run |
@@ -47,7 +47,6 @@ mod report;
 mod runs;
 mod sensitivity;
 mod soak;
-mod units;
 mod verdict;
 
 use args::{LabCommand, LabRunArgs};

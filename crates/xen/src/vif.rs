@@ -19,7 +19,7 @@ pub use backend::{Action, Backend, Seen, XenbusState};
 pub use keys::{Credit, FrontKeys, KeyError, Offer, QueueKeys, RingKeys, VifKeys};
 pub use vifs::{Serve, VifId, Vifs};
 
-/// What a toolstack appends to the name of a domain that migrates here, until it has come.
+/// The suffix that a toolstack appends to the name of a domain while it migrates here.
 const INCOMING: &str = "--incoming";
 
 /// Returns the name of a domain; `None` if it has none that this domain may read. The key is the toolstack's.

@@ -100,7 +100,7 @@ fn begin_and_end(field: &Field, domains: &[Vec<u8>], may_begin: bool) -> Strike 
         hook(field, "release", xml)?;
         field.struck();
     }
-    // What has begun has a UUID of its own.
+    // An interface that the attack has started belongs to another UUID, so this end leaves it.
     hook(field, "release", domain("", "").as_bytes())?;
     let after = vifs(field)?;
     if after == before { Ok(()) } else { harm(format!("{before:?} became {after:?}")) }

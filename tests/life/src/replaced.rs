@@ -1,5 +1,5 @@
-//! Reloads and upgrades under traffic: the losses of interfaces that a reload does not change, and the gaps and losses of
-//! `weir upgrade`.
+//! Reloads and upgrades under traffic: the losses of interfaces that a reload does not change, and the gaps and losses
+//! of `weir upgrade`.
 
 use std::{thread, time::Duration};
 

@@ -246,7 +246,7 @@ pub(super) fn by_reason(counts: &BTreeMap<String, u64>) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
-/// The limits that are nearly reached, for people, with who uses most; `None` if there are none.
+/// The limits that are nearly reached, each with its largest user, as text; `None` if there are none.
 fn nearly_reached(limits: &Limits, most: impl Fn(&str) -> String) -> Option<String> {
     let near = limits.iter().filter(|(_, limit)| limit.percent() >= LIMIT_SHOWN_PERCENT);
     let said = near.map(|(name, it)| match most(name) {

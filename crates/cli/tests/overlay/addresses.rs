@@ -21,7 +21,7 @@ use weir_vif::{Health, Options, QueuePair, Vif, WaitFor};
 use weir_wire::{Mac, Offload, Sum, VnetHdr};
 
 use super::bed::{Host, Underlay};
-use super::lives::{start_keeper, upgrade};
+use super::evpn::{start_keeper, upgrade};
 
 /// The client's script, which applies a lease and records it.
 const SCRIPT: &str = "#!/bin/sh
@@ -36,7 +36,7 @@ while [ $# -gt 1 ]; do ip route replace $1 via $2; shift 2; done
 echo \"$ip $mask $router $dns $domain $mtu $lease\" >lease
 ";
 
-/// What dhclient's script is told, as a file.
+/// The variables of dhclient's script, as a file.
 const DHCLIENT_SCRIPT: &str = "#!/bin/sh
 [ $reason = BOUND ] || exit 0
 ip addr add $new_ip_address/$new_subnet_mask dev $interface
@@ -44,7 +44,7 @@ echo \"$new_ip_address $new_subnet_mask $new_domain_name_servers $new_domain_nam
 $new_rfc3442_classless_static_routes\" >${0%/*}/lease
 ";
 
-/// What dhclient asks for, with routes as in Debian's configuration.
+/// The options that dhclient requests, with routes as in Debian's configuration.
 const DHCLIENT_CONF: &str = "
 option rfc3442-classless-static-routes code 121 = array of unsigned integer 8;
 request subnet-mask, domain-name-servers, domain-name, rfc3442-classless-static-routes, routers;
@@ -493,7 +493,7 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
 const NETWORKD_SETTINGS: &str = "[Match]\nName=eth0\n[Network]\nDHCP=yes\nIPv6AcceptRA=yes\n";
 const NETWORKD: &str = "/lib/systemd/systemd-networkd";
 
-/// What dhclient is given by DHCPv6, and the address for its interface.
+/// The values that dhclient gets by DHCPv6, and the address for its interface.
 const DHCLIENT6_SCRIPT: &str = "#!/bin/sh
 [ $reason = BOUND6 ] || exit 0
 ip -6 addr add $new_ip6_address/64 dev $interface nodad
@@ -560,7 +560,7 @@ fn root_dhclient_has_an_address_of_ipv6_that_lasts_over_a_sigkill_and_an_upgrade
     let process = upgrade(at);
     known(&web);
     assert!(at.run("weir addresses").contains(&ip));
-    // What was noted is there after a SIGKILL, before web0 asks again.
+    // The leases are there after a SIGKILL, before web0 asks again.
     at.run(&format!("kill -KILL {process}"));
     at.weir = None;
     at.start_weir(&config);

@@ -10,7 +10,7 @@ use weir_vif::WaitFor;
 use weir_wire::Mac;
 
 use crate::bed::{Guest, Host, Underlay, mac, vif};
-use crate::lives::{start_keeper, upgrade};
+use crate::evpn::{start_keeper, upgrade};
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;

@@ -7,7 +7,6 @@ mod bed;
 mod budget;
 mod evpn;
 mod groups;
-mod lives;
 mod mtu;
 mod suppress;
 

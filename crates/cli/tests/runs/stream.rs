@@ -214,7 +214,7 @@ fn a_guest_gets_out_by_gvproxy_without_root() {
     });
     assert!(answered.is_some());
 
-    // A weir that comes after a SIGKILL goes on with the socket: gvproxy, which ends with its client, does not end.
+    // After a SIGKILL, the next weir continues with the socket. gvproxy would end with its client, and does not end.
     host.start_weir();
     host.is_out();
     assert_eq!(resolve(&mut pair, GATEWAY), Some(gateway));

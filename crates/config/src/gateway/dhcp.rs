@@ -1,4 +1,5 @@
-//! What DHCP tells guests besides their addresses: routes, and the files that their firmware loads over the network.
+//! The options of DHCP for guests besides their addresses: routes, and the files that their firmware loads over the
+//! network.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -50,7 +51,7 @@ impl fmt::Display for Route {
     }
 }
 
-/// What DHCP tells firmware that boots over the network.
+/// The options of DHCP for firmware that boots over the network.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BootConfig {
     /// The TFTP server.

@@ -94,7 +94,7 @@ fn guests_have_further_routes() {
     let found = dhcp(keys);
     let shown: Vec<_> = found.routes.iter().map(Route::to_string).collect();
     assert_eq!(shown, ["10.0.0.0/8 192.168.77.3", "192.0.0.0/8 192.168.77.10"]);
-    // A guest with a fixed address is a gateway itself, and others are not guests.
+    // The gateway with a guest's fixed address is that guest. Other gateways are not guests.
     let elsewhere: Vec<_> = found.routers_elsewhere().map(|it| it.to_string()).collect();
     assert_eq!(elsewhere, ["192.168.77.1", "192.168.77.3"]);
     // With NAT the host routes at weir's address.

@@ -23,7 +23,7 @@ use crate::frames::port::{Outgoing, Side};
 use crate::frames::stats::PortCounters;
 use crate::own::{self, Offered, pause};
 use crate::switching::switch::{Ports, Slot, slot};
-use crate::taps::record::Header;
+use crate::taps::tap::Header;
 use crate::taps::tap::{Tap, Wanted};
 use crate::threads::beat;
 use crate::threads::clock;

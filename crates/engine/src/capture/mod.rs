@@ -20,8 +20,8 @@ use weir_limits::{CAPTURE_PORTS_MAX, CAPTURES_MAX, MIRRORS_MAX};
 
 use crate::engine::Engine;
 use crate::switching::switch::slot;
-pub use crate::taps::record::{Direction, Header};
 pub use crate::taps::tap::{Counted, Wanted};
+pub use crate::taps::tap::{Direction, Header};
 use crate::taps::tap::{Drain, Tap, lanes};
 use crate::threads::lock::lock;
 use crate::working::shared::Shared;

@@ -4,8 +4,9 @@
 //! A port can take frames without payload, if other ports can get the bytes later without weir's memory: Xen copies
 //! from grant to grant. The slices of such frames are the memory for the bytes if weir has to read them, and hold other
 //! frames' bytes until then. So a reader first fetches all that it will read, with one call:
-//! [`Forwarder`](crate::switching::switch::Forwarder) for a port that does not [copy from there](crate::Port::copies_remote),
-//! filters that read beyond the front, and [`EgressList`](crate::frames::gro::EgressList) for checksums, segments and merging.
+//! [`Forwarder`](crate::switching::switch::Forwarder) for a port that does not [copy from
+//! there](crate::Port::copies_remote), filters that read beyond the front, and
+//! [`EgressList`](crate::frames::gro::EgressList) for checksums, segments and merging.
 
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};

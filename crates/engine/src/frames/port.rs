@@ -135,8 +135,8 @@ pub trait Port: Receiver + Send + Sync {
         false
     }
 
-    /// True if [`deliver`](Self::deliver) copies payload from its [`Remote`](crate::frames::burst::Remote). For other ports
-    /// the payload is fetched.
+    /// True if [`deliver`](Self::deliver) copies payload from its [`Remote`](crate::frames::burst::Remote). For other
+    /// ports the payload is fetched.
     fn copies_remote(&self) -> bool {
         false
     }
@@ -208,7 +208,7 @@ pub trait Overlay {
     fn tell_too_long(&self, head: &[u8], network: u16, mtu: u16);
 }
 
-/// What other hosts say of the senders of their frames.
+/// Statements of other hosts about the senders of their frames.
 pub trait Claims {
     /// True if the sender of a frame that the port has taken and not completed is isolated.
     fn is_isolated(&self, token: u64) -> bool;

@@ -246,7 +246,7 @@ impl List {
     }
 
     /// Parks or drops the frames that `done` leaves over, and returns those that wait (by their index in the burst).
-    /// What the receiver's police charged for these frames is given back.
+    /// The receiver's rate limit gets the charge for these frames back.
     #[cold]
     #[inline(never)]
     fn keep_rest(
@@ -461,8 +461,8 @@ impl Forwarder {
         rules.settle(burst, &self.sent, waiting);
     }
 
-    /// Forwards all frames that are not in `refused` (by bit), of a sender with these `groups`. The function is inlined,
-    /// so senders without a filter do not read these bits.
+    /// Forwards all frames that are not in `refused` (by bit), of a sender with these `groups`. The function is
+    /// inlined, so senders without a filter do not read these bits.
     #[inline(always)]
     fn forward_but(
         &mut self,
@@ -896,8 +896,8 @@ fn flooded_to(
     Ok(snooping.judge(ingress.view, of, head, move || window.fill(head, frame, burst), now_secs)?)
 }
 
-/// The frames (bit i: frame i) of a list for an isolated port that have come from isolated guests of other hosts. Frames
-/// for one station are counted as the fabric counts those between guests of one host.
+/// The frames (bit i: frame i) of a list for an isolated port that have come from isolated guests of other hosts.
+/// Frames for one station are counted as the fabric counts those between guests of one host.
 #[inline(never)]
 fn isolated(ingress: &Ingress<'_>, burst: &Burst<'_>, list: &[Outgoing]) -> u64 {
     let Some(claims) = sender_of(ingress).and_then(|sender| sender.port.claims()) else { return 0 };
@@ -924,8 +924,8 @@ fn sender_serves(ingress: &Ingress<'_>) -> bool {
     sender_of(ingress).is_some_and(|sender| sender.gives_leases)
 }
 
-/// The checks of a sender's burst behind its filter. Each drops the frames that it refuses, except those that are refused
-/// already.
+/// The checks of a sender's burst behind its filter. Each drops the frames that it refuses, except those that are
+/// refused already.
 struct Sending<'a, 'm> {
     sender: &'a Slot,
     ingress: &'a Ingress<'a>,

@@ -1,16 +1,20 @@
-//! Beats: signs of life of each thread, by which a watchdog finds a thread that is stuck.
+//! Beats, signs of life of each thread, by which a watchdog finds a thread that is stuck; and the handling of panics in
+//! threads beside the workers, which are bugs in weir.
 //!
 //! A thread has one word in memory, which it writes in each turn: the number of its turns, what it does, and for which
 //! port. It also writes the word before it sleeps, since a sleeping thread is not stuck. Only the watchdog reads the
 //! words, so a beat costs one store.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weir_fabric::PortId;
+use weir_limits::{THREAD_PANICS_MAX, THREAD_PAUSE_NS};
 
 use crate::threads::lock::lock;
 
@@ -217,8 +221,8 @@ pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T
     work()
 }
 
-/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has begun a new turn. That a
-/// thread sleeps is only what it says: those of `woken`, by the kernel's id, get a new turn by `wake`.
+/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has begun a new turn. That
+/// a thread sleeps is only what it says: those of `woken`, by the kernel's id, get a new turn by `wake`.
 ///
 /// # Errors
 /// A thread that had no new turn in this time.
@@ -254,6 +258,46 @@ fn beat(place: Place) {
             beats.beat(place, None);
         }
     });
+}
+
+/// The panics of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Panics {
+    /// The number of the thread's panics.
+    pub panics: u32,
+    /// There were too many: the thread has ended, and its work is no longer done.
+    pub ended: bool,
+}
+
+static PANICKED: Mutex<BTreeMap<&'static str, Panics>> = Mutex::new(BTreeMap::new());
+
+/// The threads of this process that have panicked, by name.
+pub fn panicked() -> BTreeMap<&'static str, Panics> {
+    lock(&PANICKED).clone()
+}
+
+/// Runs `work` on the thread `name` until it returns. After a panic it runs again, with the same state, after a pause;
+/// after too many panics the thread ends. Returns true if `work` has returned.
+pub fn supervise(name: &'static str, mut work: impl FnMut()) -> bool {
+    watch_this_thread(name, Role::Shared);
+    for panics in 1..=THREAD_PANICS_MAX {
+        if catch_unwind(AssertUnwindSafe(&mut work)).is_ok() {
+            return true;
+        }
+        let ended = panics == THREAD_PANICS_MAX;
+        lock(&PANICKED).insert(name, Panics { panics, ended });
+        if ended {
+            tracing::error!(name, "a thread panicked too often and is not started again");
+        } else {
+            tracing::error!(
+                name,
+                panics,
+                "a thread panicked and is started again (please report it)"
+            );
+            std::thread::sleep(Duration::from_nanos(THREAD_PAUSE_NS));
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -373,5 +417,18 @@ mod tests {
         assert_eq!(all_go_on_within(minute, &[], || ()), Ok(()), "nobody has asked it");
         drop(wake);
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_panics_begins_anew_and_ends_when_it_does_so_too_often() {
+        let mut left = 3;
+        assert!(supervise("mends", || {
+            left -= 1;
+            assert_eq!(left, 0, "a mistake");
+        }));
+        assert_eq!(panicked()["mends"], Panics { panics: 2, ended: false });
+        assert!(!supervise("never", || panic!("a mistake")));
+        assert_eq!(panicked()["never"], Panics { panics: THREAD_PANICS_MAX, ended: true });
+        assert!(supervise("always", || ()) && !panicked().contains_key("always"));
     }
 }

@@ -42,8 +42,8 @@ pub fn lock_settled<'m, T>(
     lock_when(mutex, has_failed, is_settled).unwrap_or_else(|| lock(mutex))
 }
 
-/// The number of leading receive queues of a port that can receive. It is counted again after a change, and every sender
-/// reads it.
+/// The number of leading receive queues of a port that can receive. It is counted again after a change, and every
+/// sender reads it.
 #[derive(Debug, Default)]
 pub struct ReadyQueues {
     ready: AtomicUsize,

@@ -1,5 +1,5 @@
-//! A worker's queues with work: their turns, the cost of each turn, and queues that wait for tokens. Queues that had work
-//! recently and have none now are polled, since their kicks are suppressed.
+//! A worker's queues with work: their turns, the cost of each turn, and queues that wait for tokens. Queues that had
+//! work recently and have none now are polled, since their kicks are suppressed.
 
 use weir_fabric::PortId;
 use weir_limits::{BURST_MAX, BURST_NS_MAX};
@@ -179,8 +179,8 @@ impl RunQueue {
         self.limited.iter().map(|limited| limited.until_ns).min()
     }
 
-    /// Applies a changed schedule and changed shares, and brings back queues whose rate allows it. The frames of these queues waited for the
-    /// rate: the switch's lateness counts from now.
+    /// Applies a changed schedule and changed shares, and brings back queues whose rate allows it. The frames of these
+    /// queues waited for the rate: the switch's lateness counts from now.
     pub(crate) fn refresh(&mut self, shares: &Shares, now_ns: impl FnOnce() -> u64) {
         let changed = shares.version() != self.version;
         if !changed && self.limited.is_empty() {

@@ -10,7 +10,7 @@ use weir_fabric::{Fabric, PortId};
 use crate::lost::blocked::Watcher;
 use crate::switching::settings::PortSettings;
 use crate::switching::switch::{Ports, Slot};
-use crate::taps::captured::Captured;
+use crate::taps::tapped::Captured;
 use crate::threads::waits::Activity;
 use crate::threads::waits::Gate;
 use crate::working::crew::{Crew, Options};

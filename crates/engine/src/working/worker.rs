@@ -308,8 +308,8 @@ pub(crate) struct Worker {
     looked_ns: u64,
     /// The time at which the worker came back from its last sleep (ns).
     woken_ns: u64,
-    /// The time at which the worker woke up, or saw work, until it has taken a burst or spent time otherwise: one reading
-    /// of the clock serves both.
+    /// The time at which the worker woke up, or saw work, until it has taken a burst or spent time otherwise: one
+    /// reading of the clock serves both.
     fresh_ns: Option<u64>,
     /// The time at which the last burst was taken (ns).
     taken_ns: u64,

@@ -13,8 +13,8 @@ use weir_wire::{Mac, Tci};
 
 use crate::DropReason;
 use crate::fdb::{Capacity, Claim, Fdb, Learner};
-use crate::mac_check::{self, FirstMac, MacCheck};
 use crate::multicast::Snooping;
+use crate::port::{self, FirstMac, MacCheck};
 use crate::port::{PortConfig, PortId};
 use crate::view::{FrameKey, View};
 use crate::vlan::{Vid, VlanMode, VlanSet};
@@ -322,7 +322,7 @@ impl Fabric {
         let table = self.table.load();
         let Some(port) = table.active_port(id) else { return };
         for known in known.iter().filter(|known| port.config.vlan.is_member(known.vid)) {
-            let claim = match mac_check::check(port.config.mac_check, &port.first_mac, known.mac) {
+            let claim = match port::check(port.config.mac_check, &port.first_mac, known.mac) {
                 Ok(Claim::Dynamic) if port.config.uplink => Claim::Uplink,
                 Ok(claim) => claim,
                 Err(_) => continue,

@@ -319,8 +319,8 @@ impl Snooping {
         self.0.get(&vid).map(|families| &families[usize::from(v6)])
     }
 
-    /// The receivers of a multicast that came in by `ingress` and begins with `head`; `None` if they are all ports of the
-    /// VLAN. The frame is learned from; `whole` is asked for its bytes if it may be a message of IGMP or MLD.
+    /// The receivers of a multicast that came in by `ingress` and begins with `head`; `None` if they are all ports of
+    /// the VLAN. The frame is learned from; `whole` is asked for its bytes if it may be a message of IGMP or MLD.
     ///
     /// # Errors
     /// The reason why the frame has to be dropped.

@@ -66,7 +66,7 @@ pub(super) enum Packet<'p> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report<'p> {
     pub(super) v6: bool,
-    /// The only change, or the records of a report with many.
+    /// The change of a report that has one; a report with many has `records`.
     only: Option<Change>,
     records: &'p [u8],
     left: u16,

@@ -135,7 +135,7 @@ impl Roles {
 
     /// Refuses a packet that claims another station's address, for any MAC address.
     fn arp(&self, seen: Seen<'_>) -> Option<()> {
-        // With its checksum filled in, the packet would say something else.
+        // A checksum that a receiver fills in would change the packet after the check.
         if seen.csum_at.is_some() {
             return None;
         }

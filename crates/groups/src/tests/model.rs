@@ -1,5 +1,5 @@
-//! The table against a plain map with the same rules, written down again, for any order of frames; and lists of frames in
-//! rows against the same frames one by one.
+//! The table against a plain map with the same rules, written down again, for any order of frames; and lists of frames
+//! in rows against the same frames one by one.
 
 use std::collections::HashMap;
 
@@ -161,7 +161,7 @@ impl Model {
                     }
                     answers
                 }
-                // Else the guest answers one that the other end may have opened.
+                // Otherwise the guest answers a connection that the other end may have opened.
                 _ if may || out && own == 1 => {
                     self.flows.insert(key, fresh(Phase::TakenUp));
                     true

@@ -66,7 +66,7 @@ fn a_log_without_a_bit_for_every_address_is_refused() {
     WriteLog::new(log(2), &memory(0x8000)).unwrap();
     let refused = WriteLog::new(log(2), &memory(0x8001)).unwrap_err();
     assert!(matches!(refused, LogError::TooShort { bytes: 2, guest_address: 0x1_0000 }));
-    // Half a word does not count.
+    // A word that is half set does not count.
     assert!(WriteLog::new(log(1), &memory(0x1000)).is_err());
     assert!(log(8).check(u64::MAX, u64::MAX).is_err());
 }

@@ -190,7 +190,7 @@ fn to_guest(nested: bool, poll_ns: Option<u64>) -> Scenario {
 fn a_frame_waits_for_the_hypervisor_and_then_for_the_guest() {
     let [nested, plain] = [true, false].map(|nested| report(&to_guest(nested, Some(70_000))));
     let mean_ns = |report: &Report| report.loads[0].latency.mean_ns();
-    // Half of the interval of the polls.
+    // The mean wait is half of the interval between polls.
     about(mean_ns(&nested) - mean_ns(&plain), HYPERVISOR_NS as f64 / 2.0, 0.1);
     let more = nested.guests[1].interrupts - plain.guests[1].interrupts;
     about(more as f64, (nested.ns / HYPERVISOR_NS) as f64, 0.1);

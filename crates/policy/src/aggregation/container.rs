@@ -27,7 +27,7 @@ use weir_limits::CONTAINER_BYTES_DEFAULT;
 const ALPHA: f64 = 0.99;
 /// Number of mean deviations by which the playout time exceeds the mean.
 const DEVIATIONS: f64 = 4.0;
-/// Number of mean deviations that no spike exceeds.
+/// Number of mean deviations beyond which a delay is a spike.
 const SPIKE_DEVIATIONS: f64 = 2.0;
 
 /// Mean and mean deviation of a delay, both smoothed.

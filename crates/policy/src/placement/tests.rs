@@ -33,7 +33,7 @@ fn guest(id: GuestId, cpus: &[u16], may_run: &BTreeSet<u16>) -> GuestLook {
     GuestLook { id, threads: cpus.iter().map(thread).collect() }
 }
 
-/// A host that looks once a second.
+/// A host whose placer runs once a second.
 struct Host {
     cpus: Vec<Cpu>,
     allowed: BTreeSet<u16>,

@@ -1,5 +1,5 @@
-//! The tables that choose a receive queue: the queue on which the guest last sent each flow, and the receive indirection
-//! table, from hash to queue, evenly at first.
+//! The tables that choose a receive queue: the queue on which the guest last sent each flow, and the receive
+//! indirection table, from hash to queue, evenly at first.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

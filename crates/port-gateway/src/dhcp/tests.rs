@@ -469,7 +469,7 @@ fn with_options(kind: MessageType, more: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// What a client learns about its boot: siaddr, the header's file, and options 66 and 67.
+/// The values for a client's boot: siaddr, the header's file, and options 66 and 67.
 fn booted(server: &mut Dhcp, kind: MessageType, more: &[u8]) -> (Ipv4Addr, String, String, String) {
     let (_, reply) = server.take(&asker("web0", MAC), &with_options(kind, more), 0);
     let bytes = reply.unwrap().bytes;

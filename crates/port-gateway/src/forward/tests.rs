@@ -248,7 +248,7 @@ fn a_guest_that_asks_without_end_takes_no_other_ones_place() {
     assert!(lock(&bench.forwarder.inbox).of.is_empty() && bench.ask(0, 7, "example.org."));
 }
 
-/// An answer that no datagram carries.
+/// An answer that is too long for a datagram.
 fn long(question: &Message, records: u16) -> Message {
     let mut answer = question.clone().into_response();
     let name = question.queries[0].name.clone();

@@ -260,8 +260,8 @@ fn root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost() {
     let names = NamesSettings { domain, subnets, dial: None, host: None };
     let _service = Service::start(&port, LeaseSettings::default(), Some(names)).unwrap();
 
-    // The kernel's frames reach weir, and weir's reach the kernel; one of five is lost, either way. Which one follows no
-    // period: the same frame of an exchange would be lost each time that the exchange is repeated.
+    // The kernel's frames reach weir, and weir's reach the kernel; one of five is lost, either way. Which one follows
+    // no period: the same frame of an exchange would be lost each time that the exchange is repeated.
     let loses = std::sync::atomic::AtomicBool::new(false);
     let ends = std::sync::atomic::AtomicBool::new(false);
     let order = std::sync::atomic::Ordering::Relaxed;

@@ -184,7 +184,7 @@ fn root_a_tap_that_does_not_fit_is_refused_with_help() {
         assert!(matches!(open("one0", 1, None), Err(TapError::Busy { .. })));
         drop(held);
 
-        // The kernel itself would let a second process share the frames of these.
+        // The kernel itself would let a second process attach a queue and get a part of the frames.
         ip("tuntap add dev many0 mode tap multi_queue");
         for (first, second) in [(1, 1), (1, 2), (2, 1)] {
             let held = open("many0", first, None).unwrap();

@@ -430,7 +430,7 @@ fn a_session_keeps_the_number_of_queue_pairs_that_it_was_told() {
         assert_eq!(guest.front.get_queue_num().unwrap(), 4);
         assert_eq!(guest.port.info().session_queue_pairs, Some(2));
     }
-    // Even a ring that exists now cannot be had in this session.
+    // This session cannot get the ring, although the ring exists now.
     guest.front.set_vring_num(3, 64).unwrap();
     assert!(matches!(guest.front.set_vring_num(4, 64), Err(FrontEndError::Refused { .. })));
     eventually("the session ends", || guest.port.info().session_queue_pairs.is_none());

@@ -257,7 +257,7 @@ pub fn attack(input: &[u8]) {
         ctrl: bit(4),
     });
     let mut attacker = Attacker::new(front);
-    // Half of the time there is none.
+    // Half of the inputs have none.
     for _ in 4..(second % 8).max(4) {
         attacker.key(&mut script);
     }

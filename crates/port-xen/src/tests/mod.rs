@@ -1,6 +1,5 @@
 //! Drivers on the simulated Xen, and a switch between them.
 
-mod attach;
 mod control;
 mod copies;
 mod hostile;

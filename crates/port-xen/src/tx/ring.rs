@@ -12,8 +12,8 @@ use weir_netif::{PacketError, RingError, Status, TxBack, TxPacket, TxSlot};
 
 use super::haul::{Buffered, Haul};
 use super::pool::Pool;
+use crate::control::Groups;
 use crate::link::Link;
-use crate::multicast::Groups;
 
 /// A packet that was taken and not answered yet.
 #[derive(Debug, Clone, Copy)]

@@ -194,7 +194,7 @@ impl SplitDriver {
     /// Asks the device for no calls.
     pub(crate) fn suppress_calls(&mut self) {
         if self.event_idx {
-            // Half the index space behind: not passed before 2^15 more elements.
+            // The index lies half the index space behind: 2^15 more elements come before it is passed.
             let far = self.next_used.wrapping_add(1 << 15);
             self.avail.store(used_event(self.size), far);
         } else {

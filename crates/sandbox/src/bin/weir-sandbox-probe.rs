@@ -207,7 +207,8 @@ fn main() {
             assert_eq!((status("self", "Uid"), status("self", "Gid")), (all.clone(), all));
             assert_eq!(status("self", "Groups"), "");
             assert_eq!(status("self", "CapBnd"), "0000000000000000");
-            // In the directory of a process that may not be traced the files are root's, yet a process sees its own.
+            // If a process may not be traced, the files of its directory in `/proc` belong to root. The process itself
+            // can still read them.
             assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() > 2);
             std::fs::read_link("/proc/self/fd/0").unwrap();
             assert!(rustix::thread::set_thread_uid(rustix::process::Uid::ROOT).is_err());

@@ -134,7 +134,7 @@ pub struct UplinkExplanation {
     /// The uplinks of a bond.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bond: Option<BondStats>,
-    /// The bond that the uplink is in, and that is the port in its place.
+    /// The uplink's bond, which is the switch's port in place of the uplink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_bond: Option<PortName>,
 }

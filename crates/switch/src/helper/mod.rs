@@ -62,8 +62,8 @@ fn remove_records(socket: &SocketPath) {
     let _ = Place::of(&records_path(socket)).and_then(|place| std::fs::remove_file(place.path()));
 }
 
-/// Connects to the keeper. A weir whose control socket is gone has lost its directory, perhaps to another weir, and takes
-/// no keeper from it.
+/// Connects to the keeper. A weir whose control socket is gone has lost its directory, perhaps to another weir, and
+/// takes no keeper from it.
 fn connect_keeper(path: &SocketPath, control: Option<&SocketPath>) -> io::Result<OwnedFd> {
     match control.filter(|control| !unix_socket::is_own_yet(control.as_path())) {
         None => weir_keeper::connect(path.as_path()),

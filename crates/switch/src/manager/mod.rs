@@ -131,7 +131,7 @@ impl Manager {
         Ok(Self { commands: Mutex::new(sender), wake, placement, thread: Some(thread) })
     }
 
-    /// Adds interfaces. The thread looks at all that it has once for all of these.
+    /// Adds interfaces. The thread checks all its interfaces once, however many are added.
     pub(crate) fn add_vifs(&self, vifs: impl IntoIterator<Item = NewVif>) {
         self.send(Command::AddVifs(vifs.into_iter().map(ManagedVif::new).collect()));
     }

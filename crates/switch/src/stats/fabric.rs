@@ -1,4 +1,4 @@
-//! What the switch knows of its ports: loops that block them, and groups of multicast behind them.
+//! The switch's knowledge of its ports: loops that block them, and groups of multicast behind them.
 
 use std::net::IpAddr;
 

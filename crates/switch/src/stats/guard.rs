@@ -1,4 +1,4 @@
-//! What a port may send and receive: the source guard, filter rules and security groups, with what they dropped.
+//! The checks of a port's frames: source guard, filter rules and security groups, with the frames that they dropped.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

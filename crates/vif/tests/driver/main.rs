@@ -3,7 +3,6 @@
 mod backend;
 mod handshake;
 mod load;
-mod polling;
 mod traffic;
 
 use std::time::Duration;

@@ -13,7 +13,7 @@ use weir_policy::moderation::Kind;
 
 use crate::error::{LabError, Problem};
 use crate::file::{TopologyFile, TrafficFile, kind, one, one_seed, queue, ring};
-use crate::units::{BitRate, Permille, Rate, Time};
+use crate::profile::{BitRate, Permille, Rate, Time};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -274,7 +274,7 @@ fn not_regular(what: &str) -> Problem {
     Problem::new("topology", message)
 }
 
-/// Returns the number of different parts of a whole, if it is the same for all wholes.
+/// Takes pairs of a whole and a part. Returns the number of different parts of each whole, if it is the same for all.
 fn each(of: impl Iterator<Item = (u16, u16)>) -> Option<usize> {
     let mut parts: BTreeMap<u16, Vec<u16>> = BTreeMap::new();
     for (whole, part) in of {

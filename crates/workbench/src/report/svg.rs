@@ -1,6 +1,6 @@
 //! A [`Chart`] as SVG: lines if x is a number, bars if its points have names. The paper's numbers and measurements
-//! are drawn over them. Colours and lines are classes of `plot.css`. Text, colours and styles, light and dark, are the same
-//! for plots and pages.
+//! are drawn over them. Colours and lines are classes of `plot.css`. Text, colours and styles, light and dark, are the
+//! same for plots and pages.
 
 use std::fmt;
 use std::fmt::{Display, Write as _};

@@ -60,7 +60,7 @@ fn boot(architecture: &Architecture, files: &Foreign, weir: &Weir, qemu: Qemu) -
     );
     let mut argv = vec![architecture.qemu, "-accel", "tcg,thread=multi", "-cpu", architecture.cpu];
     argv.extend(["-nodefaults", "-display", "none", "-no-reboot", "-serial", "stdio"]);
-    // Two, so that QEMU before 8.1 keeps memory barriers.
+    // With two processors, QEMU before 8.1 keeps memory barriers.
     argv.extend(["-smp", "2", "-kernel", &kernel, "-initrd", &initrd, "-append", &append]);
     argv.extend(plug.qemu_args.iter().map(String::as_str));
     let (process, dialogue) = Process::start_dialogue(&argv, &Placement::default())?;

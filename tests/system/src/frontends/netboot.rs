@@ -217,7 +217,7 @@ impl Firmware {
         let server = Server::start(&dir, self, ipxe, &weir.uplink()?.host().placement())?;
         let plug = self.adapt(weir.plug_into(qemu, GUEST)?);
         let mut argv = vec![program, "-accel", "tcg", "-nodefaults", "-display", "none"];
-        // So that QEMU before 8.1 keeps memory barriers.
+        // With two possible processors, QEMU before 8.1 keeps memory barriers.
         argv.extend(["-smp", "1,maxcpus=2", "-serial", "stdio"]);
         argv.extend(self.args);
         argv.extend(plug.qemu_args.iter().map(String::as_str));

@@ -103,8 +103,8 @@ pub(super) fn weir_reaches_a_guests_bounce_buffers_and_no_other_half(lab: &Lab) 
     weir.stop()
 }
 
-/// Gives a guest 384 MiB in two halves, the higher one of which is shared and has the processors. Linux has its bounce
-/// buffers at the top of the memory, and rings where the processor is.
+/// Gives a guest 384 MiB in two halves. The higher half is shared, and is the processors' own memory: Linux has its
+/// bounce buffers at the top of the memory, and rings near the processor.
 fn share_half(spec: &mut GuestSpec) {
     let mut before = String::new();
     for argument in &mut spec.plug.qemu_args {

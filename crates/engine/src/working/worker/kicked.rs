@@ -1,5 +1,5 @@
-//! Events of the epoll set for a worker (queues with work, receivers with room, and kicks in vain), and retries of frames
-//! that wait for a receiver: when it has buffers, and when they have waited long enough.
+//! Events of the epoll set for a worker (queues with work, receivers with room, and kicks in vain), and retries of
+//! frames that wait for a receiver: when it has buffers, and when they have waited long enough.
 
 use weir_fabric::PortId;
 

@@ -36,8 +36,8 @@ impl Worker {
         self.looked_ns = start_ns;
         self.fresh_ns = None;
         if self.is_dedicated() && !self.warm.is_empty() {
-            // Nothing comes between a frame that was seen and its service. A port that can only be polled by a system
-            // call waits until the others have had no work for a while, or for some rounds of it.
+            // A frame that was seen is served before anything else. Ports that can be polled only by a system call wait
+            // until the other ports have had no work for a while, or for a number of rounds.
             if self.look_on(start_ns, LAW.margin_ns).is_none() {
                 self.poll();
             }
@@ -92,8 +92,8 @@ impl Worker {
         }
     }
 
-    /// Makes the queue warm that had work after the last one the time before, so that a poll sees it: the answer to a
-    /// request comes from another guest.
+    /// Adds to the polled queues the queue that had work next when the last served queue had been served before. The
+    /// answer to a request comes from another guest, and so a poll finds it.
     pub(super) fn warm_successor(&mut self, now_ns: u64) {
         let Some(queue) = self.served.and_then(|last| self.successors[memory(last)]) else {
             return;

@@ -155,8 +155,8 @@ impl Auto {
         self.arrivals.gap_ns().saturating_mul(self.law().quiet_gaps)
     }
 
-    /// Returns whether holds of `hold_ns` save enough CPU time. A worker that sleeps is saved wake-ups as well, so that a
-    /// hold that is worth its timer is worth its delay.
+    /// Returns whether holds of `hold_ns` save enough CPU time. A worker that sleeps is saved wake-ups as well, so that
+    /// a hold that is worth its timer is worth its delay.
     fn earns(&self, hold_ns: u64) -> bool {
         let gap_ns = self.arrivals.gap_ns();
         // Both arguments are multiplied by the gap. A hold saves the calls of all its batches except one.

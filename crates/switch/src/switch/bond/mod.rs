@@ -51,7 +51,7 @@ struct State {
     mode: BondMode,
     /// The uplinks that have a carrier.
     up: Places,
-    /// What LACP says, in mode `lacp`.
+    /// The state of LACP, in mode `lacp`.
     lacp: Option<Lacp>,
     /// The uplinks that carried frames for the previous weir, until some carry frames here.
     noted: Places,

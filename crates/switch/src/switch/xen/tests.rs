@@ -293,7 +293,7 @@ fn a_guest_sends_at_its_toolstacks_rate_and_one_whose_rate_is_nonsense_not_at_al
         [("vif5.0", "10Mbit".into(), three.clone()), ("vif6.0", "5Gbit".into(), three)]
     );
 
-    // What exceeds a burst waits for its credit.
+    // Frames beyond a burst wait for credit.
     let mut front = Netfront::new(&bench.host, vif(5));
     connect(&mut front);
     let (_vif, mut pair) = bench.vhost();

@@ -1,5 +1,5 @@
-//! The same messages of IGMP and MLD, and frames for groups, through weir's snooping and through the kernel's. After each
-//! frame the same ports must have it, or the difference is one that docs/design/l2.md#0064 explains.
+//! The same messages of IGMP and MLD, and frames for groups, through weir's snooping and through the kernel's. After
+//! each frame the same ports must have it, or the difference is one that docs/design/l2.md#0064 explains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr};

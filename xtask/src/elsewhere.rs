@@ -1,4 +1,6 @@
-//! `make fabric`: the tests of networks under BGP EVPN, with each installed FRR.
+//! weir's tests on other systems: `make fabric`, networks under BGP EVPN with each installed FRR, and `make aarch64`.
+//! There the compiler checks all crates, and unit tests run under QEMU's user-mode emulation, except those that need
+//! more than it supports.
 
 use std::{
     env, fs,
@@ -8,17 +10,20 @@ use std::{
 
 use weir_bed::{
     compatibility::{self, Row},
-    error::{Error, Result, check},
+    error::{Error, Result, Tally, check},
     fabric::{FRR_ROOT, Frr},
+    packages,
     process::run as output,
     workspace::Workspace,
 };
 
+use crate::steps::{self, tests};
+
 /// Modules of the overlay's system tests in which FRR runs.
-const TESTS: [&str; 3] = ["evpn::", "suppress::", "lives::"];
+const FRR_TESTS: [&str; 2] = ["evpn::", "suppress::"];
 
 /// Runs the tests with this system's FRR and with the FRR of each root in [`FRR_ROOT`], a list separated by colons.
-pub fn run(workspace: &Workspace) -> Result<()> {
+pub fn frr(workspace: &Workspace) -> Result<()> {
     let (mut tried, mut failed) = (Vec::new(), Vec::new());
     let results = workspace.target("fabric")?.join("frr.tsv");
     let date = output(&["date", "+%F"])?.trim().to_owned();
@@ -29,7 +34,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         };
         println!("{version} in {}", root.display());
         let mut command = Command::new(env::var("CARGO").unwrap_or_else(|_| "cargo".into()));
-        command.args(["test", "-p", "weir", "--test", "overlay", "--"]).args(TESTS);
+        command.args(["test", "-p", "weir", "--test", "overlay", "--"]).args(FRR_TESTS);
         command.current_dir(&workspace.root).env_remove(FRR_ROOT);
         if root != Path::new("/") {
             command.env(FRR_ROOT, &root);
@@ -78,6 +83,59 @@ fn roots(named: &str) -> Vec<PathBuf> {
     all
 }
 
+const TRIPLE: &str = "aarch64-unknown-linux-gnu";
+
+/// Crates whose tests need no libpcap for aarch64, and are not too slow under emulation.
+const TESTED: &[&str] = &[
+    "weir-agent",
+    "weir-evpn",
+    "weir-fabric",
+    "weir-guestmem",
+    "weir-netif",
+    "weir-ring",
+    "weir-text",
+    "weir-topology",
+    "weir-wire",
+];
+
+/// Tests of kernel features that QEMU's user-mode emulation lacks: terminals, netlink, core dumps, SIGBUS.
+const NOT_EMULATED: &[&str] = &[
+    "a_terminal_carries_lines_as_they_are",
+    "guests_memory_is_not_in_core_dumps",
+    "root_changes_that_are_lost_are_found_by_reading_all",
+    "root_who_",
+    "truncated_memory_is_repaired",
+];
+
+/// The linker and the emulator for aarch64, from Debian's packages, with the path of their libraries.
+const LINKER: &str = "aarch64-linux-gnu-gcc";
+const RUNNER: &str = "qemu-aarch64 -L /usr/aarch64-linux-gnu";
+
+/// Checks all crates, and runs tests of some.
+pub fn aarch64(workspace: &Workspace) -> Result<Tally> {
+    let all = ["check", "--workspace", "--all-targets", "--target", TRIPLE];
+    let mut tally = steps::check(workspace, "cargo check", &all)?;
+    if let Err(error) = packages::ensure_for_aarch64(workspace) {
+        println!("{error}");
+    }
+    let is_installed = |program: &&str| Path::new("/usr/bin").join(program).exists();
+    if ![LINKER, "qemu-aarch64"].iter().all(is_installed) {
+        println!("skipped: {LINKER} and qemu-aarch64 are not installed: unit tests of {TRIPLE}");
+        tally += Tally::skipped();
+        return Ok(tally);
+    }
+    let mut args = vec!["--lib", "--bins", "--target", TRIPLE];
+    args.extend(TESTED.iter().flat_map(|name| ["-p", *name]));
+    args.push("--");
+    args.extend(NOT_EMULATED.iter().flat_map(|name| ["--skip", *name]));
+    let environment = [
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", LINKER),
+        ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", RUNNER),
+    ];
+    tally += tests(workspace, &args, &environment)?;
+    Ok(tally)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,7 +150,7 @@ mod tests {
     #[test]
     fn the_tests_with_frr_are_there() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli/tests/overlay");
-        for module in TESTS {
+        for module in FRR_TESTS {
             let file = dir.join(module.replace("::", ".rs"));
             let text = std::fs::read_to_string(&file).unwrap_or_default();
             assert!(text.contains("has_frr()"), "{}", file.display());
