@@ -8,4 +8,4 @@
 
 pub(crate) mod followed;
 pub(crate) mod tap;
-mod tapped;
+pub(crate) mod tapped;
