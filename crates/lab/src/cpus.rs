@@ -49,9 +49,10 @@ pub struct Scheduling {
     pub llc_refill_ns: u64,
     /// Cost for a thread that last ran on another socket (ns).
     pub socket_refill_ns: u64,
-    /// Cost for a thread all of whose memory other threads have displaced from its cache (ns).
+    /// Cost for a thread that has nothing of its memory in the cache of its core (ns): others have displaced it, or the
+    /// thread comes from another core.
     pub cold_refill_ns: u64,
-    /// Share of a cache that a thread displaces each time it takes a CPU from another (per mille).
+    /// Share of a core's cache that a thread displaces when it follows another thread of this core (per mille).
     pub footprint_permille: u32,
     /// Speed of a CPU whose sibling works (per mille).
     pub smt_permille: u32,
@@ -107,8 +108,17 @@ struct Thread {
     busy_ns: u64,
     /// An interrupt handler: it runs in any context, without a switch.
     handler: bool,
-    /// The amount that had been displaced from its cache at its last start, in cache sizes.
+    /// The amount that had been displaced from its core's cache at its last start, in cache sizes.
     displaced: f64,
+}
+
+/// The cache of a core, which SMT siblings share.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cache {
+    /// The amount that threads have displaced so far, in cache sizes.
+    displaced: f64,
+    /// The last thread that started on the core.
+    last: Option<ThreadId>,
 }
 
 /// Rank of all fair threads, behind every priority.
@@ -152,8 +162,8 @@ pub struct Cpus {
     threads: Vec<Thread>,
     ready: BTreeSet<(Key, ThreadId)>,
     made_ready: u64,
-    /// The amount that threads have displaced from each last-level cache so far, in cache sizes.
-    displaced: Vec<f64>,
+    /// By core.
+    caches: Vec<Cache>,
     /// Random choice among idle CPUs, if caches are ignored.
     blind: Option<Random>,
 }
@@ -163,8 +173,8 @@ impl Cpus {
     pub fn new(topology: Topology, scheduling: Scheduling) -> Self {
         let cpus = vec![Cpu::default(); topology.cpus().unwrap_or(1)];
         let (threads, ready) = (Vec::new(), BTreeSet::new());
-        let displaced = vec![0.0; topology.llc(cpus.len()) + 1];
-        Self { topology, scheduling, cpus, threads, ready, made_ready: 0, displaced, blind: None }
+        let caches = vec![Cache::default(); topology.core(cpus.len()) + 1];
+        Self { topology, scheduling, cpus, threads, ready, made_ready: 0, caches, blind: None }
     }
 
     /// Makes a blocked thread that may run on the CPUs `allowed`; on any CPU if that is empty.
@@ -454,8 +464,9 @@ impl Cpus {
         self.ready.remove(&(self.threads[thread].key, thread));
         let another =
             !self.threads[thread].handler && self.cpus[cpu].last.is_some_and(|last| last != thread);
+        let cold_ns = self.cold_ns(cpu, thread);
         let refill_ns = match self.distance(self.threads[thread].last, Some(cpu)) {
-            Distance::Near => self.cold_ns(cpu, thread, another),
+            Distance::Near => cold_ns,
             Distance::Socket => self.scheduling.llc_refill_ns,
             Distance::Host => self.scheduling.socket_refill_ns,
         };
@@ -493,15 +504,23 @@ impl Cpus {
         thread
     }
 
-    /// Returns what a thread pays for memory that others have displaced from the cache of `cpu` since its last start
-    /// (ns). A cache replaces at random, so that each displacement leaves the same share of what was left.
-    fn cold_ns(&mut self, cpu: CpuId, thread: ThreadId, another: bool) -> u64 {
+    /// Returns what a thread that starts on `cpu` pays for memory that is not in the core's cache (ns). A cache replaces
+    /// at random, so that each displacement leaves the same share of what was left.
+    fn cold_ns(&mut self, cpu: CpuId, thread: ThreadId) -> u64 {
         let Scheduling { cold_refill_ns, footprint_permille, .. } = self.scheduling;
-        let displaced = &mut self.displaced[self.topology.llc(cpu)];
-        let lost = 1.0 - libm::exp(self.threads[thread].displaced - *displaced);
-        *displaced += if another { f64::from(footprint_permille) / 1_000.0 } else { 0.0 };
-        self.threads[thread].displaced = *displaced;
-        if self.threads[thread].handler { 0 } else { (lost * cold_refill_ns as f64) as u64 }
+        let core = self.topology.core(cpu);
+        let Thread { handler, last, displaced, .. } = &mut self.threads[thread];
+        if *handler {
+            return 0;
+        }
+        let cache = &mut self.caches[core];
+        let stays = last.is_some_and(|last| self.topology.core(last) == core);
+        let lost = if stays { 1.0 - libm::exp(*displaced - cache.displaced) } else { 1.0 };
+        if cache.last.replace(thread) != Some(thread) {
+            cache.displaced += f64::from(footprint_permille) / 1_000.0;
+        }
+        *displaced = cache.displaced;
+        (lost * cold_refill_ns as f64) as u64
     }
 
     /// Returns the thread that a handler on `cpu` interrupted, and the rest of its slice (ns). The

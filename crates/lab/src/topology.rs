@@ -50,6 +50,11 @@ impl Topology {
         cpu / (self.cores_per_llc * self.threads_per_core).max(1)
     }
 
+    /// Returns the number of a CPU's core.
+    pub(crate) fn core(&self, cpu: CpuId) -> usize {
+        cpu / self.threads_per_core.max(1)
+    }
+
     /// Returns the distance of `a` from `b`.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Distance {
         let (a, b) = (self.llc(a), self.llc(b));

@@ -144,6 +144,35 @@ fn who_comes_back_pays_for_what_others_have_displaced_since() {
     assert_eq!(took(&[1, 2, 0, 2]), [632, 632, 981, 632], "1 - 1/e, and after four 1 - 1/e^4");
 }
 
+/// Cores with two CPUs each. Who runs on the sibling displaces as well, and another core's cache has nothing.
+#[test]
+fn siblings_share_a_cache_and_cores_do_not() {
+    let topology = Topology { threads_per_core: 2, ..Topology::flat(2) };
+    let scheduling = Scheduling {
+        cold_refill_ns: 1_000,
+        footprint_permille: 1_000,
+        ..Scheduling::ideal(SLICE_NS)
+    };
+    let mut rig = Rig::new(topology, scheduling);
+    let [here, sibling, elsewhere] =
+        [0, 1, 2].map(|cpu| rig.cpus.spawn(Class::Fair { weight: WEIGHT_USUAL }, &[cpu]));
+    let mut until_ns = 0;
+    let mut took = |rig: &mut Rig, thread: ThreadId| {
+        let before = rig.busy(thread);
+        rig.wake(thread, 10);
+        until_ns += 10_000;
+        rig.run(until_ns);
+        rig.busy(thread) - before - 10
+    };
+    let took = [here, elsewhere, here, sibling, here].map(|thread| took(&mut rig, thread));
+    assert_eq!(took, [1_000, 1_000, 0, 1_000, 632], "new ones have nothing, and siblings share");
+    rig.cpus.allow(&mut rig.calendar, here, &[3]);
+    let before = rig.busy(here);
+    rig.wake(here, 10);
+    rig.run(100_000);
+    assert_eq!(rig.busy(here) - before, 1_010, "nothing of it is in the other core's cache");
+}
+
 #[test]
 fn a_sleeper_that_is_behind_preempts_and_one_that_is_not_waits() {
     let scheduling = Scheduling { granularity_ns: 100, ..Scheduling::ideal(1_000) };
