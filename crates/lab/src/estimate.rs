@@ -21,7 +21,7 @@ pub fn events(scenario: &Scenario) -> u64 {
         match &load.kind {
             LoadKind::Datagrams { .. } => frames += ns * forth_per_ns(scenario, load),
             LoadKind::Requests { .. } => frames += 2.0 * ns * forth_per_ns(scenario, load),
-            LoadKind::Stream { segment_bytes, .. } => {
+            LoadKind::Stream { segment_bytes: bytes, .. } | LoadKind::Socket { bytes, .. } => {
                 let alone = ns * forth_per_ns(scenario, load);
                 let shared = match (load.from, load.to) {
                     (Endpoint::Peer(uplink), _) | (_, Endpoint::Peer(uplink)) => Some(uplink),
@@ -30,7 +30,7 @@ pub fn events(scenario: &Scenario) -> u64 {
                 };
                 match shared {
                     Some(uplink) => {
-                        let bits = 8.0 * f64::from(*segment_bytes);
+                        let bits = 8.0 * f64::from(*bytes);
                         let rate = scenario.uplinks.get(uplink).map_or(0, |it| it.bits_per_s);
                         let filled = rate as f64 / bits * ns / 1e9;
                         if let Some(link) = links.get_mut(uplink) {
@@ -70,8 +70,8 @@ fn forth_per_ns(scenario: &Scenario, load: &Load) -> f64 {
             let alone = think.mean() + least_ns as f64;
             (f64::from(*outstanding) / alone).min(1.0 / least_ns.max(1) as f64)
         }
-        LoadKind::Stream { segment_bytes, .. } => {
-            let receive_ns = costs.receive_ns + bytes_ns(*segment_bytes, costs.receive_ps_per_byte);
+        LoadKind::Stream { segment_bytes: bytes, .. } | LoadKind::Socket { bytes, .. } => {
+            let receive_ns = costs.receive_ns + bytes_ns(*bytes, costs.receive_ps_per_byte);
             1.0 / receive_ns.max(1) as f64
         }
     }
@@ -119,6 +119,7 @@ pub fn work(scenario: &Scenario) -> Work {
                 LoadKind::Stream { segment_bytes, .. } => {
                     most_ns(*segment_bytes, from, to) + most_ns(ACK_BYTES, to, from)
                 }
+                LoadKind::Socket { bytes, .. } => most_ns(*bytes, from, to),
             };
     }
     work

@@ -61,6 +61,11 @@ impl<T> Link<T> {
         (now_ns.saturating_add(self.delay_ns), next_ns)
     }
 
+    /// Returns the item that was served last, if it is on the way.
+    pub fn last(&self) -> Option<&T> {
+        self.on_the_way.back()
+    }
+
     /// Returns the first item on the way, which has arrived.
     pub fn arrived(&mut self) -> Option<T> {
         self.on_the_way.pop_front()

@@ -194,6 +194,14 @@ pub enum LoadKind {
         /// The receiver's window, in segments.
         window: u32,
     },
+    /// Frames without answers from an uplink's peer, as fast as they go: a program writes until its socket's buffer is
+    /// full, and goes on when half of it is free (Linux: `sock_def_write_space`).
+    Socket {
+        /// Length of a frame, Ethernet header included (bytes).
+        bytes: u32,
+        /// The buffer (bytes; Linux: `net.core.wmem_default`), in which frames count until they have left the host.
+        buffer_bytes: u32,
+    },
 }
 
 /// Traffic that alternates between on and off.
@@ -393,6 +401,11 @@ impl Scenario {
             LoadKind::Stream { segment_bytes, window } => {
                 within(&load.name, "`window`", (*window).into(), 1..=LAB_QUEUE_MAX.into())?;
                 frame("`segment_bytes`", *segment_bytes)
+            }
+            LoadKind::Socket { bytes, .. } => {
+                let from_guest = matches!(load.from, Endpoint::Guest(_));
+                within(&load.name, "writers in guests", u64::from(from_guest), 0..=0)?;
+                frame("`bytes`", *bytes)
             }
         }
     }

@@ -403,13 +403,18 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
 pub fn traffic(file: &TrafficFile) -> Result<LoadKind, &'static str> {
     Ok(match file {
         TrafficFile::Datagrams { bytes, arrivals } => {
-            let (Arrivals::Regular(rate) | Arrivals::Poisson(rate)) = *arrivals;
+            let rate = match *arrivals {
+                Arrivals::Buffer(buffer_bytes) => {
+                    return Ok(LoadKind::Socket { bytes: *bytes, buffer_bytes });
+                }
+                Arrivals::Regular(rate) | Arrivals::Poisson(rate) => rate,
+            };
             let mean = rate.gap_ns(*bytes).ok_or("a rate of packets is 1pps to 1000Mpps")?;
             LoadKind::Datagrams {
                 bytes: Distribution::Constant((*bytes).into()),
                 gap: match arrivals {
-                    Arrivals::Regular(_) => Distribution::Constant(mean),
                     Arrivals::Poisson(_) => Distribution::Exponential { mean },
+                    _ => Distribution::Constant(mean),
                 },
                 on_off: None,
             }

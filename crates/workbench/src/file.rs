@@ -286,6 +286,8 @@ pub enum TrafficFile {
 pub enum Arrivals {
     Regular(Rate),
     Poisson(Rate),
+    /// As fast as a socket's send buffer of so many bytes permits.
+    Buffer(u32),
 }
 
 /// Keys that take several values in turn, all at the same time.

@@ -14,6 +14,8 @@ use crate::report::Violation;
 use crate::scenario::{Endpoint, LoadKind};
 use crate::tcp::{ACK_DELAY_NS, Ack};
 
+/// Time after which a writer whose frame was dropped at its own link goes on (ns).
+const RETRY_NS: u64 = 1_000_000;
 /// Length of a TCP acknowledgement with timestamps: Ethernet (14), IPv4 (20), TCP (32).
 const ACK_BYTES: u32 = 66;
 
@@ -28,6 +30,7 @@ impl Host<'_> {
                 self.sleep_until_due(load);
             }
             LoadKind::Datagrams { .. } => self.next_datagram(load),
+            LoadKind::Socket { .. } => self.fill_socket(load),
             LoadKind::Requests { outstanding, .. } => {
                 for _ in 0..*outstanding {
                     self.think(load);
@@ -113,6 +116,9 @@ impl Host<'_> {
     }
 
     pub(super) fn datagram(&mut self, load: usize) {
+        if matches!(self.loads[load].kind, State::Socket { .. }) {
+            return self.fill_socket(load);
+        }
         match self.pacing_guest(load) {
             Some(guest) => self.pace(guest, load),
             None => {
@@ -120,6 +126,37 @@ impl Host<'_> {
                 self.next_datagram(load);
             }
         }
+    }
+
+    /// Writes datagrams until the writer's buffer is full.
+    pub(super) fn fill_socket(&mut self, load: usize) {
+        let LoadKind::Socket { bytes, buffer_bytes } = self.scenario.loads[load].kind else {
+            return;
+        };
+        while let State::Socket { held, full } = &mut self.loads[load].kind
+            && !*full
+        {
+            *held = held.saturating_add(truesize(bytes));
+            *full = *held >= buffer_bytes;
+            let dropped = self.loads[load].dropped;
+            self.write(self.frame(load, Way::Forth, bytes, Content::Message));
+            if self.loads[load].dropped > dropped {
+                self.left_host(load);
+                return self.calendar.after(RETRY_NS, Event::Datagram(load));
+            }
+        }
+    }
+
+    /// Takes a frame that has left its writer's host, or was dropped there, out of the writer's buffer. Returns whether
+    /// a writer that waited goes on.
+    pub(super) fn left_host(&mut self, load: usize) -> bool {
+        let (LoadKind::Socket { bytes, buffer_bytes }, State::Socket { held, full }) =
+            (&self.scenario.loads[load].kind, &mut self.loads[load].kind)
+        else {
+            return false;
+        };
+        *held = held.saturating_sub(truesize(*bytes));
+        *full && std::mem::replace(full, *held > buffer_bytes / 2) != *full
     }
 
     /// Returns the guest whose thread sends a load's datagrams by its own timer.
@@ -315,4 +352,13 @@ impl Host<'_> {
         let upto = receiver.ack();
         self.write(self.frame(load, Way::Back, ACK_BYTES, Content::Ack(upto)));
     }
+}
+
+/// Returns what a frame counts in its writer's buffer (bytes; Linux 2.6: `skb->truesize`): the packet with room for its
+/// headers, in lines of cache, and its descriptor.
+fn truesize(bytes: u32) -> u32 {
+    const HEADROOM_BYTES: u32 = 16 + 15 - 14;
+    const LINE_BYTES: u32 = 64;
+    const SK_BUFF_BYTES: u32 = 232;
+    (bytes + HEADROOM_BYTES).next_multiple_of(LINE_BYTES) + SK_BUFF_BYTES
 }

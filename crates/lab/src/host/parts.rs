@@ -122,6 +122,12 @@ pub(super) enum State {
     Requests {
         think: Sampler,
     },
+    Socket {
+        /// Frames that have not left the writer's host, as they count in the buffer (bytes).
+        held: u32,
+        /// The buffer was full, and is not half free since.
+        full: bool,
+    },
     Stream {
         sender: Box<Sender>,
         receiver: Receiver,
@@ -146,6 +152,7 @@ impl Load {
             LoadKind::Requests { think, .. } => {
                 State::Requests { think: Sampler::new(think.clone(), first) }
             }
+            LoadKind::Socket { .. } => State::Socket { held: 0, full: false },
             LoadKind::Stream { window, .. } => State::Stream {
                 sender: Box::new(Sender::new(*window)),
                 receiver: Receiver::default(),

@@ -30,9 +30,15 @@ impl Host<'_> {
     pub(super) fn link_served(&mut self, uplink: usize, direction: Direction) {
         let now_ns = self.now_ns();
         let (arrives_ns, next_ns) = self.uplinks[uplink].link(direction).served(now_ns);
+        let left = self.uplinks[uplink].link(direction).last().map(|frame| frame.load);
         self.calendar.at(arrives_ns, Event::Arrived(uplink, direction));
         if let Some(next_ns) = next_ns {
             self.calendar.at(next_ns, Event::Served(uplink, direction));
+        }
+        if let Some(load) = left
+            && self.left_host(load)
+        {
+            self.fill_socket(load);
         }
     }
 

@@ -295,7 +295,7 @@ fn bytes_max(kind: &LoadKind) -> u32 {
             u32::try_from(most).unwrap_or(u32::MAX).min(FRAME_LEN_MAX)
         }
         LoadKind::Requests { request_bytes, answer_bytes, .. } => *request_bytes.max(answer_bytes),
-        LoadKind::Stream { segment_bytes, .. } => *segment_bytes,
+        LoadKind::Stream { segment_bytes: bytes, .. } | LoadKind::Socket { bytes, .. } => *bytes,
     }
 }
 

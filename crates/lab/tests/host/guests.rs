@@ -245,6 +245,41 @@ fn a_client_that_serves_streams_in_turn_waits_for_the_slowest() {
     assert!(in_turn.1 > 0, "{in_turn:?}");
 }
 
+/// Two sockets of one client, each with room for some 70 frames, take turns of half a buffer: the NIC's interrupts find
+/// one or two of them, where those of senders at a rate find both each time.
+#[test]
+fn who_writes_until_the_buffer_is_full_sends_trains() {
+    let report_of = |kind: &dyn Fn() -> LoadKind| {
+        let mut scenario = over_the_link(1, 1_000);
+        scenario.loads = vec![load(PEER, A, kind()), load(PEER, B, kind())];
+        scenario.uplinks[0].hold_ns = 100_000;
+        report(&scenario)
+    };
+    let trains = report_of(&|| LoadKind::Socket { bytes: 1_514, buffer_bytes: 124_928 });
+    let rate = report_of(&|| LoadKind::Datagrams {
+        bytes: Distribution::Constant(1_514),
+        gap: every(2 * 12_304),
+        on_off: None,
+    });
+    let sum = |report: &Report| report.loads.iter().map(|load| load.bytes).sum::<u64>();
+    about(trains.per_s(sum(&trains)), LINK, 0.01);
+    about(trains.loads[0].bytes as f64 / trains.loads[1].bytes as f64, 1.0, 0.02);
+    // 71 frames of 1768 bytes fill the buffer, which is half free when 36 have left. In 100 us come 8.
+    let calls = |report: &Report| report.guests.iter().map(|guest| guest.rx_calls).sum::<u64>();
+    about(calls(&trains) as f64 / calls(&rate) as f64, (1.0 + 8.1 / 36.0) / 2.0, 0.1);
+    assert_eq!(trains.drops.len(), 0, "{trains}");
+}
+
+#[test]
+fn a_writer_goes_on_after_its_own_link_has_dropped_a_frame() {
+    let mut scenario = over_the_link(1, 20);
+    scenario.loads = vec![load(PEER, A, LoadKind::Socket { bytes: 1_514, buffer_bytes: 124_928 })];
+    let report = report(&scenario);
+    assert!(report.drops[0].1 > 100, "{report}");
+    // 21 frames in each millisecond.
+    about(report.per_s(report.loads[0].bytes), 21.0 * 1_514.0 * 1e3, 0.05);
+}
+
 #[test]
 fn losses_are_found_sent_again_and_leave_most_of_the_link() {
     let report = report(&over_the_link(1_000, 60));

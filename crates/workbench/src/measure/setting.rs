@@ -238,6 +238,7 @@ fn traffic(load: &Load) -> Result<(rig::Load, u32), Unreal> {
             Ok((rig::Load::Small(options), frame_bytes as u32))
         }
         LoadKind::Datagrams { .. } => Err(cannot("frames come without pauses only")),
+        LoadKind::Socket { .. } => Err(cannot("datagrams have a rate only")),
         LoadKind::Requests { outstanding: 1, request_bytes, answer_bytes, think, serve_ns: 0 } => {
             let Distribution::Constant(think_ns) = think else {
                 return Err(cannot("clients think for one time only"));

@@ -286,6 +286,11 @@ impl<'f> Building<'f> {
             _ => return Err("expected `from` or `to`: the uplink, or a group".into()),
         };
         let kind = traffic(&it.traffic)?;
+        if matches!(kind, LoadKind::Socket { .. }) {
+            return Err(
+                "datagrams have to come through all; expected `regular` or `poisson`".into()
+            );
+        }
         let at_least = it.at_least.map(|rate| match &it.traffic {
             TrafficFile::Datagrams { .. } => Err("datagrams have to come through all; expected \
                  `at_least` for streams and requests"),

@@ -113,7 +113,8 @@ impl GroupPlayed {
                         report.per_s(load.bytes) / bytes.mean().max(1.0)
                     }
                     LoadKind::Requests { request_bytes: bytes, .. }
-                    | LoadKind::Stream { segment_bytes: bytes, .. } => {
+                    | LoadKind::Stream { segment_bytes: bytes, .. }
+                    | LoadKind::Socket { bytes, .. } => {
                         report.per_s(load.bytes) / f64::from((*bytes).max(1))
                     }
                 };
