@@ -505,22 +505,35 @@ impl Cpus {
     }
 
     /// Returns what a thread that starts on `cpu` pays for memory that is not in the core's cache (ns). A cache replaces
-    /// at random, so that each displacement leaves the same share of what was left.
+    /// at random, so that each displacement leaves the same share of what was left. Who runs on a sibling pays at once
+    /// for what it loses.
     fn cold_ns(&mut self, cpu: CpuId, thread: ThreadId) -> u64 {
         let Scheduling { cold_refill_ns, footprint_permille, .. } = self.scheduling;
-        let core = self.topology.core(cpu);
-        let Thread { handler, last, displaced, .. } = &mut self.threads[thread];
-        if *handler {
+        let Thread { handler, last, displaced, .. } = self.threads[thread];
+        if handler || cold_refill_ns == 0 {
             return 0;
         }
-        let cache = &mut self.caches[core];
+        let core = self.topology.core(cpu);
         let stays = last.is_some_and(|last| self.topology.core(last) == core);
-        let lost = if stays { 1.0 - libm::exp(*displaced - cache.displaced) } else { 1.0 };
-        if cache.last.replace(thread) != Some(thread) {
-            cache.displaced += f64::from(footprint_permille) / 1_000.0;
+        let Cache { displaced: before, last } = self.caches[core];
+        let lost = |displaced: f64, now: f64| 1.0 - libm::exp(displaced - now);
+        let cost_ns = |lost: f64| (lost * cold_refill_ns as f64) as u64;
+        let own_ns = cost_ns(if stays { lost(displaced, before) } else { 1.0 });
+        let beside = |sibling: CpuId| self.cpus[sibling].running.filter(|_| sibling != cpu);
+        let beside: Vec<ThreadId> = self.topology.core_of(cpu).filter_map(beside).collect();
+        let alone = last == Some(thread) && beside.is_empty();
+        let now = before + if alone { 0.0 } else { f64::from(footprint_permille) / 1_000.0 };
+        for other in beside {
+            let other = &mut self.threads[other];
+            if !other.handler {
+                let ns = cost_ns(lost(other.displaced, now));
+                other.work = other.work.saturating_add(ns.saturating_mul(FULL_SPEED));
+                other.displaced = now;
+            }
         }
-        *displaced = cache.displaced;
-        (lost * cold_refill_ns as f64) as u64
+        self.caches[core] = Cache { displaced: now, last: Some(thread) };
+        self.threads[thread].displaced = now;
+        own_ns
     }
 
     /// Returns the thread that a handler on `cpu` interrupted, and the rest of its slice (ns). The

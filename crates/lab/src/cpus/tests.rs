@@ -166,6 +166,11 @@ fn siblings_share_a_cache_and_cores_do_not() {
     };
     let took = [here, elsewhere, here, sibling, here].map(|thread| took(&mut rig, thread));
     assert_eq!(took, [1_000, 1_000, 0, 1_000, 632], "new ones have nothing, and siblings share");
+    rig.wake(here, 5_000);
+    let before = rig.busy(here);
+    rig.wake(sibling, 10);
+    rig.run(90_000);
+    assert_eq!(rig.busy(here) - before, 5_632, "who runs pays for what its sibling displaces");
     rig.cpus.allow(&mut rig.calendar, here, &[3]);
     let before = rig.busy(here);
     rig.wake(here, 10);
