@@ -93,7 +93,7 @@ fn a_plan_says_what_to_do_why_nothing_else_and_how() {
     let plan = planned(&all);
     insta::assert_snapshot!(plan, @r#"
     mine.toml: Four that send to each other
-    machine: slow; seeds 1; 1324569 events
+    machine: slow; seeds 1; 1333572 events
 
     RECOMMENDED
     execution    tasklet
@@ -109,14 +109,14 @@ fn a_plan_says_what_to_do_why_nothing_else_and_how() {
           1  tasklet     adaptive     static          0.76        0.44     418 us  as much CPU and as many workers, and further from the defaults
           2  tasklet     adaptive     off             0.76        0.44     418 us  as much CPU, and 1 worker more
           2  tasklet     adaptive     static          0.76        0.44     418 us  as much CPU, and 1 worker more
-          2  tasklet     shared       off             0.79        0.42     307 us  as much CPU, and 1 worker more
           2  tasklet     shared       static          0.79        0.42     307 us  as much CPU, and 1 worker more
-          5  threads     -            static          0.81        0.43     291 us  0.04 CPUs more
-          5  threads     -            off             0.82        0.43     285 us  0.05 CPUs more
-          5  rt-threads  -            off             0.82        0.43     285 us  0.05 CPUs more
-          5  rt-threads  -            static          0.82        0.43     289 us  0.05 CPUs more
-          1  tasklet     dedicated    off             1.00        0.40     350 us  0.20 CPUs more
-          1  tasklet     dedicated    static          1.00        0.40     350 us  0.20 CPUs more
+          2  tasklet     shared       off             0.79        0.42     307 us  as much CPU, and 1 worker more
+          5  threads     -            static          0.83        0.50     293 us  0.13 CPUs more
+          5  rt-threads  -            static          0.83        0.53     293 us  0.16 CPUs more
+          5  threads     -            off             0.85        0.51     288 us  0.16 CPUs more
+          5  rt-threads  -            off             0.85        0.51     288 us  0.16 CPUs more
+          1  tasklet     dedicated    off             1.00        0.42     361 us  0.22 CPUs more
+          1  tasklet     dedicated    static          1.00        0.42     361 us  0.22 CPUs more
           2  tasklet     dedicated    static          2.00        0.37     278 us  1.17 CPUs more
           2  tasklet     dedicated    off             2.00        0.37     278 us  1.17 CPUs more
 
