@@ -325,7 +325,8 @@ impl Bench {
             host: None,
         };
         let subnet = "fd00:77::1/64".parse().expect("a subnet");
-        let dhcp6 = Some((Dhcp6Settings { own: subnet, lease_secs: 600 }, None));
+        let fixed = [("guest0".to_owned(), "fd00:77::10".parse().expect("an address"))].into();
+        let dhcp6 = Some((Dhcp6Settings { own: subnet, lease_secs: 600, fixed }, None));
         let leases = LeaseSettings { dhcp: Some((dhcp, None)), dhcp6 };
         let gateway = Gateway::new(Arc::clone(&port), leases, Some(names)).expect("a gateway");
         let mut ports = Ports::new();

@@ -12,6 +12,8 @@ apt-get install -q -y --no-install-recommends apparmor bash-completion busybox-s
 # Debian 12's QEMU, 7.2, ends when a guest uses MSI-X on a vhost-user device without KVM.
 [ "${VERSION_ID:-}" = 12 ] && newer=$VERSION_CODENAME-backports
 apt-get install -q -y --no-install-recommends ${newer:+-t "$newer"} qemu-system-x86 seabios
+# For later: a host with it has another /etc/resolv.conf.
+apt-get install -q -y --download-only systemd-resolved
 
 # A guest is a kernel, busybox and virtio's network driver.
 kernel=$(echo /boot/vmlinuz-*)

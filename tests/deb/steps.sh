@@ -117,6 +117,49 @@ systemd-analyze security --no-pager weir-keeper | tail -n 1
 [ "$(systemctl show -P WatchdogUSec weir)" = 1min ] || fail "no watchdog"
 systemctl reload weir || fail "systemctl reload"
 within 5 "not reloaded" sh -c 'journalctl -q -u weir | grep -i "reload"'
+echo 'nonsense = 1' >>/etc/weir/weir.toml
+! systemctl reload weir 2>/dev/null || fail "systemctl reload says nothing of a wrong file"
+journalctl -q -u weir | grep 'unknown key .nonsense' || fail "the log does not say what is wrong"
+sed -i '$d' /etc/weir/weir.toml
+
+say "the host knows guests by name, by systemd-resolved, as network.md has it"
+knows() { resolvectl flush-caches && [ "$(getent hosts web0.internal | awk '{ print $1 }')" = 192.168.77.10 ]; }
+sed -i 's/^nat = true$/&\nfixed = "web0 192.168.77.10"/' /etc/weir/weir.toml
+systemctl restart weir
+cat >/tmp/resolver.py <<'P'
+import socket
+server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+server.bind(("127.0.0.9", 53))
+while True:
+    asked, who = server.recvfrom(512)
+    end = asked.index(0, 12) + 5
+    has = asked[end - 4 : end - 2] == b"\0\1"
+    answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\xcb\0\x71\x09" if has else b""
+    server.sendto(asked[:2] + b"\x81\x80\0\1\0" + bytes([has]) + bytes(4) + asked[12:end] + answer, who)
+P
+python3 /tmp/resolver.py >/dev/null 2>&1 &
+resolver=$!
+mkdir -p /etc/systemd/resolved.conf.d
+printf '[Resolve]\nDNS=127.0.0.9\n' >/etc/systemd/resolved.conf.d/test.conf
+quiet_apt install systemd-resolved
+within 20 "systemd-resolved does not start" getent ahostsv4 example.org
+! knows || fail "systemd-resolved knows web0 before it is told"
+typed "weir tell-resolved"
+knows || fail "the host does not know web0: $(resolvectl status)"
+[ "$(getent hosts web0 | awk '{ print $1 }')" = 192.168.77.10 ] || fail "web0 takes its domain"
+getent ahostsv4 example.org | grep -q '^203\.0\.113\.9 ' || fail "other names are not asked where they were"
+resolvectl status weir-lan | grep -e -DefaultRoute | grep -e -LLMNR | grep -qe -mDNS || fail "$(resolvectl status weir-lan)"
+for event in "systemctl restart weir" 'kill -KILL "$(systemctl show -P MainPID weir)"' "systemctl restart systemd-resolved"; do
+    sh -c "$event"
+    within 20 "$event: the host does not know web0" knows
+done
+systemctl stop weir
+! knows && ! resolvectl status | grep -q 192.168.77.1 || fail "weir has stopped, and $(resolvectl status)"
+getent ahostsv4 example.org | grep -q '^203\.0\.113\.9 ' || fail "without weir there are no names"
+systemctl stop systemd-resolved
+systemctl start weir
+! systemctl is-active systemd-resolved || fail "weir has started systemd-resolved"
+kill $resolver
 
 say "an uplink, the guide's first lines"
 sed '/^# The way to the host/,$d' /etc/weir/weir.toml >/tmp/default.toml

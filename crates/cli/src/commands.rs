@@ -293,8 +293,8 @@ fn find_vif(
     known.iter().find(|vif| vif.name == *name).cloned().ok_or_else(|| {
         let names: Vec<_> = known.iter().map(|vif| vif.name.as_str()).collect();
         let help = match names.as_slice() {
-            [] => "it has no interfaces; add one to the file, or with `weir vif add`".into(),
-            names => format!("it has: {}", names.join(", ")),
+            [] => format!("make it: `weir vif add {name}`, or [vif.{name}] in the file"),
+            names => format!("it has: {}; `weir vif add {name}` makes it", names.join(", ")),
         };
         CommandError::UnknownVif { name: name.clone(), source_name: source_name.into(), help }
     })

@@ -24,6 +24,9 @@ fn main() -> ExitCode {
     if let Some(ended) = weir_switch::compiler::run_if_asked() {
         return ended;
     }
+    if let Some(ended) = weir_switch::host::tell_resolved_if_asked(weir::run::log_to_stderr) {
+        return ended;
+    }
     if let Some(ended) = bridging::run_if_asked() {
         return ended;
     }

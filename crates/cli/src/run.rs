@@ -199,7 +199,7 @@ fn run_beside(
     drop(waits);
     let devices = Devices::open(&config, &keeping)?;
     for Lack { what, help } in host::lacks(&config) {
-        tracing::warn!(help, "what a network or an uplink takes is not all there: {what}");
+        tracing::warn!(help, "the host lacks what a network or an uplink takes: {what}");
     }
     sandbox::confine(mode, &needs)?;
     let control = Some(config.switch.control.clone());

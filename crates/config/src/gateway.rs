@@ -75,6 +75,8 @@ pub struct GatewayConfig {
     pub ra: bool,
     /// DHCPv6 gives guests addresses of the first IPv6 subnet, and they form none.
     pub dhcp6: bool,
+    /// Fixed addresses, each for one interface, in the order of the file.
+    pub fixed: Vec<FixedAddress>,
     /// DNS servers that DHCP and router advertisements announce.
     pub dns: Vec<IpAddr>,
     /// NAT through the host, if there is any.
@@ -84,7 +86,7 @@ pub struct GatewayConfig {
 impl GatewayConfig {
     /// The keys of the gateway. A key without a value is not set.
     pub(super) fn keys(&self) -> GatewayKeys {
-        let Self { addresses, dhcp, ra, dhcp6, dns, nat } = self;
+        let Self { addresses, dhcp, ra, dhcp6, fixed, dns, nat } = self;
         let (has_dhcp, has_nat) = (dhcp.is_some(), nat.is_some());
         let (dhcp, nat) = (dhcp.as_ref(), nat.as_ref());
         GatewayKeys {
@@ -101,7 +103,7 @@ impl GatewayConfig {
             dns: OneOrMore::of(dns.iter().copied().map(ServerText)),
             domain: dhcp.and_then(|dhcp| dhcp.domain.clone()),
             lease_time: dhcp.map(|dhcp| dhcp.lease_time),
-            fixed: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.fixed)),
+            fixed: Elements::of(fixed),
             boot_server: dhcp.and_then(|dhcp| dhcp.boot.server).map(Ipv4Text),
             boot_file: Elements::of(dhcp.map_or(&[], |dhcp| &dhcp.boot.files)),
         }
@@ -110,6 +112,20 @@ impl GatewayConfig {
     /// weir's own IPv4 address, with its subnet.
     pub fn ipv4(&self) -> Option<Ipv4Net> {
         ipv4_of(self.addresses.iter().copied())
+    }
+
+    /// The default router, and gateways of other routes that are no guests with fixed addresses.
+    pub fn routers_elsewhere(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let is_guest = |address: Ipv4Addr| self.fixed.iter().any(|it| it.address == address);
+        let dhcp = self.dhcp.iter();
+        let gateways = dhcp.clone().flat_map(|dhcp| &dhcp.routes).map(|route| route.gateway);
+        let router = dhcp.filter_map(|dhcp| dhcp.router);
+        router.chain(gateways.filter(move |it| !is_guest(*it)))
+    }
+
+    /// The fixed IPv4 address of an interface, if it has one.
+    pub fn fixed_of(&self, vif: &PortName) -> Option<Ipv4Addr> {
+        fixed_ipv4(&self.fixed, vif)
     }
 
     /// True if weir is a DNS server of the guests.
@@ -143,8 +159,6 @@ pub struct DhcpConfig {
     pub domain: Option<DomainName>,
     /// The duration of a lease that is not renewed.
     pub lease_time: LeaseTime,
-    /// Fixed addresses, each for one interface, in the order of the file.
-    pub fixed: Vec<FixedAddress>,
     /// What guests that boot over the network learn.
     pub boot: BootConfig,
 }
@@ -217,20 +231,6 @@ impl FromStr for Forward {
 impl fmt::Display for Forward {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}:{}", self.protocol, self.port, self.vif, self.vif_port)
-    }
-}
-
-impl DhcpConfig {
-    /// The default router, and gateways of other routes that are no guests with fixed addresses.
-    pub fn routers_elsewhere(&self) -> impl Iterator<Item = Ipv4Addr> {
-        let is_guest = |address: Ipv4Addr| self.fixed.iter().any(|it| it.address == address);
-        let gateways = self.routes.iter().map(|route| route.gateway);
-        self.router.into_iter().chain(gateways.filter(move |it| !is_guest(*it)))
-    }
-
-    /// The fixed address of an interface, if it has one.
-    pub fn fixed_of(&self, vif: &PortName) -> Option<Ipv4Addr> {
-        self.fixed.iter().find(|fixed| fixed.vif == *vif).map(|fixed| fixed.address)
     }
 }
 
@@ -559,13 +559,23 @@ impl fmt::Display for DomainName {
     }
 }
 
-/// The fixed address of one interface.
+fn fixed_ipv4<'f>(
+    all: impl IntoIterator<Item = &'f FixedAddress>,
+    of: &PortName,
+) -> Option<Ipv4Addr> {
+    all.into_iter().filter(|it| it.vif == *of).find_map(|it| match it.address {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    })
+}
+
+/// A fixed address of one interface, which may have one of each IP version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixedAddress {
     /// The interface, which need not exist yet.
     pub vif: PortName,
     /// Its address.
-    pub address: Ipv4Addr,
+    pub address: IpAddr,
 }
 
 impl FixedAddress {
@@ -598,8 +608,8 @@ fn ipv4_of(addresses: impl Iterator<Item = OwnAddress>) -> Option<Ipv4Net> {
 }
 
 /// Keys that need `dhcp`.
-const OF_DHCP: [&str; 8] =
-    ["range", "router", "routes", "domain", "lease_time", "fixed", "boot_server", "boot_file"];
+const OF_DHCP: [&str; 7] =
+    ["range", "router", "routes", "domain", "lease_time", "boot_server", "boot_file"];
 
 /// The beginning of the default name of the host's interface in a network; the network's name follows.
 const INTERFACE_PREFIX: &str = "weir-";
@@ -638,11 +648,11 @@ impl NatKeys {
         self.nat.as_ref().is_some_and(|nat| nat.value)
     }
 
-    /// The NAT settings of the section's network. A forwarded port needs an interface with a fixed address in `dhcp`.
+    /// The NAT settings of the section's network. A forwarded port needs an interface with an address in `fixed`.
     fn settle(
         self,
         section: &Section<'_>,
-        dhcp: Option<&DhcpConfig>,
+        fixed: &[Located<FixedAddress>],
         problems: &mut Vec<Problem>,
     ) -> Option<NatConfig> {
         let nat = self.nat.filter(|nat| nat.value)?;
@@ -674,7 +684,8 @@ impl NatKeys {
         }
         for Located { value, span } in &forward {
             let is_known = !section.has("fixed") || section.has_good("fixed");
-            if is_known && dhcp.is_none_or(|dhcp| dhcp.fixed_of(&value.vif).is_none()) {
+            let fixed = fixed.iter().map(|it| &it.value);
+            if is_known && fixed_ipv4(fixed, &value.vif).is_none() {
                 problems.push(section.does_not_fit(
                     span.clone(),
                     format!("`forward` names `{}`, which has no fixed address", value.vif),
@@ -746,6 +757,7 @@ pub(super) fn gateway(
     };
     check_own(section, &addresses, problems);
     let own: Vec<_> = addresses.value.0.iter().map(|address| address.value).collect();
+    let wanted_router = router.as_ref().map(|router| router.value.0);
     let dhcp = dhcp.filter(|dhcp| dhcp.value).and_then(|dhcp| {
         let Some(subnet) = ipv4_of(own.iter().copied()) else {
             problems.push(
@@ -764,7 +776,6 @@ pub(super) fn gateway(
             within.check_router(router, problems);
         }
         within.check_routes(&routes, problems);
-        within.check_fixed(&fixed, router.as_ref().map(|router| router.value.0), problems);
         // With NAT the host is the router, at weir's address.
         let router = router.map(|router| router.value.0).or(has_nat.then(|| subnet.addr()));
         Some(DhcpConfig {
@@ -773,11 +784,16 @@ pub(super) fn gateway(
             routes: routes.into_iter().map(|route| route.value).collect(),
             domain,
             lease_time,
-            fixed: fixed.into_iter().map(|fixed| fixed.value).collect(),
             boot: dhcp::boot(section, &within, router, boot_server, files, problems),
         })
     });
-    let nat = nat.settle(section, dhcp.as_ref(), problems);
+    let first = own.iter().copied().map(OwnAddress::get).find(|own| own.addr().is_ipv6());
+    let subnets = [
+        wants_dhcp.then(|| ipv4_of(own.iter().copied()).map(IpNet::V4)),
+        dhcp6.is_some().then_some(first),
+    ];
+    check_fixed(section, &fixed, &own, subnets, wanted_router, problems);
+    let nat = nat.settle(section, &fixed, problems);
     let wants_ra = ra.as_ref().is_some_and(|ra| ra.value);
     if let Some(ra) = ra.filter(|ra| ra.value && own.iter().all(|it| it.get().addr().is_ipv4())) {
         problems.push(
@@ -787,7 +803,6 @@ pub(super) fn gateway(
                 .help("add an address such as \"fd00:77::1/64\" to `address`"),
         );
     }
-    let first = own.iter().copied().map(OwnAddress::get).find(|own| own.addr().is_ipv6());
     let is_wide = first.is_none_or(|own| own.prefix_len() <= DHCP6_LEN_MAX);
     if let Some(dhcp6) = dhcp6.as_ref().filter(|_| !wants_ra || !is_wide) {
         let (what, help) = match wants_ra {
@@ -813,7 +828,9 @@ pub(super) fn gateway(
             told.take(limits::DHCP_DNS_MAX).collect()
         }
     };
-    Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dhcp6: dhcp6.is_some(), dns, nat })
+    let fixed = fixed.into_iter().map(|fixed| fixed.value).collect();
+    let dhcp6 = dhcp6.is_some();
+    Some(GatewayConfig { addresses: own, dhcp, ra: wants_ra, dhcp6, fixed, dns, nat })
 }
 
 /// The DNS servers. DHCP announces those with an IPv4 address, and router advertisements the others.
@@ -871,6 +888,61 @@ fn check_own(
     report_repeated(("address", &place, "name each address once"), places, problems);
 }
 
+/// Checks fixed addresses. `subnets` are those of DHCP and of DHCPv6, where the network has the server, and its subnet.
+fn check_fixed(
+    section: &Section<'_>,
+    fixed: &[Located<FixedAddress>],
+    own: &[OwnAddress],
+    [v4, v6]: [Option<Option<IpNet>>; 2],
+    router: Option<Ipv4Addr>,
+    problems: &mut Vec<Problem>,
+) {
+    let title = &section.title;
+    if let Some(one_more) = fixed.get(limits::PORTS_MAX) {
+        problems.push(section.does_not_fit(
+            one_more.span.clone(),
+            format!("{} fixed addresses are too many", fixed.len()),
+            format!("a switch has {} ports at most", limits::PORTS_MAX),
+        ));
+        return;
+    }
+    for Located { value: FixedAddress { vif, address }, span } in fixed {
+        let (subnet, key) = if address.is_ipv4() { (v4, "dhcp") } else { (v6, "dhcp6") };
+        let Some(subnet) = subnet else {
+            let what = format!("`{title}` has {address} of `{vif}` in `fixed` without `{key}`");
+            let help = format!("add `{key} = true`");
+            problems.push(Problem::new(what).label(span.clone(), REFUSED).help(help));
+            continue;
+        };
+        let Some(subnet) = subnet else { continue };
+        let is_station = match (subnet, *address) {
+            (IpNet::V4(subnet), IpAddr::V4(it)) => AddressRange::of(subnet).contains(it),
+            (IpNet::V6(subnet), IpAddr::V6(it)) => subnet.contains(&it) && it != subnet.network(),
+            _ => false,
+        };
+        let what = if !is_station {
+            "not within the subnet"
+        } else if router.is_some_and(|router| *address == router) {
+            "the router's"
+        } else if own.iter().any(|own| own.get().addr() == *address) {
+            "weir's own"
+        } else {
+            continue;
+        };
+        let problem = Problem::new(format!("`{title}`: {address} of `{vif}` is {what}"));
+        let label = format!("the subnet is {}", subnet.trunc());
+        problems.push(problem.label(span.clone(), label).help("choose another address"));
+    }
+    let place = format!("in `fixed` of `{title}`");
+    for is_v4 in [true, false] {
+        let all = fixed.iter().filter(|it| it.value.address.is_ipv4() == is_v4);
+        let vifs = all.map(|it| (it.value.vif.to_string(), it.span.clone()));
+        report_repeated(("interface", &place, "give each interface one address"), vifs, problems);
+    }
+    let addresses = fixed.iter().map(|it| (it.value.address.to_string(), it.span.clone()));
+    report_repeated(("address", &place, "give each address to one interface"), addresses, problems);
+}
+
 /// The subnet that addresses have to be in.
 struct Within<'s> {
     title: &'s str,
@@ -918,43 +990,5 @@ impl Within<'_> {
             let help = "name who routes, such as the host by the address of its TAP, and give weir another `address`";
             problems.push(self.problem(&router.span, what, help.into()));
         }
-    }
-
-    fn check_fixed(
-        &self,
-        fixed: &[Located<FixedAddress>],
-        router: Option<Ipv4Addr>,
-        problems: &mut Vec<Problem>,
-    ) {
-        if let Some(one_more) = fixed.get(limits::PORTS_MAX) {
-            let what = format!("{} fixed addresses are too many", fixed.len());
-            let help = format!("a switch has {} ports at most", limits::PORTS_MAX);
-            problems.push(self.problem(&one_more.span, what, help));
-            return;
-        }
-        for Located { value: FixedAddress { vif, address }, span } in fixed {
-            if !self.is_station(*address) {
-                let what = format!("{address} of `{vif}` is not within the subnet");
-                problems.push(self.problem(span, what, self.any_station()));
-            } else if *address == self.subnet.addr() || Some(*address) == router {
-                let what = format!(
-                    "{address} of `{vif}` is {}",
-                    match Some(*address) == router {
-                        true => "the router's",
-                        false => "weir's own",
-                    }
-                );
-                problems.push(self.problem(span, what, "choose another address".into()));
-            }
-        }
-        let vifs = fixed.iter().map(|it| (it.value.vif.to_string(), it.span.clone()));
-        let place = format!("in `fixed` of `{}`", self.title);
-        report_repeated(("interface", &place, "give each interface one address"), vifs, problems);
-        let addresses = fixed.iter().map(|it| (it.value.address.to_string(), it.span.clone()));
-        report_repeated(
-            ("address", &place, "give each address to one interface"),
-            addresses,
-            problems,
-        );
     }
 }

@@ -443,11 +443,12 @@ impl Networks {
         let mut notes = Vec::new();
         for NetworkConfig { name, kind, gateway, .. } in &self.all {
             let Some(gateway) = gateway else { continue };
-            let (Some(dhcp), Some(subnet)) = (&gateway.dhcp, gateway.ipv4()) else { continue };
-            let unknown = dhcp.fixed.iter().filter(|it| vifs.iter().all(|vif| vif.name != it.vif));
+            let unknown =
+                gateway.fixed.iter().filter(|it| vifs.iter().all(|vif| vif.name != it.vif));
             notes.extend(unknown.map(|FixedAddress { vif, address }| {
                 format!("`fixed` of network.{name} has {address} for {vif}, and there is no interface {vif} yet")
             }));
+            let (Some(dhcp), Some(subnet)) = (&gateway.dhcp, gateway.ipv4()) else { continue };
             let is_in = |vif: &&VifConfig| match vif.vlan.of_vif() {
                 VlanMode::Network(other) => other == *name,
                 VlanMode::Access(vid) => *kind == NetworkKind::Vlan(vid),

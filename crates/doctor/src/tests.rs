@@ -652,6 +652,24 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
     vif(&mut facts).answers.clear();
     vif(&mut facts).sessions.turned_away_s = Some(700);
     assert!(examine(&facts).iter().all(|it| it.check != "second-vm"), "a note ages");
+    let mut facts = healthy();
+    vif(&mut facts).sessions.failed = 3;
+    before(&mut facts, |it| it.sessions.failed = 3);
+    vif(&mut facts).state = PortState::Waiting;
+    for (ago_s, is_told) in [(180, true), (700, false)] {
+        vif(&mut facts).sessions.last_error_s = Some(ago_s);
+        let found = examine(&facts);
+        assert_eq!(found.iter().any(|it| it.check == "session-fails"), is_told, "{ago_s} s");
+    }
+    // Leases that could not be saved, until they were.
+    let unsaved = [("leases_unsaved", 2), ("leases_saved_late", 1)];
+    vif(&mut facts).answers = unsaved.map(|(name, count)| (name.into(), count)).into();
+    before(&mut facts, |it| _ = it.answers.insert("leases_unsaved".into(), 2));
+    before(&mut facts, |it| _ = it.answers.insert("leases_saved_late".into(), 1));
+    assert!(examine(&facts).iter().any(|it| it.check == "unanswered"));
+    vif(&mut facts).answers.insert("leases_saved_late".into(), 2);
+    before(&mut facts, |it| _ = it.answers.insert("leases_saved_late".into(), 2));
+    assert!(examine(&facts).iter().all(|it| it.check != "unanswered"));
 
     // Long ago most frames arrived; now none does.
     let mut facts = healthy();

@@ -57,6 +57,8 @@ pub struct GatewayCounters {
     pub dns_failed: Counter,
     /// Attempts to save leases that have failed.
     pub unsaved: Counter,
+    /// Failures to save leases that a later save has made good.
+    pub mended: Counter,
     /// Frames for weir above the guest's rate.
     pub over_rate: Counter,
     /// Frames for weir that it does not understand.
@@ -67,7 +69,7 @@ pub struct GatewayCounters {
 
 impl GatewayCounters {
     /// All counters, each with its name.
-    pub fn all(&self) -> [(&'static str, u64); 17] {
+    pub fn all(&self) -> [(&'static str, u64); 18] {
         [
             ("neighbours", &self.neighbours),
             ("echoes", &self.echoes),
@@ -83,6 +85,7 @@ impl GatewayCounters {
             ("dns_forwarded", &self.dns_forwarded),
             ("dns_failed", &self.dns_failed),
             ("leases_unsaved", &self.unsaved),
+            ("leases_saved_late", &self.mended),
             ("over_rate", &self.over_rate),
             ("ignored", &self.ignored),
             ("unsent", &self.unsent),

@@ -164,6 +164,8 @@ pub struct Dhcp6Settings {
     pub own: Ipv6Net,
     /// The lease time (s).
     pub lease_secs: u32,
+    /// Fixed addresses, by interface.
+    pub fixed: BTreeMap<String, Ipv6Addr>,
 }
 
 /// The server of one network. The subnet has many more addresses than there are leases.
@@ -185,7 +187,9 @@ impl Dhcp6 {
     /// Creates a server that starts with these leases.
     pub(crate) fn new(settings: Dhcp6Settings, leases: Leases<Ipv6Addr>) -> Self {
         let (vifs, reserved, changed, chance) = Default::default();
-        Self { settings, leases, vifs, reserved, changed, chance }
+        let mut server = Self { settings, leases, vifs, reserved, changed, chance };
+        server.set_vifs([]);
+        server
     }
 
     /// The leases of the network.
@@ -193,26 +197,32 @@ impl Dhcp6 {
         &self.leases
     }
 
-    /// Sets the interfaces of the network, each with its configured addresses.
+    /// Sets the interfaces of the network, each with the addresses of its own section. A fixed address of the network's
+    /// section takes precedence.
     pub(crate) fn set_vifs(&mut self, vifs: impl IntoIterator<Item = (String, Vec<Ipv6Addr>)>) {
         let is_its =
             |it: &Ipv6Addr| self.settings.own.contains(it) && *it != self.settings.own.addr();
+        let fixed = &self.settings.fixed;
         let own = |(vif, mut all): (String, Vec<Ipv6Addr>)| {
             all.retain(is_its);
+            all.splice(..0, fixed.get(&vif).copied());
             (vif, all)
         };
         self.vifs = vifs.into_iter().map(own).collect();
-        self.reserved = self.vifs.values().flatten().copied().collect();
+        self.reserved = self.vifs.values().flatten().chain(fixed.values()).copied().collect();
     }
 
-    /// The addresses that an interface holds now.
-    pub(crate) fn addresses_of(&self, vif: &str, now_secs: u32) -> impl Iterator<Item = Ipv6Addr> {
-        self.leases.bound_of(vif, now_secs)
+    /// The addresses that an interface holds now, and its fixed address.
+    pub(crate) fn addresses_of(&self, vif: &str, now_secs: u32) -> BTreeSet<Ipv6Addr> {
+        let fixed = self.settings.fixed.get(vif).copied();
+        self.leases.bound_of(vif, now_secs).chain(fixed).collect()
     }
 
-    /// The interface that holds an address now.
+    /// The interface that holds an address now, or for which the address is fixed.
     pub(crate) fn vif_of(&self, address: Ipv6Addr, now_secs: u32) -> Option<&str> {
-        self.leases.vif_of(address, now_secs)
+        let fixed = || self.settings.fixed.iter().find(|(_, fixed)| **fixed == address);
+        let of_lease = self.leases.vif_of(address, now_secs);
+        of_lease.or_else(|| fixed().map(|(vif, _)| vif.as_str()))
     }
 
     /// Takes a client's message. weir's MAC address is `own`.
@@ -331,7 +341,10 @@ impl Dhcp6 {
     /// The configured address of the interface; else the client's present or last one, one that it names, or another.
     fn choose(&self, client: &Client, named: &[Ipv6Addr], now_secs: u32) -> Option<Ipv6Addr> {
         if let Some(fixed) = self.vifs.get(&client.vif).and_then(|all| all.first()) {
-            let is_others = |it: &Lease| it.hold == Hold::Declined && it.holds(now_secs);
+            // Another interface keeps what it was given before until its lease ends.
+            let is_others = |it: &Lease| {
+                it.holds(now_secs) && (it.hold == Hold::Declined || it.client.vif != client.vif)
+            };
             return Some(*fixed).filter(|fixed| !self.leases.get(*fixed).is_some_and(is_others));
         }
         let had = self.leases.of(client);
@@ -467,7 +480,11 @@ mod tests {
     const IA: u32 = 7;
 
     fn server() -> Dhcp6 {
-        let settings = Dhcp6Settings { own: "fd77::1/64".parse().unwrap(), lease_secs: 3600 };
+        let settings = Dhcp6Settings {
+            own: "fd77::1/64".parse().unwrap(),
+            lease_secs: 3600,
+            fixed: BTreeMap::new(),
+        };
         let mut server = Dhcp6::new(settings, Leases::default());
         let fixed = vec!["fd77::10".parse().unwrap()];
         server.set_vifs(
@@ -543,9 +560,8 @@ mod tests {
         let address = lease(&mut server, "web0", 1, 0).unwrap();
         assert!(server.settings.own.contains(&address));
         assert_eq!(server.vif_of(address, 5), Some("web0"));
-        assert_eq!(server.addresses_of("web0", 5).collect::<Vec<_>>(), [address]);
-        // A renewal, to this server or to any, keeps the client's address, and takes back the address that is not the
-        // client's.
+        assert_eq!(server.addresses_of("web0", 5), [address].into());
+        // A renewal, and one to any server, leave it to the client, and take back what is not the client's.
         let foreign: Ipv6Addr = "fd99::1".parse().unwrap();
         for kind in [MessageType::Renew, MessageType::Rebind] {
             let renew = says(kind, 1, IA, &[address, foreign]);
@@ -591,6 +607,35 @@ mod tests {
         let leases = crate::Store::new(file).load::<Ipv6Addr>(10, 3600).unwrap();
         let again = Dhcp6::new(server.settings.clone(), leases);
         assert_eq!(again.vif_of(address, 20), Some("web0"));
+    }
+
+    #[test]
+    fn an_address_that_the_network_fixes_is_its_interfaces_alone_once_no_other_has_it() {
+        let mut before = server();
+        let had = lease(&mut before, "web0", 1, 0).unwrap();
+        let later: Ipv6Addr = "fd77::99".parse().unwrap();
+        let fixed = [("rogue", had), ("later", later), ("db0", "fd77::11".parse().unwrap())];
+        let fixed = fixed.map(|(vif, it)| (vif.to_owned(), it)).into();
+        let settings = Dhcp6Settings { fixed, ..before.settings.clone() };
+        let mut server = Dhcp6::new(settings, before.leases);
+        let vifs = ["web0", "db0", "rogue"].map(|vif| (vif.to_owned(), Vec::new()));
+        server.set_vifs(vifs);
+        assert_eq!(server.vif_of(later, 0), Some("later"), "it need not exist yet");
+        assert_eq!(server.addresses_of("db0", 0), ["fd77::11".parse().unwrap()].into());
+        // The interface that has it keeps it until its lease ends, gets another one instead, and never this one again.
+        assert_eq!(lease(&mut server, "rogue", 2, 100), None);
+        let renew = says(MessageType::Renew, 1, IA, &[had]);
+        let (_, _, given) = hears(&mut server, "web0", &renew, 100);
+        assert!(
+            given.contains(&(had, 0)) && given.iter().any(|(it, secs)| *it != had && *secs > 0)
+        );
+        assert_eq!(lease(&mut server, "rogue", 2, 3_700), Some(had));
+        for named in [had, later] {
+            let wants = says(MessageType::Solicit, 7, IA, &[named]);
+            assert_ne!(hears(&mut server, "web0", &wants, 3_700).2[0].0, named);
+        }
+        server.set_vifs(["rogue", "later"].map(|vif| (vif.to_owned(), Vec::new())));
+        assert_eq!(lease(&mut server, "later", 3, 3_700), Some(later));
     }
 
     #[test]

@@ -172,7 +172,10 @@ impl Saved {
         let is_due = self.retries.is_none_or(|at| now >= at);
         if let Some(store) = self.store.as_mut().filter(|_| is_due) {
             match store.note(leases, &changed, now_secs) {
-                Ok(()) => self.retries = None,
+                Ok(()) => {
+                    self.retries = None;
+                    counters.mended.add(counters.unsaved.get() - counters.mended.get());
+                }
                 Err(error) => {
                     counters.unsaved.add(1);
                     if self.retries.replace(now + RETRIES_AFTER).is_none() {

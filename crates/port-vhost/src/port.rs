@@ -74,12 +74,20 @@ pub(crate) struct Shown {
     /// Queue pairs that the session was offered.
     pub(crate) queue_pairs: Option<usize>,
     pub(crate) stop_reason: Option<String>,
+    pub(crate) stopped_ns: u64,
     pub(crate) opened: u64,
     pub(crate) closed: u64,
     pub(crate) failed: u64,
     pub(crate) features: u64,
     pub(crate) mtu: Option<u16>,
     pub(crate) memory_bytes: u64,
+}
+
+impl Shown {
+    /// Notes the reason of a stop that was not orderly.
+    pub(crate) fn note_stop(&mut self, reason: String) {
+        (self.stop_reason, self.stopped_ns) = (Some(reason), clock::now_ns());
+    }
 }
 
 /// A guest's interface.
@@ -342,7 +350,7 @@ impl VhostPort {
             None => shown.closed += 1,
             Some(error) => {
                 shown.failed += 1;
-                shown.stop_reason = Some(error.to_string());
+                shown.note_stop(error.to_string());
             }
         }
     }
@@ -352,7 +360,7 @@ impl VhostPort {
             tracing::warn!(vif = self.name, %reason, unsaid, "interface stopped");
         });
         self.guest.fail();
-        lock(&self.shown).stop_reason = Some(reason.to_string());
+        lock(&self.shown).note_stop(reason.to_string());
     }
 
     /// Logs by `say`, which gets the number of earlier messages that were left out, unless such messages came too
@@ -418,6 +426,7 @@ impl GuestPort for VhostPort {
             state,
             is_met: shown.connected && shown.has_spoken,
             stop_reason: shown.stop_reason.clone(),
+            stopped_ns: shown.stopped_ns,
             opened: shown.opened,
             closed: shown.closed,
             failed: shown.failed,

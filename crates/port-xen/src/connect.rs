@@ -98,7 +98,7 @@ impl XenPort {
             }
             Err(reason) => {
                 shown.failed += 1;
-                shown.stop_reason = Some(reason.to_string());
+                shown.note_stop(reason.to_string());
             }
         }
         connected

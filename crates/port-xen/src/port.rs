@@ -52,9 +52,17 @@ pub(crate) enum Said {
 pub(crate) struct Shown {
     pub(crate) connected: bool,
     pub(crate) stop_reason: Option<String>,
+    pub(crate) stopped_ns: u64,
     pub(crate) opened: u64,
     pub(crate) closed: u64,
     pub(crate) failed: u64,
+}
+
+impl Shown {
+    /// Notes the reason of a stop that was not orderly.
+    pub(crate) fn note_stop(&mut self, reason: String) {
+        (self.stop_reason, self.stopped_ns) = (Some(reason), clock::now_ns());
+    }
 }
 
 /// A vif's queue pairs.
@@ -126,7 +134,7 @@ impl XenPort {
             self.log(Said::Stopped, |unsaid| {
                 tracing::warn!(vif = self.name, reason, unsaid, "interface stopped");
             });
-            lock(&self.shown).stop_reason = Some(reason.clone());
+            lock(&self.shown).note_stop(reason.clone());
             self.failures.report(self.vif, reason);
         }
         Stopped
@@ -204,6 +212,7 @@ impl GuestPort for XenPort {
         PortInfo {
             state,
             stop_reason: shown.stop_reason.clone(),
+            stopped_ns: shown.stopped_ns,
             opened: shown.opened,
             closed: shown.closed,
             failed: shown.failed,

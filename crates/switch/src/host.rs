@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use ipnet::IpNet;
-use weir_config::{Config, UplinkConfig, UplinkKind};
+use weir_config::{Config, Defaults, UplinkConfig, UplinkKind};
 
-use crate::nat::{check_default, check_local, check_others, check_own, dropped_by, nft};
+use crate::nat::{
+    check_default, check_local, check_others, check_own, dropped_by, nft, tell_resolved,
+};
 pub use crate::nat::{ip, said_by, shown};
 use crate::programs;
 use crate::switch::{addresses_of, check_host_side};
@@ -15,6 +19,8 @@ use crate::switch::{addresses_of, check_host_side};
 /// The directories of sysctl.d(5). A file replaces files of the same name in later directories.
 const DIRECTORIES: [&str; 5] =
     ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
+/// The word in front of a configuration by which root has [`tell_resolved_if_asked`] run.
+const TELL_RESOLVED: &str = "tell-resolved";
 /// The file that sysctl(8) `--system` reads after the files of all directories.
 const LAST: &str = "etc/sysctl.conf";
 /// The kernel's switches for routing.
@@ -28,6 +34,38 @@ pub struct Lack {
     pub what: String,
     /// Advice for the user, if there is any.
     pub help: Option<String>,
+}
+
+/// Tells systemd-resolved of the networks whose names a running weir answers, if `weir` was started for that: a weir
+/// that is no root may not, and has the service manager do it (debian/weir.service).
+pub fn tell_resolved_if_asked(log: fn()) -> Option<ExitCode> {
+    let mut arguments = std::env::args_os().skip(1);
+    let (word, file) = (arguments.next()?, arguments.next());
+    if word != TELL_RESOLVED {
+        return None;
+    }
+    log();
+    let file = file.map_or_else(|| Config::DEFAULT_PATH.into(), PathBuf::from);
+    let config = Defaults::of_this_user().map(|defaults| Config::load(&file, &defaults));
+    let Ok(Ok(config)) = config else {
+        tracing::error!("`weir check {}` says what is wrong with it", file.display());
+        return Some(ExitCode::FAILURE);
+    };
+    for (_, _, gateway) in config.networks.with_gateway() {
+        if let Some((nat, own)) = gateway.nat.as_ref().zip(gateway.ipv4())
+            && gateway.answers_names()
+            && is_asked_at(own.addr())
+        {
+            tell_resolved(&nat.interface, own.addr(), gateway.domain());
+        }
+    }
+    Some(ExitCode::SUCCESS)
+}
+
+/// True if there is a socket at port 53 of this very address. It is weir's, where weir could have one.
+fn is_asked_at(own: Ipv4Addr) -> bool {
+    let shown = format!(" {:08X}:0035 ", u32::from_ne_bytes(own.octets()));
+    fs::read_to_string("/proc/net/udp").is_ok_and(|all| all.contains(&shown))
 }
 
 /// The unmet requirements for NAT of networks, and for the host's side of TAPs.

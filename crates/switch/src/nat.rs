@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,9 +22,10 @@ use weir_wire::Mac;
 
 /// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
 const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
-/// Tells systemd-resolved a link's server and domain, if it runs: its directory goes with it.
-const TELL_RESOLVED: &str = "[ ! -d /run/systemd/resolve ] || { r=/usr/bin/resolvectl && $r dns \"$1\" \"$2\" && \
-    $r domain \"$1\" \"$3\" && $r default-route \"$1\" no && $r dnssec \"$1\" no; }";
+/// Where programs ask systemd-resolved for names while it runs.
+const RESOLVED: &str = "/run/systemd/resolve/io.systemd.Resolve";
+/// The program that gives systemd-resolved the settings of a link, which waits 25 s for an answer; and how long it may.
+const RESOLVECTL: [&str; 3] = ["/usr/bin/timeout", "5", "/usr/bin/resolvectl"];
 /// The time limit for the rules to appear. They usually take a hundredth of it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two checks.
@@ -111,17 +113,23 @@ pub(crate) fn nft() -> io::Result<&'static str> {
     path.ok_or_else(|| io::Error::other("there is no program `nft`: install the package nftables"))
 }
 
-/// Has systemd-resolved, if it runs, ask weir for guests' names. It forgets all of this with the interface. It takes
-/// such settings from root: for another user, the service manager runs these commands (debian/weir.service).
-/// `resolvectl` waits 25 s for an answer, and the first failure ends this.
+/// Has systemd-resolved, if it runs, ask weir for guests' names at `own`, and nobody else in the network: guests would
+/// answer for any name there. It takes such settings from root, and forgets them with the interface. `resolvectl` would
+/// start one that was stopped.
 pub(crate) fn tell_resolved(interface: &InterfaceName, own: Ipv4Addr, domain: &str) {
-    if !geteuid().is_root() {
+    if !geteuid().is_root() || UnixStream::connect(RESOLVED).is_err() {
         return;
     }
-    let mut tells = Command::new("/bin/sh");
-    tells.args(["-c", TELL_RESOLVED, "-", interface.as_str(), &own.to_string(), domain]);
-    if let Err(error) = said_by("resolvectl", &mut tells, "") {
-        tracing::warn!(%error, "systemd-resolved does not know {domain}");
+    let own = own.to_string();
+    let off = ["default-route", "dnssec", "dnsovertls", "llmnr", "mdns"].map(|it| (it, "no"));
+    for (setting, value) in [("dns", own.as_str()), ("domain", domain)].into_iter().chain(off) {
+        let [program, arguments @ ..] = RESOLVECTL;
+        let mut tells = Command::new(program);
+        tells.args(arguments).args([setting, interface.as_str(), value]);
+        if let Err(error) = said_by("resolvectl", &mut tells, "") {
+            tracing::warn!(%error, "systemd-resolved does not know {domain}");
+            return;
+        }
     }
 }
 

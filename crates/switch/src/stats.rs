@@ -392,6 +392,9 @@ pub struct SessionStats {
     pub failed: u64,
     /// The last such error.
     pub last_error: Option<String>,
+    /// Seconds since that error; none if there was none.
+    #[serde(default)]
+    pub last_error_s: Option<u64>,
     /// Connections that were refused because a session was open.
     #[serde(default)]
     pub turned_away: u64,

@@ -100,6 +100,12 @@ pub fn time(ns: u64) -> String {
     }
 }
 
+/// Writes for how long something is over, behind its name: `, 3 s ago`, or nothing if that is not known.
+pub fn ago(seconds: Option<u64>) -> String {
+    let time = |seconds: u64| time(seconds.saturating_mul(1_000_000_000));
+    seconds.map_or_else(String::new, |seconds| format!(", {} ago", time(seconds.max(1))))
+}
+
 /// Writes three significant digits and the unit. Each unit is a thousand times the one before.
 fn scaled(number: u64, units: &[&str]) -> String {
     let mut value = number as f64;

@@ -424,7 +424,8 @@ function open() {
   }
   if (traffic) facts.push(["Can reach", reach(traffic)], ["Last heard", heard(traffic)]);
   if (traffic?.astray) facts.push(["Its addresses", traffic.astray]);
-  if (port.sessions.last_error) facts.push(["Last error of a session", port.sessions.last_error]);
+  const { last_error: error, last_error_s: ago } = port.sessions;
+  if (error) facts.push(["Last error of a session", ago == null ? error : `${age(ago)} ago: ${error}`]);
   const all = facts.map(([name]) => name).join();
   if (by("facts").dataset.all !== all) {
     by("facts").dataset.all = all;

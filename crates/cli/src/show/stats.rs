@@ -11,7 +11,7 @@ use weir_switch::stats::{
     QueuePairNumbers, RuleStats, SessionStats, Silence, SilentRing, StageStats, StillThread,
     SwitchStats, Unclosed,
 };
-use weir_text::{Table, bytes, count, decimal, ratio, time, uptime};
+use weir_text::{Table, ago, bytes, count, decimal, ratio, time, uptime};
 
 /// The columns that a narrow terminal can do without, the least important first.
 const DISPENSABLE: [usize; 9] = [4, 6, 8, 12, 9, 13, 11, 10, 2];
@@ -187,7 +187,7 @@ fn notes(f: &mut String, port: &PortStats) -> fmt::Result {
     if let Some(reason) = &port.stopped_reason {
         writeln!(f, "{}: stopped: {reason}", port.name)?;
     } else if let Some(error) = &port.sessions.last_error {
-        writeln!(f, "{}: last error: {error}", port.name)?;
+        writeln!(f, "{}: last error{}: {error}", port.name, ago(port.sessions.last_error_s))?;
     }
     if let Some(bond) = &port.bond {
         writeln!(f, "{}: {}", port.name, super::explain::bond(bond))?;

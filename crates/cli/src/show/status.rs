@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use weir_config::PortName;
 use weir_switch::stats::{KeeperState, PortKind, PortState, PortStats, SwitchStats};
-use weir_text::{count, decimal, uptime};
+use weir_text::{ago, count, decimal, uptime};
 
 /// The number of settings and errors that are shown; the others are counted.
 const LINES_MAX: usize = 8;
@@ -47,7 +47,8 @@ impl From<&SwitchStats> for Status {
         let error = |port: &PortStats| {
             let stopped = port.stopped_reason.as_ref().map(|why| format!("stopped: {why}"));
             let blocked = port.blocked.as_ref().map(super::stats::blocked);
-            let last = port.sessions.last_error.as_ref().map(|why| format!("last error: {why}"));
+            let (last, ago) = (port.sessions.last_error.as_ref(), ago(port.sessions.last_error_s));
+            let last = last.map(|why| format!("last error{ago}: {why}"));
             Some((port.name.clone(), stopped.or(blocked).or(last)?))
         };
         let still = it.still.iter().map(|it| format!("{} stands still", it.name));

@@ -13,7 +13,7 @@ use weir_config::PortName;
 use weir_switch::explain::{Explanation, QueueExplanation};
 use weir_switch::stats::{PortKind, PortState, PortStats, SessionStats, Times};
 use weir_text::plain::plain_short;
-use weir_text::{Table, count, decimal, time, uptime};
+use weir_text::{Table, ago, count, decimal, time, uptime};
 
 use super::columns::{Column, PortRates, Rates, fitting, number};
 use super::state::{Page, State};
@@ -255,10 +255,11 @@ fn write(
     if let Some(reason) = &port.stopped_reason {
         writeln!(f, "\nstopped: {}", plain_short(reason))?;
     }
-    let SessionStats { opened, failed, last_error, .. } = &port.sessions;
+    let SessionStats { opened, failed, last_error, last_error_s, .. } = &port.sessions;
     if *failed > 0 {
-        let error = plain_short(last_error.as_deref().unwrap_or("unknown"));
-        writeln!(f, "\nfront ends: {opened} came, {failed} failed; the last error: {error}")?;
+        let (error, ago) = (last_error.as_deref().unwrap_or("unknown"), ago(*last_error_s));
+        let error = plain_short(error);
+        writeln!(f, "\nfront ends: {opened} came, {failed} failed; the last error{ago}: {error}")?;
     }
     for (name, limit) in &port.limits {
         let (used, max) = (decimal(limit.used), decimal(limit.max));

@@ -310,6 +310,10 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     fs::write(at.dir.join("bin/resolvectl"), "#!/bin/sh\necho $@ >>/run/told\n").unwrap();
     at.run("chmod +x bin/resolvectl");
     at.run("mkdir -p /run/systemd/resolve");
+    // A socket that something listens at.
+    let resolved = start_keeper(at);
+    let asked = "/run/systemd/resolve/io.systemd.Resolve";
+    at.run(&format!("ln -s {} {asked}", at.socket("keeper").display()));
     at.run("mount -t overlay overlay -o lowerdir=$PWD/bin:/usr/bin /usr/bin");
     let resolver = Resolver::new(at);
     at.run(&format!("sh -c 'printf \"{}\" | nft -f -'", others.replace('\n', "\\n")));
@@ -339,9 +343,18 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
         }
     }
     assert!(commands >= 8, "{commands} commands");
-    let told = ["dns weir-lan 192.168.77.1", "domain weir-lan internal"];
-    let told = [told, ["default-route weir-lan no", "dnssec weir-lan no"]].concat().join("\n");
-    assert_eq!(at.run("cat /run/told").trim(), told);
+    let off = ["default-route", "dnssec", "dnsovertls", "llmnr", "mdns"];
+    let off = off.map(|it| format!("{it} weir-lan no\n")).concat();
+    let told = format!("dns weir-lan 192.168.77.1\ndomain weir-lan internal\n{off}");
+    assert_eq!(at.run("cat /run/told"), told);
+    // The service manager's way, while weir serves; nothing is said of a network that nobody answers for.
+    at.run("weir tell-resolved weir.toml");
+    assert_eq!(at.run("cat /run/told"), told.repeat(2));
+    at.run("sed s/192.168.77/192.168.78/ weir.toml >other.toml");
+    at.run("weir tell-resolved other.toml");
+    drop(resolved);
+    at.run("weir tell-resolved weir.toml");
+    assert_eq!(at.run("cat /run/told"), told.repeat(2), "nobody is there to be told");
     let shown = at.run("weir addresses");
     assert!(shown.contains("192.168.77.10"), "{shown}");
 
@@ -512,15 +525,17 @@ fn root_dhclient_has_an_address_of_ipv6_that_lasts_over_a_sigkill_and_an_upgrade
     let keeper = start_keeper(at);
     let config = format!(
         "[switch]\nkeeper = {:?}\n[network.lan]\naddress = [\"192.168.77.1/24\", \"fd00:77::1/64\"]\nra = true\n\
-         dhcp = true\ndhcp6 = true\ndomain = \"lab.internal\"\n",
+         dhcp = true\ndhcp6 = true\ndomain = \"lab.internal\"\nfixed = \"mail0 fd00:77::25\"\n",
         at.socket("keeper")
     );
-    let vifs = ["web0", "db0"].map(|vif| format!("[vif.{vif}]\nsocket = {:?}\n", at.socket(vif)));
+    let vifs = ["web0", "db0", "mail0"];
+    let vifs = vifs.map(|vif| format!("[vif.{vif}]\nsocket = {:?}\n", at.socket(vif)));
     let guards = [
         "source_guard = \"snooped\"\n",
         "addresses = \"fd00:77::10\"\nsource_guard = \"configured\"\n",
     ];
-    let config = format!("{config}{}{}{}{}", vifs[0], guards[0], vifs[1], guards[1]);
+    let fixed = format!("{}{}", vifs[2], guards[0]);
+    let config = format!("{config}{}{}{}{}{fixed}", vifs[0], guards[0], vifs[1], guards[1]);
     at.start_weir(&config);
     let asks = |station: &Station| {
         fs::write(station.host.dir.join("script6"), DHCLIENT6_SCRIPT).unwrap();
@@ -536,15 +551,20 @@ fn root_dhclient_has_an_address_of_ipv6_that_lasts_over_a_sigkill_and_an_upgrade
         let lease = station.has_written("lease6");
         (running, lease.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
     };
-    let [web, db] = ["web0", "db0"].map(|vif| Station::new(dir.path(), at, vif));
+    let [web, db, mail] = ["web0", "db0", "mail0"].map(|vif| Station::new(dir.path(), at, vif));
     let (_client, lease) = asks(&web);
     let ip = lease[0].clone();
     assert!(ip.starts_with("fd00:77:") && ip != "fd00:77::10", "{lease:?}");
     assert_eq!(lease[1..], ["fd00:77::1", "lab.internal.", "3600"]);
     let (_other, fixed) = asks(&db);
     assert_eq!(fixed[0], "fd00:77::10");
+    // The network has an address for its interface, by which others know it before it asks.
+    let dig = "dig +tries=5 +time=2 +short @fd00:77::1 AAAA mail0.lab.internal";
+    assert_eq!(db.run(dig).trim(), "fd00:77::25");
+    let (_third, fixed) = asks(&mail);
+    assert_eq!(fixed[0], "fd00:77::25");
     // Each has that address alone: none was formed of the prefix.
-    for station in [&web, &db] {
+    for station in [&web, &db, &mail] {
         let shown = station.run("ip -6 -o addr show dev eth0 scope global");
         assert_eq!(shown.lines().count(), 1, "{shown}");
     }

@@ -43,13 +43,13 @@ fn what_dhcp_gives_has_defaults() {
                 fixed = [\"web0 192.168.77.10\", \"db0 192.168.77.11\"]\n";
     let gateway = gateway(&format!("{DHCP}{keys}")).unwrap();
     assert_eq!(gateway.dns.len(), 2);
+    let fixed = gateway.fixed.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(fixed, ["web0 192.168.77.10", "db0 192.168.77.11"]);
     let dhcp = gateway.dhcp.unwrap();
     assert!(dhcp.range.contains("192.168.77.199".parse().unwrap()));
     assert!(!dhcp.range.contains("192.168.77.200".parse().unwrap()));
     assert_eq!(dhcp.domain.unwrap().as_str(), "lab.internal");
     assert_eq!(dhcp.lease_time.get(), 7200);
-    let fixed = dhcp.fixed.iter().map(ToString::to_string).collect::<Vec<_>>();
-    assert_eq!(fixed, ["web0 192.168.77.10", "db0 192.168.77.11"]);
 }
 
 #[test]
@@ -87,15 +87,16 @@ fn each_kind_of_firmware_has_a_file() {
 
 #[test]
 fn guests_have_further_routes() {
-    let dhcp = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap().dhcp.unwrap();
+    let given = |keys: &str| gateway(&format!("{DHCP}{keys}")).unwrap();
+    let dhcp = |keys: &str| given(keys).dhcp.unwrap();
     assert!(dhcp("").routes.is_empty());
     let keys = "routes = [\"10.0.0.0/8 192.168.77.3\", \" 192.0.0.0/8  192.168.77.10\"]\n\
                 router = \"192.168.77.1\"\nfixed = \"vpn0 192.168.77.10\"\n";
     let found = dhcp(keys);
     let shown: Vec<_> = found.routes.iter().map(Route::to_string).collect();
     assert_eq!(shown, ["10.0.0.0/8 192.168.77.3", "192.0.0.0/8 192.168.77.10"]);
-    // The gateway with a guest's fixed address is that guest. Other gateways are not guests.
-    let elsewhere: Vec<_> = found.routers_elsewhere().map(|it| it.to_string()).collect();
+    // A guest with a fixed address is a gateway itself, and others are not guests.
+    let elsewhere: Vec<_> = given(keys).routers_elsewhere().map(|it| it.to_string()).collect();
     assert_eq!(elsewhere, ["192.168.77.1", "192.168.77.3"]);
     // With NAT the host routes at weir's address.
     assert_eq!(dhcp("nat = true\nroutes = \"10.0.0.0/8 192.168.77.2\"\n").routes.len(), 1);
@@ -235,6 +236,8 @@ fn each_mistake_is_told_by_itself() {
         assert!(problem.contains(expected) && !problem.contains("; "), "{keys}: {problem}");
     }
     let refused = |keys: &str| gateway(keys).unwrap_err().join("; ");
+    let v6 =
+        |fixed: &str| format!("address = \"fd00::2/64\"\nra = true\ndhcp6 = true\nfixed = {fixed}");
     let cases = [
         ("vlan = 1\ndhcp = true", "`network.lan` has `dhcp` without `address`"),
         ("address = \"fd00::2/64\"\ndhcp = true", "`network.lan` has `dhcp` and no IPv4 address"),
@@ -264,6 +267,26 @@ fn each_mistake_is_told_by_itself() {
         ),
         ("address = \"192.168.77.2/24\"\ndns = \"fd00::9\"", "the server fd00::9 without `ra`"),
         ("address = \"fd00::2/64\"\ndhcp6 = true", "`network.lan` has `dhcp6` without `ra`"),
+        (
+            "address = \"192.168.77.2/24\"\nfixed = \"web0 192.168.77.9\"",
+            "`network.lan` has 192.168.77.9 of `web0` in `fixed` without `dhcp`",
+        ),
+        (
+            "address = \"fd00::2/64\"\nra = true\nfixed = \"web0 fd00::9\"",
+            "`network.lan` has fd00::9 of `web0` in `fixed` without `dhcp6`",
+        ),
+        (&v6("\"web0 fd00:0:0:1::9\""), "fd00:0:0:1::9 of `web0` is not within the subnet"),
+        (&v6("\"web0 fd00::\""), "fd00:: of `web0` is not within the subnet"),
+        (&v6("\"web0 192.168.77.9\""), "192.168.77.9 of `web0` in `fixed` without `dhcp`"),
+        (&v6("\"web0 fd00::2\""), "fd00::2 of `web0` is weir's own"),
+        (
+            &v6("[\"a fd00::9\", \"b fd00::9\"]"),
+            "the address fd00::9 in `fixed` of `network.lan` is used 2 times",
+        ),
+        (
+            &v6("[\"a fd00::8\", \"a fd00::9\"]"),
+            "the interface a in `fixed` of `network.lan` is used 2 times",
+        ),
         (
             "address = \"fd00::2/113\"\nra = true\ndhcp6 = true",
             "`network.lan` has `dhcp6` and a small subnet of IPv6",

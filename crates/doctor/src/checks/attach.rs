@@ -283,7 +283,8 @@ pub(super) fn session_fails(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(ended) {
         let now = port.sessions.failed
             - facts.before(port, |it| it.sessions.failed).min(port.sessions.failed);
-        if now == 0 && port.state == PortState::Running {
+        let is_recent = port.sessions.last_error_s.is_none_or(|ago_s| ago_s < RECENT_S);
+        if now == 0 && (port.state == PortState::Running || !is_recent) {
             continue;
         }
         let reason = port.sessions.last_error.as_deref().unwrap_or("no reason is known");

@@ -109,7 +109,7 @@ pub(super) fn way_out(facts: &Facts, found: &mut Vec<Finding>) {
             "way-out",
             "host",
             format!(
-                "the way of guests to the host, out of it, or to other hosts may be cut off: {what}"
+                "guests may be cut off: {what}"
             ),
             "the host's routes and settings, as `weir check --host` reads them",
             help.as_deref().unwrap_or("do so; `weir check --host FILE` tells when all is there"),

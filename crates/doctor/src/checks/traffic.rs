@@ -295,7 +295,7 @@ pub(super) fn unanswered(facts: &Facts, found: &mut Vec<Finding>) {
             ),
             (
                 "leases_unsaved",
-                "",
+                "leases_saved_late",
                 "leases could not be saved: a weir that is started anew does not know them",
                 "room on the file system of /var/lib/weir, or of the control socket; journalctl -u weir has the error",
             ),

@@ -53,6 +53,8 @@ pub struct PortInfo {
     pub is_met: bool,
     /// The reason of the interface's last stop that was not orderly, if there was one.
     pub stop_reason: Option<String>,
+    /// The time of that stop; 0 if there was none.
+    pub stopped_ns: u64,
     /// Front ends that connected since the interface was made.
     pub opened: u64,
     /// Front ends that disconnected in order.

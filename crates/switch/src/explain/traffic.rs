@@ -33,6 +33,8 @@ pub struct TrafficExplanation {
     pub state: PortState,
     /// The reason why the port stopped, or the error of the last session that weir ended.
     pub last_error: Option<String>,
+    /// Seconds since that error, of a session.
+    pub last_error_s: Option<u64>,
     /// True if the port receives copies of other ports' frames, and nothing else.
     pub is_mirror: bool,
     /// The port's VLANs, in words.
@@ -156,7 +158,8 @@ impl TrafficExplanation {
 
     fn state_says(&self, name: &str, is_guest: bool) -> Vec<String> {
         let error = self.last_error.as_deref();
-        let last = error.map(|error| format!("the last session ended: {error}"));
+        let ago = self.last_error_s.map_or_else(String::new, |seconds| format!(" {seconds} s ago"));
+        let last = error.map(|error| format!("the last session ended{ago}: {error}"));
         let says = match (self.state, is_guest) {
             (PortState::Running, _) => return Vec::new(),
             (PortState::Waiting, _) => {

@@ -119,7 +119,7 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
     let task = |(_, _, gateway): (_, _, &GatewayConfig)| {
         let nat = gateway.nat.as_ref()?;
         let forward = |it: &Forward| {
-            let guest = gateway.dhcp.as_ref()?.fixed_of(&it.vif)?;
+            let guest = gateway.fixed_of(&it.vif)?;
             let Forward { protocol, port, vif_port, .. } = *it;
             Some(NatForward { protocol, port, guest, guest_port: vif_port })
         };
@@ -329,7 +329,7 @@ pub(super) fn dhcp_settings(
         dns: dns.collect(),
         domain: domain(config),
         lease_secs: u32::try_from(dhcp.lease_time.get()).unwrap_or(u32::MAX),
-        fixed: dhcp.fixed.iter().map(|it| (it.vif.to_string(), it.address)).collect(),
+        fixed: fixed(config, |ip| if let IpAddr::V4(ip) = ip { Some(ip) } else { None }),
         boot: boot_settings(&dhcp.boot),
     }
 }
@@ -342,7 +342,13 @@ pub(super) fn dhcp6_settings(config: &GatewayConfig) -> Option<Dhcp6Settings> {
     });
     let lease_time = config.dhcp.as_ref().map_or(LeaseTime::DEFAULT, |dhcp| dhcp.lease_time);
     let lease_secs = u32::try_from(lease_time.get()).unwrap_or(u32::MAX);
-    own.filter(|_| config.dhcp6).map(|own| Dhcp6Settings { own, lease_secs })
+    let fixed = fixed(config, |ip| if let IpAddr::V6(ip) = ip { Some(ip) } else { None });
+    own.filter(|_| config.dhcp6).map(|own| Dhcp6Settings { own, lease_secs, fixed })
+}
+
+/// The fixed addresses of one IP version.
+fn fixed<A>(config: &GatewayConfig, of: impl Fn(IpAddr) -> Option<A>) -> BTreeMap<String, A> {
+    config.fixed.iter().filter_map(|it| Some((it.vif.to_string(), of(it.address)?))).collect()
 }
 
 fn boot_settings(boot: &BootConfig) -> BootSettings {

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use weir_config::{DhcpConfig, GatewayConfig, NetworkConfig, PortName, UplinkConfig};
+use weir_config::{GatewayConfig, NetworkConfig, PortName, UplinkConfig};
 use weir_engine::{Port, PortCounters, PortSettings};
 use weir_evpn::Links;
 use weir_fabric::{MacCheck, PortConfig, Vid, VlanMode};
@@ -312,8 +312,7 @@ impl Switch {
         let dhcp = config.dhcp.is_some();
         tracing::info!(port = %id, name = %name, %mac, addresses = addresses.join(", "), dhcp, "weir is in a network");
         let own = port.addresses().iter().copied();
-        let routers = config.dhcp.iter().flat_map(DhcpConfig::routers_elsewhere);
-        let relied_on = own.chain(routers.map(IpAddr::from)).collect();
+        let relied_on = own.chain(config.routers_elsewhere().map(IpAddr::from)).collect();
         let served = Arc::clone(&port);
         self.served.add(Serving { id, vid, subnets, relied_on, port: served });
         let counters = made.unwrap_or_default();

@@ -39,6 +39,11 @@ use crate::stats::{
 };
 use crate::watchdog::{Still, still};
 
+/// Seconds since this time of [`clock`]; `None` for 0.
+pub(super) fn seconds_since(ns: u64) -> Option<u64> {
+    (ns > 0).then(|| Duration::from_nanos(clock::now_ns().saturating_sub(ns)).as_secs())
+}
+
 impl Switch {
     /// Limits on addresses of other hosts, in all and in each network.
     pub(super) fn overlay_limits(&self, overlay: &Overlay) -> Limits {
@@ -484,15 +489,13 @@ impl Switch {
             closed: info.closed,
             failed: info.failed,
             turned_away: info.turned_away,
-            turned_away_s: (info.turned_away > 0).then(|| {
-                let ago = clock::now_ns().saturating_sub(info.turned_away_ns);
-                Duration::from_nanos(ago).as_secs()
-            }),
+            turned_away_s: seconds_since(info.turned_away_ns),
             throttled: info.throttled,
             log_lines_unsaid: info.log_lines_unsaid,
             memory_mapped_bytes: info.memory_mapped.bytes,
             memory_max_bytes: info.memory_max_bytes,
             last_error: info.stop_reason.clone(),
+            last_error_s: seconds_since(info.stopped_ns),
         };
         stats.mac = vif.config.mac;
         stats.vlan = vif.config.vlan.clone();

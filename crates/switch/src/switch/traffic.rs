@@ -10,6 +10,7 @@ use weir_engine::guest::PortInfo;
 use weir_fabric::{Claim, PortId, Reach, Vid};
 use weir_port_vxlan::Heard;
 
+use super::shown::seconds_since;
 use super::{Overlay, Switch, Uplink, Vif};
 use crate::control::Response;
 use crate::explain::{
@@ -19,10 +20,11 @@ use crate::stats::PortState;
 
 impl Switch {
     pub(super) fn vif_traffic(&self, vif: &Vif) -> TrafficExplanation {
-        let PortInfo { state, stop_reason, .. } = vif.port.info();
+        let PortInfo { state, stop_reason, stopped_ns, .. } = vif.port.info();
         TrafficExplanation {
             state: state.into(),
             last_error: stop_reason,
+            last_error_s: seconds_since(stopped_ns),
             astray: self.served.astray(vif.port.id()),
             ..self.traffic(vif.port.id(), &vif.config.vlan, vif.port.interface().counters())
         }
