@@ -137,11 +137,17 @@ while True:
     answer = b"\xc0\x0c\0\1\0\1\0\0\0\x3c\0\4\xcb\0\x71\x09" if has else b""
     server.sendto(asked[:2] + b"\x81\x80\0\1\0" + bytes([has]) + bytes(4) + asked[12:end] + answer, who)
 P
+# Without an interface that is up systemd-resolved asks nobody.
+ip link add way0 type veth peer name way1
+for way in way0 way1; do ip link set $way up; done
+ip address add 192.0.2.1/24 dev way0
 python3 /tmp/resolver.py >/dev/null 2>&1 &
 resolver=$!
 mkdir -p /etc/systemd/resolved.conf.d
 printf '[Resolve]\nDNS=127.0.0.9\n' >/etc/systemd/resolved.conf.d/test.conf
 quiet_apt install systemd-resolved
+# In an overlay dbus-daemon does not see the policy that came with the package before apt tells it.
+systemctl restart systemd-resolved
 within 20 "systemd-resolved does not start" getent ahostsv4 example.org
 ! knows || fail "systemd-resolved knows web0 before it is told"
 typed "weir tell-resolved"
@@ -160,6 +166,7 @@ systemctl stop systemd-resolved
 systemctl start weir
 ! systemctl is-active systemd-resolved || fail "weir has started systemd-resolved"
 kill $resolver
+ip link delete way0
 
 say "an uplink, the guide's first lines"
 sed '/^# The way to the host/,$d' /etc/weir/weir.toml >/tmp/default.toml

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::ops::{Range, RangeFrom};
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -310,10 +311,8 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     fs::write(at.dir.join("bin/resolvectl"), "#!/bin/sh\necho $@ >>/run/told\n").unwrap();
     at.run("chmod +x bin/resolvectl");
     at.run("mkdir -p /run/systemd/resolve");
-    // A socket that something listens at.
-    let resolved = start_keeper(at);
-    let asked = "/run/systemd/resolve/io.systemd.Resolve";
-    at.run(&format!("ln -s {} {asked}", at.socket("keeper").display()));
+    let resolved = UnixListener::bind(at.dir.join("resolved")).unwrap();
+    at.run("ln -s $PWD/resolved /run/systemd/resolve/io.systemd.Resolve");
     at.run("mount -t overlay overlay -o lowerdir=$PWD/bin:/usr/bin /usr/bin");
     let resolver = Resolver::new(at);
     at.run(&format!("sh -c 'printf \"{}\" | nft -f -'", others.replace('\n', "\\n")));

@@ -108,9 +108,7 @@ pub(super) fn way_out(facts: &Facts, found: &mut Vec<Finding>) {
         found.push(finding(
             "way-out",
             "host",
-            format!(
-                "guests may be cut off: {what}"
-            ),
+            format!("guests may be cut off: {what}"),
             "the host's routes and settings, as `weir check --host` reads them",
             help.as_deref().unwrap_or("do so; `weir check --host FILE` tells when all is there"),
         ));
