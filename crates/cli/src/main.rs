@@ -24,10 +24,8 @@ fn main() -> ExitCode {
     if let Some(ended) = weir_switch::compiler::run_if_asked() {
         return ended;
     }
-    if let Some(ended) = weir_switch::host::tell_resolved_if_asked(weir::run::log_to_stderr) {
-        return ended;
-    }
-    if let Some(ended) = bridging::run_if_asked() {
+    let told = || weir_switch::host::tell_resolved_if_asked(weir::run::log_to_stderr);
+    if let Some(ended) = bridging::run_if_asked().or_else(told) {
         return ended;
     }
     commands::exit_code(run(Cli::parse_grouped()))

@@ -129,7 +129,7 @@ Without --confirm in time, another process gives all back to the card, even if t
 killed or its terminal is gone.
 
 The change ends with the next start of the host. Give networkd, netplan or ifupdown their files \
-before --confirm: docs/guide/host-network.md.";
+before --confirm: the guide's host-network.md.";
 
 /// The card as `ip -j -d addr` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -272,7 +272,7 @@ pub fn run(command: &UplinkCommand, out: &mut dyn io::Write) -> Result<(), Bridg
     let done = match (args.confirm, args.undo) {
         (true, _) => {
             confirm(interface)?;
-            "the bridge stays until the host starts again; docs/guide/host-network.md has what lasts"
+            "the bridge stays until the host starts again; the guide's host-network.md has what lasts"
                 .into()
         }
         (_, true) => {

@@ -323,4 +323,4 @@ Operations:
   release    removes all interfaces of the domain
 Any other does nothing, and neither does a domain without weir's elements.
 
-/etc/libvirt/hooks/qemu.d/weir calls it. docs/guide/libvirt.md has the elements.";
+/etc/libvirt/hooks/qemu.d/weir calls it. The guide (libvirt.md) has the elements.";

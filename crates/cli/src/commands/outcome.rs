@@ -91,7 +91,7 @@ pub enum CommandError {
     /// The interface belongs to a Xen guest, not to a vhost-user front end.
     #[error("{name} is a Xen guest's interface, which needs no QEMU arguments")]
     #[diagnostic(help(
-        "the guest's configuration has `vif=['mac=...,bridge=...,script=none']`: see docs/guide/xen.md"
+        "the guest's configuration has `vif=['mac=...,bridge=...,script=none']`: see the guide's xen.md"
     ))]
     XenVif {
         /// The interface.

@@ -43,7 +43,7 @@ LATE/S        interrupts later than the budget allows
 DROP REASON   the counter with the most frames; `was` where none was dropped since the last look
 HELD BECAUSE  the last decision of the interface's policy
 
-docs/guide/counters.md says what the names mean.";
+The guide (counters.md) says what the names mean.";
 
 /// The whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, state: &mut State) {
