@@ -637,6 +637,10 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
         [("second-vm", false), ("src-mac", false), ("budget-late", false),]
     );
     assert!(found[1].known_by.contains("0 just now") && found[1].known_by.contains("50000"));
+    vif(&mut facts).quiet_s = 700;
+    let aged: Vec<_> = examine(&facts).iter().map(|it| it.check).collect();
+    assert_eq!(aged, ["second-vm"]);
+    vif(&mut facts).quiet_s = 180;
     // Calls of a single moment are late on any busy host.
     vif(&mut facts).budget_breaches.insert("asked_late".into(), 99);
     before(&mut facts, |it| _ = it.budget_breaches.insert("asked_late".into(), 98));

@@ -284,6 +284,9 @@ pub struct PortStats {
     pub tx: QueueStats,
     /// Frames that this port sent and that waited in its memory for a receiver without buffers.
     pub parked: u64,
+    /// Seconds since somebody who asked for counters first saw as many drops, late calls and waits for rates.
+    #[serde(default)]
+    pub quiet_s: u64,
     /// Received packets that were merged from TCP segments (generic receive offload); `rx` counts the segments.
     pub gro: u64,
     /// Entries of the port's indirection table that moved to another receive queue.
@@ -629,6 +632,7 @@ impl PortStats {
             rx: QueueStats::default(),
             tx: QueueStats::default(),
             parked: 0,
+            quiet_s: 0,
             gro: 0,
             rss_moved: 0,
             worker_ns: 0,

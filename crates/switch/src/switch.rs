@@ -271,6 +271,7 @@ pub struct Switch {
     programs: OnceLock<Arc<Programs>>,
     /// The run-time settings as the keeper has them.
     noted: Mutex<Noted>,
+    looks: Mutex<shown::Looks>,
 }
 
 /// The way in which an interface meets its front end.
@@ -356,6 +357,7 @@ impl Switch {
             upgrades: OnceLock::new(),
             programs: OnceLock::new(),
             noted: Mutex::default(),
+            looks: Mutex::default(),
         }))
     }
 

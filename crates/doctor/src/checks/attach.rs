@@ -12,7 +12,7 @@ use crate::host::joined;
 use crate::reasons::explained;
 
 /// Seconds for which an event that is over is worth a note.
-const RECENT_S: u64 = 600;
+pub(super) const RECENT_S: u64 = 600;
 
 /// Interfaces that wait for a VM.
 fn waiting_vifs(facts: &Facts) -> impl Iterator<Item = &VifStatus> {

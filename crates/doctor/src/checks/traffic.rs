@@ -6,6 +6,7 @@ use weir_config::Direction;
 use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all, stops_all};
 use weir_switch::stats::{PortKind, PortState, PortStats};
 
+use super::attach::RECENT_S;
 use crate::facts::{Facts, Finding, finding, note};
 
 /// Divisor for the share of frames, or of calls, from which on drops and late calls are a fault.
@@ -32,6 +33,7 @@ impl Share {
 struct Counted {
     ever: Share,
     now: Share,
+    quiet_s: u64,
 }
 
 impl Counted {
@@ -50,18 +52,18 @@ impl Counted {
             now.saturating_sub(facts.before(port, counter))
         };
         let now = Share { some: since(ever.some, &some), all: since(ever.all, &all) };
-        Some(Self { ever, now })
+        Some(Self { ever, now, quiet_s: port.quiet_s })
     }
 
-    /// The finding for these counts: an error if the fault continues, a note if it is over.
+    /// The finding for these counts: an error if the fault continues, and for a while a note if it is over.
     fn judged(
         &self,
         as_wrong: impl FnOnce(String) -> Finding,
         what: &str,
         of: &str,
     ) -> Option<Finding> {
-        let Self { ever, now } = self;
-        if !(now.is_much() || ever.is_much()) {
+        let Self { ever, now, quiet_s } = self;
+        if !(now.is_much() || ever.is_much() && *quiet_s < RECENT_S) {
             return None;
         }
         let known_by = format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_config::{FilterRule, LatencyBudget, Moderation, PLACEMENT, PortName, VlanMode};
 use weir_engine::guest::{CallTimes, PortInfo, QueueDecision, State};
 use weir_engine::stats::QueueCounters;
-use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, panicked, stages};
+use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, lock, panicked, stages};
 use weir_fabric::multicast::Membership;
 use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
@@ -26,7 +26,7 @@ use crate::control::{AddressEntry, AddressOrigin, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
     DispatchExplanation, HostExplanation, MovedPair, PortShare, QueueExplanation,
-    ReceivingExplanation, SharingExplanation, UplinkExplanation, VifExplanation,
+    ReceivingExplanation, SharingExplanation, USUAL_DROPS, UplinkExplanation, VifExplanation,
 };
 use crate::loops::{Blocked, LoopCounts};
 use crate::manager::ManagedExplanation;
@@ -42,6 +42,27 @@ use crate::watchdog::{Still, still};
 /// Seconds since this time of [`clock`]; `None` for 0.
 pub(super) fn seconds_since(ns: u64) -> Option<u64> {
     (ns > 0).then(|| Duration::from_nanos(clock::now_ns().saturating_sub(ns)).as_secs())
+}
+
+/// What each port had of drops, late calls and waits when counters were last asked for, and the time at which it was seen
+/// to have as many first.
+pub(super) type Looks = BTreeMap<PortName, (u64, u64)>;
+
+/// Fills in for how long the ports have been quiet.
+fn quiet(looks: &mut Looks, ports: impl Iterator<Item = PortStats>, now_ns: u64) -> Vec<PortStats> {
+    let before = std::mem::take(looks);
+    let look = |mut port: PortStats| {
+        let usual = |reason: &str| USUAL_DROPS.contains(&reason);
+        let drops = port.drops.iter().filter(|(reason, _)| !usual(reason));
+        let all = drops.chain(&port.budget_breaches).map(|(_, count)| count).sum::<u64>();
+        let all = all + port.rate_waits;
+        let same = before.get(&port.name).filter(|(before, _)| *before == all);
+        let since_ns = same.map_or(now_ns, |(_, since_ns)| *since_ns);
+        port.quiet_s = Duration::from_nanos(now_ns.saturating_sub(since_ns)).as_secs();
+        looks.insert(port.name.clone(), (all, since_ns));
+        port
+    };
+    ports.map(look).collect()
 }
 
 impl Switch {
@@ -296,7 +317,10 @@ impl Switch {
             multicast: self.multicast_stats(&ports),
             on_demand: self.on_demand.stats(),
             stages: StageStats::of_this_process(),
-            ports: uplinks.chain(overlay).chain(own).chain(vifs).collect(),
+            ports: {
+                let ports = uplinks.chain(overlay).chain(own).chain(vifs);
+                quiet(&mut lock(&self.looks), ports, clock::now_ns())
+            },
         }
     }
 
@@ -627,4 +651,24 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     stats.kick_pauses = counters.kick_pauses.get();
     stats.window_violations = counters.window_violations.get();
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_is_quiet_since_somebody_first_saw_what_it_has_lost() {
+        const S: u64 = 1_000_000_000;
+        let mut looks = Looks::new();
+        let mut look = |drops: &[(&str, u64)], now_s: u64| {
+            let mut port = PortStats::new("web0".parse().unwrap(), PortKind::Vif);
+            port.drops = drops.iter().map(|(reason, count)| ((*reason).into(), *count)).collect();
+            quiet(&mut looks, [port].into_iter(), now_s * S)[0].quiet_s
+        };
+        assert_eq!(look(&[("rx_ring_full", 7)], 10), 0);
+        assert_eq!(look(&[("rx_ring_full", 7), ("hairpin", 9)], 700), 690, "a usual drop");
+        assert_eq!(look(&[("rx_ring_full", 8)], 710), 0);
+        assert_eq!(look(&[("rx_ring_full", 8)], 712), 2);
+    }
 }
