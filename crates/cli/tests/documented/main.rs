@@ -139,10 +139,6 @@ impl Typed {
     /// True if the line has everything that a command needs. A span may only name a command.
     fn is_whole(&self) -> bool {
         let understood = |words: &Vec<String>| {
-            // A word for the service manager; tests/deb/steps.sh runs it.
-            if words.first().is_some_and(|word| word == "tell-resolved") {
-                continue;
-            }
             let line = [&["weir".to_owned()], &words[..]].concat();
             words.len() > 2 && Cli::command().try_get_matches_from(&line).is_ok()
         };
@@ -289,6 +285,10 @@ fn each_documented_command_line_is_one_that_weir_understands() {
     let mut understood = 0;
     for typed in typed() {
         for words in typed.commands() {
+            // A word for the service manager; tests/deb/steps.sh runs it.
+            if words.first().is_some_and(|word| word == "tell-resolved") {
+                continue;
+            }
             let line = [&["weir".to_owned()], &words[..]].concat();
             if let Err(error) = Cli::command().try_get_matches_from(&line) {
                 use clap::error::ErrorKind as Kind;
