@@ -47,8 +47,8 @@ def method(verb, path, operation):
         kind = name_of(sent.get("schema", {})) if sends == "application/json" else None
         notes.append(f"`body`: {kind or ('text' if sends == 'application/toml' else 'bytes')}.")
     if name_of(answer.get("schema", {})):
-        notes.append(f"Returns {name_of(answer['schema'])}.")
-    doc = [line for note in notes for line in textwrap.wrap(" ".join(note.split()), 110)]
+        notes[-1] += f" Returns {name_of(answer['schema'])}."
+    doc = [line for note in notes for line in textwrap.wrap(" ".join(note.split()), 100)]
     for name in of["path"]:
         path = path.replace("{%s}" % name, "{quote(%s, safe='')}" % name)
     pairs = ", ".join(f'"{name}": {argument(name)}' for name in of["query"])

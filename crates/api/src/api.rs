@@ -13,11 +13,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use weir_config::PortName;
-use weir_limits::{
-    CONTROL_CONNECTIONS_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS, FRAME_LEN_MAX,
-};
+use weir_limits::{CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS, FRAME_LEN_MAX};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
-use weir_switch::stats::{Limit, PortStats, SwitchStats};
+use weir_switch::stats::{Limits, PortStats, SwitchStats};
 
 use crate::access::{Access, Caller, Token};
 use crate::events::Hub;
@@ -242,10 +240,24 @@ impl Api {
         asker: &Asker,
         show: impl FnOnce(SwitchStats) -> Result<T, Problem> + Send + 'static,
     ) -> Response {
-        let connections = self.places.taken();
+        let limits = self.places.limits();
         let job = move |handler: &dyn ControlHandler| {
-            let stats = counters(handler, connections)?;
+            let stats = counters(handler, limits)?;
             Ok(json(&show(stats)?))
+        };
+        self.answer(asker, job).await
+    }
+
+    /// Answers with the result of `show` for the counters of one port.
+    pub(crate) async fn show_port(
+        &self,
+        asker: &Asker,
+        name: PortName,
+        show: fn(PortStats) -> Response,
+    ) -> Response {
+        let job = move |handler: &dyn ControlHandler| match handler.handle(Ask::Port { name }) {
+            Answer::Ports { mut ports, .. } if ports.len() == 1 => Ok(show(ports.remove(0))),
+            other => Err(Problem::of(other)),
         };
         self.answer(asker, job).await
     }
@@ -254,23 +266,13 @@ impl Api {
 /// The switch's counters, with those of the API.
 pub(crate) fn counters(
     handler: &dyn ControlHandler,
-    connections: usize,
+    limits: Limits,
 ) -> Result<SwitchStats, Problem> {
     match handler.handle(Ask::Stats) {
         Answer::Stats { mut stats } => {
-            let limit = Limit::new(connections, CONTROL_CONNECTIONS_MAX);
-            stats.limits.insert("control_connections".to_owned(), limit);
+            stats.limits.extend(limits);
             Ok(*stats)
         }
         other => Err(Problem::of(other)),
     }
-}
-
-/// One port's counters.
-pub(crate) fn of_port(stats: SwitchStats, name: &PortName) -> Result<PortStats, Problem> {
-    let port = stats.ports.into_iter().find(|port| port.name == *name);
-    port.ok_or_else(|| {
-        let detail = format!("there is no interface or uplink called {name}");
-        Problem::new(StatusCode::NOT_FOUND, detail).with_help("GET /v1/ports lists those there are")
-    })
 }

@@ -263,20 +263,37 @@ impl Client {
 
     /// The interfaces of the switch.
     pub fn vifs(&mut self) -> Result<Vec<VifStatus>, ClientError> {
-        self.get("/v1/vifs")
+        let name = |vif: &VifStatus| vif.config.name.to_string();
+        self.parts("/v1/vifs", limits::CONTROL_PORTS_MAX, name, |len| {
+            len < limits::CONTROL_PORTS_MAX
+        })
     }
 
     /// The stations that the switch knows.
     pub fn addresses(&mut self) -> Result<Vec<AddressEntry>, ClientError> {
-        let mut all: Vec<AddressEntry> = Vec::new();
+        let key = |last: &AddressEntry| format!("{}/{}", last.vlan, last.mac);
+        // A port that is removed just now has no name, and its addresses are in no part.
+        self.parts("/v1/addresses", limits::CONTROL_ADDRESSES_MAX, key, |len| len == 0)
+    }
+
+    /// All of a list that comes in parts.
+    fn parts<T: DeserializeOwned>(
+        &mut self,
+        path: &str,
+        limit: usize,
+        key: impl Fn(&T) -> String,
+        is_last: fn(usize) -> bool,
+    ) -> Result<Vec<T>, ClientError> {
+        let mut all: Vec<T> = Vec::new();
         loop {
-            let after = all.last().map(|last| format!("?after={}/{}", last.vlan, last.mac));
-            let path = format!("/v1/addresses{}", after.unwrap_or_default());
-            let part: Vec<AddressEntry> = self.get(&path)?;
-            if part.is_empty() {
+            let after = all.last().map(|last| format!("&after={}", key(last))).unwrap_or_default();
+            let part: Vec<T> = self.get(&format!("{path}?limit={limit}{after}"))?;
+            // A weir from before parts sends all at once.
+            let ends = is_last(part.len()) || part.len() > limit;
+            all.extend(part);
+            if ends {
                 return Ok(all);
             }
-            all.extend(part);
         }
     }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
-use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_TIMEOUT_SECS};
+use weir_limits::{CONTROL_CONNECTIONS_MAX, CONTROL_TIMEOUT_SECS, CONTROL_UNREAD_BYTES_MAX};
+use weir_switch::stats::{Limit, Limits, limits};
 
 use crate::access::Caller;
 
@@ -28,6 +29,8 @@ struct Taken {
 struct Place {
     of: Of,
     state: State,
+    /// Bytes of the last answer, which its client may still have to take.
+    unread: u64,
     /// The place is lost.
     lost: Arc<Notify>,
     /// The place is lost, and a request is to be refused.
@@ -69,15 +72,24 @@ impl Places {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The number of places taken.
-    pub(crate) fn taken(&self) -> usize {
+    /// The places taken, and the bytes of answers that clients have yet to take.
+    pub(crate) fn limits(&self) -> Limits {
+        let taken = self.lock();
+        limits([
+            ("control_connections", Limit::new(taken.open.len(), CONTROL_CONNECTIONS_MAX)),
+            ("control_unread_bytes", Limit::new(taken.unread(), CONTROL_UNREAD_BYTES_MAX)),
+        ])
+    }
+
+    #[cfg(test)]
+    fn taken(&self) -> usize {
         self.lock().open.len()
     }
 
     /// A place for a connection; `None` if all are taken, and every connection has a request that is carried out.
     pub(crate) fn enter(&self, of: Of) -> Option<Ticket> {
         let mut taken = self.lock();
-        if taken.open.len() >= CONTROL_CONNECTIONS_MAX && !taken.end_longest_waiting() {
+        if taken.open.len() >= CONTROL_CONNECTIONS_MAX && !taken.end_longest_waiting(|_| 1, None) {
             return None;
         }
         let (id, now) = (taken.next_id, Instant::now());
@@ -86,6 +98,7 @@ impl Places {
         let place = Place {
             of,
             state: State::Waits(now),
+            unread: 0,
             lost: Arc::clone(&lost),
             refused: Arc::clone(&refused),
         };
@@ -96,10 +109,17 @@ impl Places {
 }
 
 impl Taken {
-    /// Takes the place of the connection that waits longest; `false` if none waits.
-    fn end_longest_waiting(&mut self) -> bool {
-        let count = |is: &dyn Fn(&Of) -> bool| self.open.values().filter(|it| is(&it.of)).count();
-        let waiting = self.open.iter().filter_map(|(id, it)| match it.state {
+    fn unread(&self) -> u64 {
+        self.open.values().map(|it| it.unread).sum()
+    }
+
+    /// Takes the place of the connection that waits longest, of those that weigh most; `false` if none waits.
+    fn end_longest_waiting(&mut self, weigh: fn(&Place) -> u64, but: Option<u64>) -> bool {
+        let count = |is: &dyn Fn(&Of) -> bool| -> u64 {
+            self.open.values().filter(|it| is(&it.of)).map(weigh).sum()
+        };
+        let others = self.open.iter().filter(|(id, it)| weigh(it) > 0 && Some(**id) != but);
+        let waiting = others.filter_map(|(id, it)| match it.state {
             State::Waits(since) | State::Queues(since) => Some((*id, it.of, since)),
             State::Works => None,
         });
@@ -134,10 +154,17 @@ impl Ticket {
         self.set(State::Waits(Instant::now()), None);
     }
 
-    /// The request is answered: the client has to take the answer, and to begin the next request, in time.
-    pub(crate) fn waits(&self) {
+    /// The request is answered: the client has to take the answer, and to begin the next request, in time. If too much
+    /// waits to be taken, other connections lose their places.
+    pub(crate) fn waits(&self, unread: u64) {
         let now = Instant::now();
         self.set(State::Waits(now), Some(now + TIMEOUT));
+        let mut taken = self.places.lock();
+        let Some(place) = taken.open.get_mut(&self.id) else { return };
+        place.unread = unread;
+        while taken.unread() > CONTROL_UNREAD_BYTES_MAX
+            && taken.end_longest_waiting(|it| it.unread, Some(self.id))
+        {}
     }
 
     fn set(&self, state: State, deadline: Option<Instant>) {
@@ -212,13 +239,30 @@ mod tests {
     }
 
     #[test]
+    fn whose_answers_are_most_to_read_loses_the_one_that_waits_longest() {
+        let places = Places::default();
+        let [few, first, second, working] = [1, 2, 2, 2].map(|of| places.enter(user(of)).unwrap());
+        let third = CONTROL_UNREAD_BYTES_MAX / 3;
+        few.waits(third);
+        first.waits(third);
+        working.works();
+        second.waits(third);
+        assert!(!is_over(&few) && !is_over(&first) && !is_over(&second));
+        working.waits(third);
+        assert!(is_over(&first) && !is_over(&few) && !is_over(&second) && !is_over(&working));
+        // An answer that is too large for all others is alone.
+        few.waits(u64::MAX / 2);
+        assert!(is_over(&second) && is_over(&working) && !is_over(&few));
+    }
+
+    #[test]
     fn where_weir_works_for_all_there_is_no_place_until_one_is_done() {
         let places = Places::default();
         let all: Vec<_> =
             (0..CONTROL_CONNECTIONS_MAX).map(|_| places.enter(user(1)).unwrap()).collect();
         all.iter().for_each(Ticket::works);
         assert!(places.enter(user(2)).is_none());
-        all[3].waits();
+        all[3].waits(0);
         let new = places.enter(user(2)).unwrap();
         assert!(is_over(&all[3]));
         drop((all, new));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
@@ -285,7 +285,7 @@ where
             };
             match response.extensions().get::<Endless>() {
                 Some(Endless) => ticket.waits_without_end(),
-                None => ticket.waits(),
+                None => ticket.waits(response.body().size_hint().exact().unwrap_or(0)),
             }
             if ticket.is_lost() {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));

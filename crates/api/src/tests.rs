@@ -13,7 +13,7 @@ use weir_config::{ApiConfig, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::Hands;
 use weir_switch::control::{
-    ControlHandler, Extent, Put, PutOutcome, ReloadOutcome, Request, Response, VifStatus,
+    ControlHandler, Extent, Part, Put, PutOutcome, ReloadOutcome, Request, Response, VifStatus,
 };
 use weir_switch::events::Glance;
 use weir_switch::stats::{ConnectionPage, PortKind, PortState, PortStats, SwitchStats};
@@ -40,7 +40,8 @@ struct Recorder {
 impl ControlHandler for Recorder {
     fn handle(&self, request: Request) -> Response {
         let response = match &request {
-            Request::VifList => Response::Vifs {
+            Request::VifList(_) => Response::Vifs {
+                total: 1,
                 vifs: vec![VifStatus {
                     config: vif("web0"),
                     state: PortState::Running,
@@ -84,7 +85,13 @@ impl ControlHandler for Recorder {
             Request::VifSet { .. } => Response::Noted { note: "later".into() },
             Request::Upgrade => Response::Noted { note: "process 7 serves".into() },
             Request::Trace { .. } => Response::error("nothing to trace"),
-            Request::Addresses { .. } => Response::Addresses { addresses: Vec::new(), total: 9 },
+            Request::Ports(_) => Response::Ports { ports: Vec::new(), total: 9 },
+            Request::Port { name } if name.as_str() == "web0" => {
+                let ports = vec![PortStats::new(name.clone(), PortKind::Vif)];
+                Response::Ports { ports, total: 1 }
+            }
+            Request::Port { .. } => Response::not_found("no such port", "look"),
+            Request::Addresses(_) => Response::Addresses { addresses: Vec::new(), total: 9 },
             Request::Connections { name, .. } => Response::Connections {
                 page: ConnectionPage { vif: name.clone(), connections: Vec::new(), next: Some(9) },
             },
@@ -220,7 +227,7 @@ fn requests_reach_the_switch_and_answers_the_client() {
         Request::FilterSet { name: name("web0"), rules: rules.into() },
         Request::Stages { on: true },
         Request::Upgrade,
-        Request::VifList,
+        Request::VifList(Part::default()),
         Request::Stats,
     ];
     assert_eq!(*served.handler.requests.lock().unwrap(), asked);
@@ -317,7 +324,7 @@ fn parts_of_the_switch_have_paths_of_their_own() {
     assert_eq!(get("/v1/drops"), (200, "{\"web0\":{\"rx_ring_full\":7}}".into()));
     assert_eq!(get("/v1/ports/web0/filter"), (200, "[]".into()));
     let (status, problem) = get("/v1/ports/db0");
-    assert!(status == 404 && problem.contains("no interface or uplink called db0"), "{problem}");
+    assert!(status == 404 && problem.contains("no such port"), "{problem}");
 }
 
 #[test]
@@ -339,12 +346,11 @@ fn connections_come_in_pages_and_can_be_forgotten() {
 }
 
 #[test]
-fn addresses_come_in_parts_of_bounded_size_with_the_number_of_all() {
+fn lists_come_in_parts_of_bounded_size_with_the_number_of_all() {
     let served = Served::new();
-    let get = |query: &str| {
-        let path = format!("/v1/addresses{query}");
-        served.raw(format!("GET {path} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes()).0
-    };
+    let of =
+        |path: &str| served.raw(format!("GET {path} HTTP/1.1\r\nhost: weir\r\n\r\n").as_bytes()).0;
+    let get = |query: &str| of(&format!("/v1/addresses{query}"));
     for query in ["", "?after=7/52:54:00:00:00:01&limit=2", "?limit=99999999"] {
         assert_eq!(get(query), 200, "{query}");
     }
@@ -352,9 +358,23 @@ fn addresses_come_in_parts_of_bounded_size_with_the_number_of_all() {
         assert_eq!(get(query), 400, "{query}");
     }
     let after = Some((7, "52:54:00:00:00:01".parse().unwrap()));
-    let of = |after, limit| Request::Addresses { after, limit };
+    for list in ["ports", "vifs"] {
+        for (query, status) in [("", 200), ("?after=web0&limit=2", 200), ("?after=%2F", 400)] {
+            assert_eq!(of(&format!("/v1/{list}{query}")), status, "{list}{query}");
+        }
+    }
+    let addresses = |after, limit| Request::Addresses(Part { after, limit });
     let most = limits::CONTROL_ADDRESSES_MAX;
-    let expected = [of(None, most), of(after, 2), of(None, 99_999_999)];
+    let part = Part { after: Some(name("web0")), limit: 2 };
+    let expected = [
+        addresses(None, most),
+        addresses(after, 2),
+        addresses(None, 99_999_999),
+        Request::Ports(Part::default()),
+        Request::Ports(part.clone()),
+        Request::VifList(Part::default()),
+        Request::VifList(part),
+    ];
     assert_eq!(*served.handler.requests.lock().unwrap(), expected);
 }
 

@@ -690,6 +690,11 @@ pub const CONTROL_REQUEST_BYTES_MAX: usize = CONFIG_BYTES_MAX as usize;
 pub const CONTROL_HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Addresses in one answer: as many as take some milliseconds and a megabyte.
 pub const CONTROL_ADDRESSES_MAX: usize = 4096;
+/// Ports or interfaces in one answer, of which a page of ports with every queue in use has a megabyte.
+pub const CONTROL_PORTS_MAX: usize = 256;
+/// Most bytes of all answers together that clients have yet to take: room for three of the largest, with every port
+/// and every queue. A further answer ends the one that waits longest, of the user with the most bytes.
+pub const CONTROL_UNREAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 /// Most headers of a request.
 pub const CONTROL_HEADERS_MAX: usize = 64;
 /// Largest answer a client reads: the counters of [`PORTS_MAX`] ports with every queue, with room.

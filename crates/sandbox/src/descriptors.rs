@@ -102,6 +102,12 @@ impl Share {
         Self::among(&SHARES, least)
     }
 
+    /// A share that takes from `most` descriptors of its own, for tests.
+    #[must_use]
+    pub fn alone(most: u64) -> Self {
+        Self::among(Box::leak(Box::new(Mutex::new(Held { most, all: 0 }))), 0)
+    }
+
     fn among(among: &'static Mutex<Held>, least: u64) -> Self {
         lock(among).all += least;
         Self { part: Mutex::new(Part { has: 0, least }), among }

@@ -10,13 +10,14 @@ use utoipa::ToSchema;
 use miette::Diagnostic;
 use weir_config::reload::{Difference, ShownSetting};
 use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
+use weir_limits::CONTROL_PORTS_MAX;
 use weir_wire::Mac;
 
 use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::named::NoSuchPort;
-use crate::stats::{ConnectionPage, PortState, SwitchStats};
+use crate::stats::{ConnectionPage, PortState, PortStats, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
 /// The changes of a reload.
@@ -28,6 +29,32 @@ pub enum Extent {
     Possible,
     /// None: the configuration equals the running state, and the switch takes it as the content of its file.
     Nothing,
+}
+
+/// A part of a list, in the order of its keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part<Key = PortName> {
+    /// The key behind which the part begins: the last one of the part before. `None` begins the list.
+    pub after: Option<Key>,
+    /// Most entries of the part, at least one and at most as many as the list allows.
+    pub limit: usize,
+}
+
+impl Default for Part {
+    fn default() -> Self {
+        Self { after: None, limit: CONTROL_PORTS_MAX }
+    }
+}
+
+impl Part {
+    /// This part of `all`, and their number.
+    pub(crate) fn of<T>(&self, mut all: Vec<T>, name: fn(&T) -> &PortName) -> (Vec<T>, usize) {
+        let total = all.len();
+        all.retain(|it| self.after.as_ref().is_none_or(|after| name(it) > after));
+        all.sort_by(|a, b| name(a).cmp(name(b)));
+        all.truncate(self.limit.clamp(1, CONTROL_PORTS_MAX));
+        (all, total)
+    }
 }
 
 /// A request to the switch.
@@ -76,8 +103,8 @@ pub enum Request {
         /// Keys that differ from the template, as those of [`VifConfig`].
         keys: serde_json::Map<String, serde_json::Value>,
     },
-    /// Every interface with its configuration. Answer: [`Response::Vifs`].
-    VifList,
+    /// Interfaces with their configurations. Answer: [`Response::Vifs`].
+    VifList(Part),
     /// The effect of an interface's policies, with the reasons. Answer: [`Response::Explained`],
     /// [`Response::UplinkExplained`] if the name is an uplink's, [`Response::OverlayExplained`] if it is the overlay
     /// port's, or
@@ -109,13 +136,15 @@ pub enum Request {
     Upgrade,
     /// The counters. Answer: [`Response::Stats`].
     Stats,
-    /// Stations that the switch knows, a page at a time. Answer: [`Response::Addresses`].
-    Addresses {
-        /// VLAN and address of the last station of the page before; `None` for the first page.
-        after: Option<(u16, Mac)>,
-        /// Most stations of the page, at most [`weir_limits::CONTROL_ADDRESSES_MAX`].
-        limit: usize,
+    /// Ports with their counters. Answer: [`Response::Ports`].
+    Ports(Part),
+    /// One port with its counters. Answer: [`Response::Ports`].
+    Port {
+        /// The port's name.
+        name: PortName,
     },
+    /// Stations that the switch knows, a page at a time. Answer: [`Response::Addresses`].
+    Addresses(Part<(u16, Mac)>),
     /// Connections of an interface in groups. Answer: [`Response::Connections`].
     Connections {
         /// The interface's name.
@@ -169,8 +198,10 @@ pub enum Response {
     },
     /// The interfaces.
     Vifs {
-        /// The interfaces, in the order in which they were added.
+        /// The interfaces, in the order of their names.
         vifs: Vec<VifStatus>,
+        /// The number of all interfaces.
+        total: usize,
     },
     /// The effect of an interface's policies.
     Explained {
@@ -218,6 +249,13 @@ pub enum Response {
     Stats {
         /// The counters at the moment of the answer.
         stats: Box<SwitchStats>,
+    },
+    /// Ports.
+    Ports {
+        /// The ports, in the order of their names.
+        ports: Vec<PortStats>,
+        /// The number of all ports.
+        total: usize,
     },
     /// The stations.
     Addresses {

@@ -22,7 +22,7 @@ use weir_port_tap::UplinkPort;
 use weir_port_vhost::{Endpoint, Manager, Records, VhostOptions, VhostPort};
 use weir_sandbox::descriptors;
 
-use crate::control::{Response, VifStatus};
+use crate::control::{Part, Response, VifOrigin, VifStatus};
 use crate::helper::{Ahead, Hands, WantedSocket};
 use crate::loops::Loops;
 use crate::manager::{self, AgentSocket, NewVif, VifSettings};
@@ -74,16 +74,30 @@ const NAMES_SHOWN: usize = 10;
 
 /// An interface in use.
 struct Vif {
-    config: VifConfig,
-    port: Arc<dyn GuestPort>,
-    rules: PortRules,
-    guard: Option<Arc<SourceGuard>>,
+    seen: Seen,
     agent: Option<AgentSocket>,
     link: Link,
     /// True if the configuration file named the interface when it was last read.
     from_file: bool,
     /// Of an interface with an owner: keys that commands have set and its owner has not.
     set: BTreeSet<String>,
+}
+
+/// An interface as far as reports show it. They are made from copies: nobody who changes ports waits for a report.
+#[derive(Clone)]
+struct Seen {
+    config: Arc<VifConfig>,
+    port: Arc<dyn GuestPort>,
+    rules: PortRules,
+    guard: Option<Arc<SourceGuard>>,
+}
+
+impl std::ops::Deref for Vif {
+    type Target = Seen;
+
+    fn deref(&self) -> &Seen {
+        &self.seen
+    }
 }
 
 /// An interface whose sockets are open, before it is a port.
@@ -472,9 +486,8 @@ impl Switch {
             settings: self.vif_settings(&config),
         };
         let link = Link::Socket { _listens: listens, has_records };
-        let (from_file, shown) = (false, Arc::clone(&port) as _);
-        let set = BTreeSet::new();
-        let vif = Vif { config, port: shown, rules, guard, agent, link, from_file, set };
+        let seen = Seen { config: config.into(), port: Arc::clone(&port) as _, rules, guard };
+        let vif = Vif { seen, agent, link, from_file: false, set: BTreeSet::new() };
         self.ports().vifs.push(vif);
         Ok(Plugged { port, endpoint, managed })
     }
@@ -661,7 +674,7 @@ impl Switch {
             templates: &templates,
             networks: &self.networks,
             uplinks: ports.uplinks.iter().map(|uplink| &uplink.config).collect(),
-            vifs: others.map(|(_, vif)| &vif.config).collect(),
+            vifs: others.map(|(_, vif)| &*vif.config).collect(),
             xen: None,
         };
         let (table, faults) = (format!("vif.{}", config.name), whole.faults_with(config));
@@ -721,14 +734,14 @@ impl Switch {
             vif.port.set_memory_max(config.memory_max.get());
         }
         if config.guarding != old.guarding {
-            vif.guard = config.guarding.guard(vif.guard.as_deref());
+            vif.seen.guard = config.guarding.guard(vif.guard.as_deref());
         }
         if let Some(rules) = rules {
-            vif.rules = rules;
+            vif.seen.rules = rules;
         }
         let settings = self.port_settings(&config, &vif.rules, vif.guard.as_ref());
         self.engine.change_settings(id, |now| *now = settings);
-        vif.config = config;
+        vif.seen.config = config.into();
         self.note_station(id, &vif.config);
         self.loops.change(id, self.is_open(&vif.config));
         self.manager.change_vif(id, self.vif_settings(&vif.config));
@@ -743,16 +756,17 @@ impl Switch {
         };
         let mut ports = self.ports();
         let Ports { vifs, uplinks, .. } = &mut *ports;
-        let vifs = vifs.iter_mut().map(|Vif { port, config, rules, set, .. }| {
+        let vif = vifs.iter_mut().find(|vif| vif.config.name == *name);
+        let vif = vif.map(|Vif { seen: Seen { port, config, rules, .. }, set, .. }| {
+            let config = Arc::make_mut(config);
             let set = config.by.is_some().then_some(set);
-            (port.id(), &config.name, &config.vlan, &mut config.filter, rules, set)
+            (port.id(), &config.vlan, &mut config.filter, rules, set)
         });
-        let uplinks = uplinks.iter_mut().map(|Uplink { id, config, rules, .. }| {
-            (*id, &config.name, &config.vlan, &mut config.filter, rules, None)
+        let uplink = uplinks.iter_mut().find(|it| it.config.name == *name);
+        let uplink = uplink.map(|Uplink { id, config, rules, .. }| {
+            (*id, &config.vlan, &mut config.filter, rules, None)
         });
-        let Some((id, _, vlan, old_filter, old_rules, set)) =
-            vifs.chain(uplinks).find(|(_, port, ..)| *port == name)
-        else {
+        let Some((id, vlan, old_filter, old_rules, set)) = vif.or(uplink) else {
             return Response::from(&ports.no_such_port(name));
         };
         if !vlan.mirrored().is_empty() && !filter.is_empty() {
@@ -780,8 +794,8 @@ impl Switch {
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
             return ports.no_such_vif(name);
         };
-        if let Some(Vif { config, link: Link::Xen, .. }) = ports.vifs.get(index) {
-            return not_ours_to_remove(config);
+        if matches!(ports.vifs[index].link, Link::Xen) {
+            return not_ours_to_remove(&ports.vifs[index].config);
         }
         let vif = ports.vifs.remove(index);
         drop(ports);
@@ -810,24 +824,26 @@ impl Switch {
         Response::Ok
     }
 
-    fn vif_list(&self) -> Response {
+    fn vif_list(&self, part: &Part) -> Response {
         let noted = self.set_since().unwrap_or_default();
-        let status = |vif: &Vif| {
+        let all = self.ports().vifs.iter().map(|vif| (vif.seen.clone(), vif.origin())).collect();
+        let (part, total) = part.of(all, |(vif, _): &(Seen, _)| &vif.config.name);
+        let status = |(vif, origin): (Seen, VifOrigin)| {
             let info = vif.port.info();
             VifStatus {
                 unsaved: noted.unsaved_of(vif.config.name.as_str()),
-                config: vif.config.clone(),
+                config: (*vif.config).clone(),
                 state: info.state.into(),
                 stopped_reason: info.stop_reason.filter(|_| info.state == State::Stopped),
                 front_end: vif
                     .port
                     .front_end()
                     .map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
-                xen: matches!(vif.link, Link::Xen),
-                origin: vif.origin(),
+                xen: origin == VifOrigin::Xen,
+                origin,
             }
         };
-        Response::Vifs { vifs: self.ports().vifs.iter().map(status).collect() }
+        Response::Vifs { vifs: part.into_iter().map(status).collect(), total }
     }
 }
 

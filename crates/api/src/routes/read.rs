@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Map;
-use weir_config::{PortName, TemplateName, VifConfig};
-use weir_limits::CONTROL_ADDRESSES_MAX;
+use weir_config::{PortName, TemplateName, ValueError, VifConfig};
+use weir_limits::{CONTROL_ADDRESSES_MAX, CONTROL_PORTS_MAX};
 use weir_switch::control::{
-    AddressEntry, ControlHandler, Request as Ask, Response as Answer, VifShown, VifStatus,
+    AddressEntry, ControlHandler, Part, Request as Ask, Response as Answer, VifShown, VifStatus,
 };
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, SwitchStats};
 
 use super::write::ConfigurationSource;
-use crate::api::{Api, Endless, Named, Reader, counters, json, of_port, written};
+use crate::api::{Api, Endless, Named, Reader, counters, json, written};
 use crate::metrics;
 use crate::problem::Problem;
 
@@ -26,10 +26,60 @@ pub(super) async fn switch(State(api): State<Api>, Reader(asker): Reader) -> Res
     api.show(&asker, Ok).await
 }
 
-/// Every port: interfaces and uplinks.
-#[utoipa::path(get, path = "/v1/ports", responses((status = 200, body = Vec<PortStats>)))]
-pub(super) async fn ports(State(api): State<Api>, Reader(asker): Reader) -> Response {
-    api.show(&asker, |stats| Ok(stats.ports)).await
+/// The part of a list that is asked for.
+#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Asked {
+    /// The last entry of the part before: its name, or of an address `VLAN/MAC`.
+    after: Option<String>,
+    /// Most entries of this part: at most 256, or 4096 addresses.
+    limit: Option<usize>,
+}
+
+type AskedQuery = Result<Query<Asked>, axum::extract::rejection::QueryRejection>;
+
+/// The part of a list whose keys `key` reads from text.
+fn part<Key>(
+    asked: AskedQuery,
+    most: usize,
+    key: impl FnOnce(&str) -> Result<Key, Problem>,
+) -> Result<Part<Key>, Problem> {
+    let Query(Asked { after, limit }) = asked.map_err(|error| Problem::bad(error.body_text()))?;
+    let after = after.map(|after| key(&after)).transpose()?;
+    Ok(Part { after, limit: limit.unwrap_or(most) })
+}
+
+fn named_part(asked: AskedQuery) -> Result<Part, Problem> {
+    part(asked, CONTROL_PORTS_MAX, |name| {
+        name.parse().map_err(|error: ValueError| Problem::bad(error.to_string()))
+    })
+}
+
+/// A part of a list, with the number of all entries.
+fn listed(part: &impl Serialize, total: usize) -> Response {
+    let mut response = json(part);
+    response.headers_mut().insert("x-total-count", total.into());
+    response
+}
+
+/// Ports: interfaces and uplinks, by name. The header `x-total-count` has the number of all. The next part is `after`
+/// the last port of this one, and an empty part is the end.
+#[utoipa::path(
+    get, path = "/v1/ports", params(Asked),
+    responses((status = 200, body = Vec<PortStats>), (status = 400, body = Problem))
+)]
+pub(super) async fn ports(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    asked: AskedQuery,
+) -> Result<Response, Problem> {
+    let ask = Ask::Ports(named_part(asked)?);
+    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
+        Answer::Ports { ports, total } => Ok(listed(&ports, total)),
+        other => Err(Problem::of(other)),
+    };
+    Ok(api.answer(&asker, job).await)
 }
 
 /// One port.
@@ -42,7 +92,7 @@ pub(super) async fn port(
     Reader(asker): Reader,
     Named(name): Named,
 ) -> Response {
-    api.show(&asker, move |stats| of_port(stats, &name)).await
+    api.show_port(&asker, name, |port| json(&port)).await
 }
 
 /// A port's queue pairs.
@@ -55,7 +105,7 @@ pub(super) async fn queues(
     Reader(asker): Reader,
     Named(name): Named,
 ) -> Response {
-    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.queues)).await
+    api.show_port(&asker, name, |port| json(&port.queues)).await
 }
 
 /// The decisions of a port's policies, and the reasons. The port `placement` stands for the placement of workers,
@@ -91,7 +141,7 @@ pub(super) async fn filter(
     Reader(asker): Reader,
     Named(name): Named,
 ) -> Response {
-    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.filter)).await
+    api.show_port(&asker, name, |port| json(&port.filter)).await
 }
 
 /// Dropped frames, by port and reason.
@@ -112,36 +162,23 @@ pub(super) async fn drops(State(api): State<Api>, Reader(asker): Reader) -> Resp
     get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain"))
 )]
 pub(super) async fn metrics(State(api): State<Api>, Reader(asker): Reader) -> Response {
-    let connections = api.places.taken();
+    let limits = api.places.limits();
     let job = move |handler: &dyn ControlHandler| {
-        Ok(written(metrics::TEXT, metrics::metrics(&counters(handler, connections)?)))
+        Ok(written(metrics::TEXT, metrics::metrics(&counters(handler, limits)?)))
     };
     api.answer(&asker, job).await
 }
 
-/// The part of a list that is asked for.
-#[derive(Debug, Clone, Deserialize, utoipa::IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub(super) struct Part {
-    /// The last address of the part before, as `VLAN/MAC`.
-    after: Option<String>,
-    /// Most addresses of this part, at most 4096.
-    limit: Option<usize>,
-}
-
-/// Stations that the switch knows, and the port behind which each is: at most 4096. The header `x-total-count` has the
-/// number of all. The next part is `after` the last address of this one, and an empty part is the end.
+/// Stations that the switch knows, and the port behind which each is: a part, as of `/v1/ports`.
 #[utoipa::path(
-    get, path = "/v1/addresses", params(Part),
+    get, path = "/v1/addresses", params(Asked),
     responses((status = 200, body = Vec<AddressEntry>), (status = 400, body = Problem))
 )]
 pub(super) async fn addresses(
     State(api): State<Api>,
     Reader(asker): Reader,
-    part: Result<Query<Part>, axum::extract::rejection::QueryRejection>,
+    asked: AskedQuery,
 ) -> Result<Response, Problem> {
-    let Query(Part { after, limit }) = part.map_err(|error| Problem::bad(error.body_text()))?;
     let address = |text: &str| {
         let (vlan, mac) = text.split_once('/')?;
         Some((vlan.parse().ok()?, mac.parse().ok()?))
@@ -149,14 +186,10 @@ pub(super) async fn addresses(
     let bad = || {
         Problem::bad("`after` is the VLAN and the MAC address of an entry, as 7/52:54:00:00:00:01")
     };
-    let after = after.map(|after| address(&after).ok_or_else(bad)).transpose()?;
-    let ask = Ask::Addresses { after, limit: limit.unwrap_or(CONTROL_ADDRESSES_MAX) };
+    let key = |text: &str| address(text).ok_or_else(bad);
+    let ask = Ask::Addresses(part(asked, CONTROL_ADDRESSES_MAX, key)?);
     let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Addresses { addresses, total } => {
-            let mut response = json(&addresses);
-            response.headers_mut().insert("x-total-count", total.into());
-            Ok(response)
-        }
+        Answer::Addresses { addresses, total } => Ok(listed(&addresses, total)),
         other => Err(Problem::of(other)),
     };
     Ok(api.answer(&asker, job).await)
@@ -192,14 +225,22 @@ pub(super) async fn connections(
     Ok(api.answer(&asker, job).await)
 }
 
-/// Every interface with its configuration.
-#[utoipa::path(get, path = "/v1/vifs", responses((status = 200, body = Vec<VifStatus>)))]
-pub(super) async fn vifs(State(api): State<Api>, Reader(asker): Reader) -> Response {
-    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::VifList) {
-        Answer::Vifs { vifs } => Ok(json(&vifs)),
+/// Interfaces with their configurations: a part, as of `/v1/ports`.
+#[utoipa::path(
+    get, path = "/v1/vifs", params(Asked),
+    responses((status = 200, body = Vec<VifStatus>), (status = 400, body = Problem))
+)]
+pub(super) async fn vifs(
+    State(api): State<Api>,
+    Reader(asker): Reader,
+    asked: AskedQuery,
+) -> Result<Response, Problem> {
+    let ask = Ask::VifList(named_part(asked)?);
+    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
+        Answer::Vifs { vifs, total } => Ok(listed(&vifs, total)),
         other => Err(Problem::of(other)),
     };
-    api.answer(&asker, job).await
+    Ok(api.answer(&asker, job).await)
 }
 
 /// One interface: each of its settings, and the source of each.

@@ -85,7 +85,7 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
     // A reader's request is not longer than a frame.
     let request = format!("POST /v1/ports/x/trace HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");
     assert_eq!(served.raw(request.as_bytes()).0, 413);
-    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList]);
+    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList(Part::default())]);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn over_tcp_the_token_reads_and_nobody_writes() {
     }
     let (status, problem) = ask("DELETE /v1/vifs/x", GOOD);
     assert!(status == 403 && problem.contains("over TCP"), "{problem}");
-    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList]);
+    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList(Part::default())]);
 }
 
 #[test]
@@ -157,6 +157,61 @@ fn a_token_that_cannot_be_had_is_an_error_that_says_how_to_make_one() {
     let long = dir.path().join("long");
     std::fs::write(&long, "a".repeat(1 << 20)).unwrap();
     assert!(matches!(with(&long).unwrap_err(), ServingError::Token { .. }));
+}
+
+/// A switch with this many ports, of eight queues each.
+struct Many(usize);
+
+impl ControlHandler for Many {
+    fn handle(&self, request: Request) -> Response {
+        let port = |n| {
+            let mut port =
+                PortStats::new(name(&format!("a-port-with-a-name-{n:04}")), PortKind::Vif);
+            port.set_queues(vec![weir_switch::stats::QueuePairStats::default(); 8]);
+            port
+        };
+        match request {
+            Request::Stats => {
+                let ports = (0..self.0).map(port).collect();
+                Response::Stats { stats: Box::new(SwitchStats { ports, ..SwitchStats::default() }) }
+            }
+            _ => Response::Ok,
+        }
+    }
+}
+
+#[test]
+fn what_readers_leave_unread_is_bounded_and_keeps_no_change_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let _server = ApiServer::start(&path, Arc::new(Many(limits::PORTS_MAX))).unwrap();
+    let whole = {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n").unwrap();
+        std::io::copy(&mut stream, &mut std::io::sink()).unwrap()
+    };
+    let fit = limits::CONTROL_UNREAD_BYTES_MAX / whole;
+    assert!(fit > 2 && fit < 16, "{whole} bytes");
+    // Each reader sees its answer begin, and reads no further.
+    let begun: Vec<_> = (0..2 * fit)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: w\r\n\r\n").unwrap();
+            let mut first = [0; 15];
+            stream.read_exact(&mut first).unwrap();
+            assert_eq!(&first, b"HTTP/1.1 200 OK");
+            stream
+        })
+        .collect();
+    Client::connect(&path).unwrap().add_vif(&vif("web0")).unwrap();
+    let mut kept = 0;
+    for mut stream in begun {
+        kept += u64::from(
+            std::io::copy(&mut stream, &mut std::io::sink()).is_ok_and(|n| n + 15 > whole - 99),
+        );
+    }
+    assert!(kept <= fit + 1, "{kept} answers of {whole} bytes were kept");
+    assert!(kept > 0);
 }
 
 /// Reads events from an open stream.

@@ -15,7 +15,7 @@ struct TwoKinds;
 
 impl ControlHandler for TwoKinds {
     fn handle(&self, request: Request) -> Response {
-        assert_eq!(request, Request::VifList);
+        assert!(matches!(request, Request::VifList(_)));
         let vif = |name: &str, xen| VifStatus {
             config: VifConfig::new(name.parse().unwrap(), "/run/weir/a.sock".parse().unwrap()),
             state: PortState::Running,
@@ -25,7 +25,7 @@ impl ControlHandler for TwoKinds {
             origin: weir_switch::control::VifOrigin::File,
             unsaved: Vec::new(),
         };
-        Response::Vifs { vifs: vec![vif("web0", false), vif("vif3.0", true)] }
+        Response::Vifs { vifs: vec![vif("web0", false), vif("vif3.0", true)], total: 2 }
     }
 }
 

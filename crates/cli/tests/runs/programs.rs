@@ -182,7 +182,7 @@ struct RefusesAll;
 impl ControlHandler for RefusesAll {
     fn handle(&self, request: Request) -> Response {
         match request {
-            Request::VifList => Response::Vifs { vifs: Vec::new() },
+            Request::VifList(_) => Response::Vifs { vifs: Vec::new(), total: 0 },
             _ => Response::error("not today"),
         }
     }

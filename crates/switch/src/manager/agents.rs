@@ -312,7 +312,8 @@ impl Agent {
             }
             Event::Applied(Applied { mac, poll_ns, error }) => {
                 if let Some(vif) = self.vif_mut(mac) {
-                    vif.applied = poll_ns.filter(|_| error.is_none());
+                    // What nobody asked for does not count, whatever the guest does.
+                    vif.applied = poll_ns.filter(|_| error.is_none() && poll_ns == vif.asked);
                     vif.error = error.map(|error| error.to_string());
                 }
             }
@@ -402,20 +403,112 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use weir_config::SocketMode;
-    use weir_limits::LOG_LINES_MAX;
+    use weir_limits::{AGENT_COST_NS_MAX, LOG_LINES_MAX};
 
     use super::*;
+
+    const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    /// The host's half for a guest with one interface.
+    fn host(dir: &tempfile::TempDir) -> (Agent, PortId) {
+        let path = dir.path().join("a.agent");
+        let bound = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
+        let path: SocketPath = path.to_str().unwrap().parse().unwrap();
+        let socket = AgentSocket { path, _kept: None, bound: Some(Arc::new(bound)) };
+        let (mut agent, id) = (Agent::new(socket).unwrap(), PortId::new(1).unwrap());
+        agent.add_vif(id, OURS);
+        (agent, id)
+    }
+
+    /// The guest says these lines, and the host hears them.
+    fn says(guest: &mut UnixStream, agent: &mut Agent, lines: &[String]) {
+        for line in lines {
+            guest.write_all(format!("{line}\n").as_bytes()).unwrap();
+        }
+        agent.serve(true, 2);
+        assert!(agent.link.is_some(), "{:?}", agent.error);
+    }
+
+    fn hello(mac: Mac, can_defer: bool, wish: &str) -> String {
+        format!(
+            "{{\"message\":\"hello\",\"version\":1,\"session\":7,\"agent\":\"9\",\"kernel\":\"9\",\"wish\":{{{wish}}},\"interfaces\":[{{\"mac\":\"{mac}\",\"name\":\"eth0\",\"can_defer\":{can_defer}}}]}}"
+        )
+    }
+
+    #[test]
+    fn what_an_agent_says_counts_for_its_own_interfaces_and_as_far_as_it_was_asked() {
+        const OTHER: Mac = Mac([2, 0, 0, 0, 0, 2]);
+        let dir = tempfile::tempdir().unwrap();
+        let (mut agent, id) = host(&dir);
+        let nobodys = PortId::new(2).unwrap();
+        let mut guest = UnixStream::connect(agent.path().as_path()).unwrap();
+        agent.serve(true, 1);
+        let applied = |mac: Mac, poll_ns: u64| {
+            format!(
+                "{{\"message\":\"applied\",\"mac\":\"{mac}\",\"poll_ns\":{poll_ns},\"error\":null}}"
+            )
+        };
+        let cost = |mac: Mac| {
+            format!(
+                "{{\"message\":\"report\",\"mac\":\"{mac}\",\"interval_ns\":1000000000,\"interrupts\":null,\"rx_packets\":0,\"cpu_ns\":0,\"cost_ns_per_interrupt\":{}}}",
+                u64::MAX
+            )
+        };
+        // Before it greets, an agent counts for nothing.
+        says(&mut guest, &mut agent, &[applied(OURS, 10_000), cost(OURS)]);
+        assert_eq!((agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)), (None, None, false));
+        // Nor does it for an interface that is not its own, or that it does not have.
+        let wish = "\"budget_ns\":1,\"weight\":1";
+        says(&mut guest, &mut agent, &[hello(OTHER, true, wish), applied(OTHER, 10_000), cost(OTHER)]);
+        for id in [id, nobodys] {
+            assert_eq!((agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)), (None, None, false));
+            assert_eq!(agent.wish(id), Wish::default());
+        }
+        // A guest that cannot poll is not asked to.
+        says(&mut guest, &mut agent, &[hello(OURS, false, wish)]);
+        agent.want(id, Some(250_000), 2);
+        assert_eq!((agent.can_poll(id), agent.explain(id).unwrap().asked_poll_ns), (false, None));
+        assert_eq!(agent.wish(id), Wish { budget_ns: Some(1), weight: Some(1) });
+        // Nobody asks, and later somebody asks for something else.
+        agent.want(id, None, 2);
+        says(&mut guest, &mut agent, &[hello(OURS, true, ""), applied(OURS, 10_000)]);
+        assert_eq!(agent.polls_ns(id), None, "nobody asked");
+        agent.want(id, Some(250_000), 2);
+        says(&mut guest, &mut agent, &[applied(OURS, u64::MAX), cost(OURS)]);
+        assert_eq!(agent.polls_ns(id), None, "it was asked for another interval");
+        assert_eq!(agent.cost_ns(id), Some(AGENT_COST_NS_MAX));
+        says(&mut guest, &mut agent, &[applied(OURS, 250_000)]);
+        assert_eq!(agent.polls_ns(id), Some(250_000));
+        // All of it ends with the agent.
+        drop(guest);
+        agent.serve(true, 3);
+        assert_eq!((agent.polls_ns(id), agent.cost_ns(id)), (None, None));
+        assert_eq!(agent.wish(id), Wish::default());
+    }
+
+    #[test]
+    fn an_agent_waits_while_others_would_miss_the_descriptors_of_its_next_message() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut agent, id) = host(&dir);
+        let mut guest = UnixStream::connect(agent.path().as_path()).unwrap();
+        agent.serve(true, 1);
+        guest.write_all(format!("{}\n", hello(OURS, true, "")).as_bytes()).unwrap();
+        agent.share = Share::alone(DESCRIPTORS_OF_AGENT - 1);
+        agent.serve(true, 2);
+        assert!(!agent.can_poll(id), "it was heard");
+        assert!(agent.watched(3).is_none(), "its socket wakes the manager");
+        assert_eq!(agent.deadline_ns(3), Some(2 + REST_NS));
+        agent.share = Share::alone(DESCRIPTORS_OF_AGENT);
+        assert!(agent.watched(2 + REST_NS).is_some());
+        agent.serve(true, 2 + REST_NS);
+        assert!(agent.can_poll(id));
+    }
 
     #[test]
     fn an_agent_that_comes_and_goes_is_logged_a_few_times() {
         const TIMES: u64 = 20;
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.agent");
-        let bound = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
-        let path: SocketPath = path.to_str().unwrap().parse().unwrap();
-        let socket = AgentSocket { path, _kept: None, bound: Some(Arc::new(bound)) };
-        let mut agent = Agent::new(socket).unwrap();
-        agent.add_vif(PortId::new(1).unwrap(), Mac([2, 0, 0, 0, 0, 1]));
+        let (mut agent, _) = host(&dir);
         let mut now_ns = 1;
         for _ in 0..TIMES {
             let mut guest = UnixStream::connect(agent.path().as_path()).unwrap();

@@ -11,7 +11,7 @@ use weir_fabric::{PortId, SourceGuard};
 
 use super::noted::{Noted, NotedLease, VERSION, nobodys};
 use super::settings::Settings;
-use super::{Link, Meeting, Switch, Vif};
+use super::{Link, Meeting, Seen, Switch, Vif};
 use crate::programs::{LastPrograms, Programs};
 
 impl Switch {
@@ -117,7 +117,7 @@ impl Switch {
         noted.settings.clone_from(&listed.left);
         let (of_file, of_xen) = (by_name(&listed.vifs), by_name(&listed.xen));
         for vif in &ports.vifs {
-            let now = &vif.config;
+            let now = &*vif.config;
             if !vif.set.is_empty() {
                 noted.set.insert(now.name.to_string(), vif.set.clone());
             }
@@ -178,7 +178,7 @@ impl Switch {
         let deleted = noted.deleted.iter().map(|name| format!("{} (removed)", table(name)));
         // No file has such interfaces, and their owners do not know of these keys.
         let of_owner = ports.vifs.iter().filter_map(|vif| Some((vif, vif.config.by.as_ref()?)));
-        let of_owner = of_owner.flat_map(|(Vif { config, set, .. }, by)| {
+        let of_owner = of_owner.flat_map(|(Vif { seen: Seen { config, .. }, set, .. }, by)| {
             set.iter().map(move |key| format!("vif.{}.{key} (kept by {by})", config.name))
         });
         keys.chain(added).chain(deleted).chain(of_owner).collect()

@@ -440,7 +440,7 @@ impl Switch {
     fn vifs_on_demand(&self) -> Vec<(VifConfig, bool)> {
         let ports = self.ports();
         let vifs = ports.vifs.iter().filter(|vif| is_on_demand(&vif.config));
-        vifs.map(|vif| (vif.config.clone(), vif.port.info().is_met)).collect()
+        vifs.map(|vif| (VifConfig::clone(&vif.config), vif.port.info().is_met)).collect()
     }
 
     /// True if the interface is there, and is the same pattern's.

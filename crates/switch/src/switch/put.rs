@@ -12,7 +12,7 @@ use weir_config::{
 use weir_engine::guest::{PortInfo, State};
 
 use super::settings::Settings;
-use super::{Link, Ports, Switch, Vif, failed, refused, xen};
+use super::{Link, Ports, Seen, Switch, Vif, failed, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
 use crate::unix_socket::socket_group;
 
@@ -42,7 +42,7 @@ impl Switch {
         let Some(index) = ports.vifs.iter().position(|vif| vif.config.name == *name) else {
             return ports.no_such_vif(name);
         };
-        let mut config = ports.vifs[index].config.clone();
+        let mut config = VifConfig::clone(&ports.vifs[index].config);
         self.networks.unsettle(&mut config);
         let sizes = changes.queues.is_some();
         changes.apply(&mut config);
@@ -51,7 +51,8 @@ impl Switch {
             // A note repeats that the number of queues still waits for the front end.
             Ok(Changed { note, keys }) => {
                 let vif = &mut ports.vifs[index];
-                vif.set.extend(keys.into_iter().filter(|_| vif.config.by.is_some()));
+                let has_owner = vif.config.by.is_some();
+                vif.set.extend(keys.into_iter().filter(|_| has_owner));
                 let waits = || ports.vifs[index].queue_pairs().note().filter(|_| sizes);
                 note.or_else(waits).map_or(Response::Ok, |note| Response::Noted { note })
             }
@@ -72,7 +73,7 @@ impl Switch {
             VifOrigin::Xen => listed.xen.iter().find(|it| it.name == *name),
         });
         // The default is the switch's budget, whatever the interface sets itself.
-        let unset = VifConfig { latency_budget: None, ..vif.config.clone() };
+        let unset = VifConfig { latency_budget: None, ..VifConfig::clone(&vif.config) };
         let budget = self.budget(&unset);
         let PortInfo { state, stop_reason, .. } = vif.port.info();
         let mut settings = shown_vif(&vif.config, file, &self.templates(), &self.networks, budget);
@@ -182,7 +183,7 @@ impl Switch {
                 other => other,
             };
         };
-        if let Vif { config, link: Link::Xen, .. } = &ports.vifs[index] {
+        if let Vif { seen: Seen { config, .. }, link: Link::Xen, .. } = &ports.vifs[index] {
             return xen::not_ours_to_put(config);
         }
         match self.becomes(&mut ports, keeper.as_ref(), index, config) {

@@ -106,7 +106,8 @@ impl Switch {
     /// Notes that the switch now matches its own file, as far as it can change.
     fn is_as_listed(&self) {
         let ports = self.ports();
-        let vifs = ports.vifs.iter().filter(|vif| vif.from_file).map(|vif| vif.config.clone());
+        let vifs = ports.vifs.iter().filter(|vif| vif.from_file);
+        let vifs = vifs.map(|vif| VifConfig::clone(&vif.config));
         let uplinks = ports.uplinks.iter().map(|uplink| uplink.config.clone());
         let (vifs, uplinks) = (vifs.collect(), uplinks.collect());
         drop(ports);
@@ -510,7 +511,8 @@ impl Switch {
 
     pub(super) fn config_of(&self, name: &PortName) -> Option<VifConfig> {
         let ports = self.ports();
-        Some(ports.vifs.iter().find(|vif| vif.config.name == *name)?.config.clone())
+        let vif = ports.vifs.iter().find(|vif| vif.config.name == *name)?;
+        Some(VifConfig::clone(&vif.config))
     }
 
     /// The new interfaces that can be added first, and those that need a resource of a removed one.
@@ -581,7 +583,7 @@ impl Switch {
                 continue;
             }
             let config = config.unwrap_or(&vif.config).clone();
-            old.push(vif.config.clone());
+            old.push(VifConfig::clone(&vif.config));
             result = self.change(vif, config, before);
             if result.is_err() {
                 break;

@@ -85,14 +85,16 @@ impl ControlHandler for Switch {
             Request::Saved { text } => self.saved(&text),
             Request::Reload { text, extent } => self.reload(&text, extent),
             Request::Upgrade => self.upgrade(),
-            Request::VifList => self.vif_list(),
+            Request::VifList(part) => self.vif_list(&part),
             Request::VifShow { name } => self.vif_show(&name),
             Request::VifExplain { name } => self.vif_explain(&name),
-            Request::Addresses { after, limit } => self.stations(after, limit),
+            Request::Addresses(part) => self.stations(&part),
             Request::Connections { name, from } => self.connections(&name, from),
             Request::Flush { of } => self.one_after_the_other(|it| it.flush(of.as_deref())),
             Request::Trace { name, frame } => self.traced(&name, &frame),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
+            Request::Ports(part) => self.port_list(&part),
+            Request::Port { name } => self.port_stats(&name),
             Request::Stages { on } => shown::measure_stages(on),
         }
     }

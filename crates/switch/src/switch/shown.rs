@@ -20,9 +20,9 @@ use weir_port_tap::UplinkPort;
 use weir_wire::Mac;
 
 use super::bond::Bond;
-use super::{Gateway, Overlay, Ports, Switch, Uplink, Vif};
+use super::{Gateway, Overlay, Ports, Seen, Switch, Uplink, Vif};
 use crate::GuestPort;
-use crate::control::{AddressEntry, AddressOrigin, Response};
+use crate::control::{AddressEntry, AddressOrigin, Part, Response};
 use crate::events::{Glance, PortGlance, told};
 use crate::explain::{
     DispatchExplanation, HostExplanation, MovedPair, PortShare, QueueExplanation,
@@ -258,19 +258,9 @@ impl Switch {
     pub fn stats(&self) -> SwitchStats {
         let (file, unsaved) = (self.config_file(), self.unsaved());
         let ports = self.ports();
-        let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
-            limits: limits([("addresses", self.addresses(uplink.id))]),
-            blocked: self.block_of(uplink.id),
-            ..uplink_stats(uplink)
-        });
-        let overlay = ports.overlay.iter().map(|overlay| PortStats {
-            limits: self.overlay_limits(overlay),
-            ..overlay_stats(overlay)
-        });
-        let own = ports.gateways.iter().map(gateway_stats);
-        let vifs = ports.vifs.iter().map(|vif| self.vif_stats(vif));
+        let all = self.all_of(&ports);
         let workers = self.engine.workers().into_iter().zip(0..);
-        SwitchStats {
+        let mut stats = SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             started_unix_ms: self.started_unix_ms,
@@ -317,10 +307,51 @@ impl Switch {
             multicast: self.multicast_stats(&ports),
             on_demand: self.on_demand.stats(),
             stages: StageStats::of_this_process(),
-            ports: {
-                let ports = uplinks.chain(overlay).chain(own).chain(vifs);
-                quiet(&mut lock(&self.looks), ports, clock::now_ns())
-            },
+            ports: Vec::new(),
+        };
+        drop(ports);
+        stats.ports = all.into_iter().map(|port| self.stats_of(port)).collect();
+        stats
+    }
+
+    /// All ports, for their counters: of interfaces what it takes to read them when nobody waits for it.
+    fn all_of(&self, ports: &Ports) -> Vec<Port> {
+        let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
+            limits: limits([("addresses", self.addresses(uplink.id))]),
+            blocked: self.block_of(uplink.id),
+            ..uplink_stats(uplink)
+        });
+        let overlay = ports.overlay.iter().map(|overlay| PortStats {
+            limits: self.overlay_limits(overlay),
+            ..overlay_stats(overlay)
+        });
+        let own = ports.gateways.iter().map(gateway_stats);
+        let outward = uplinks.chain(overlay).chain(own).map(|stats| Port::Outward(stats.into()));
+        outward.chain(ports.vifs.iter().map(|vif| Port::Vif(vif.seen.clone()))).collect()
+    }
+
+    fn stats_of(&self, port: Port) -> PortStats {
+        match port {
+            Port::Vif(vif) => self.vif_stats(&vif),
+            Port::Outward(stats) => *stats,
+        }
+    }
+
+    /// A part of the ports.
+    pub(super) fn port_list(&self, part: &Part) -> Response {
+        let all = self.all_of(&self.ports());
+        let (ports, total) = part.of(all, Port::name);
+        let ports = ports.into_iter().map(|port| self.stats_of(port)).collect();
+        Response::Ports { ports, total }
+    }
+
+    /// One port.
+    pub(super) fn port_stats(&self, name: &PortName) -> Response {
+        let all = self.all_of(&self.ports());
+        let found = all.into_iter().find(|port| port.name() == name);
+        match found.map(|port| vec![self.stats_of(port)]) {
+            Some(ports) => Response::Ports { ports, total: 1 },
+            None => Response::from(&self.ports().no_such_port(name)),
         }
     }
 
@@ -407,7 +438,7 @@ impl Switch {
     }
 
     /// The stations that the switch knows.
-    pub(super) fn stations(&self, after: Option<(u16, Mac)>, limit: usize) -> Response {
+    pub(super) fn stations(&self, part: &Part<(u16, Mac)>) -> Response {
         let ports = self.ports();
         let overlay = ports.overlay.as_ref();
         let names: BTreeMap<_, _> = ports.named().collect();
@@ -422,8 +453,8 @@ impl Switch {
             let remote = fdb.remote(entry.vid, entry.mac, entry.port, now_secs)?;
             overlay.port.networks().host(remote)
         };
-        let after = after.and_then(|(vlan, mac)| Some((Vid::from_bits(vlan)?, mac)));
-        let entries = fdb.page(now_secs, after, limit.clamp(1, CONTROL_ADDRESSES_MAX));
+        let after = part.after.and_then(|(vlan, mac)| Some((Vid::from_bits(vlan)?, mac)));
+        let entries = fdb.page(now_secs, after, part.limit.clamp(1, CONTROL_ADDRESSES_MAX));
         let here = entries.iter().filter_map(|entry| Some((entry.vid.network()?, entry.mac)));
         let here: BTreeSet<_> = here.collect();
         let mut owned = overlay.map(|overlay| overlay.owned_by(&here)).unwrap_or_default();
@@ -485,7 +516,7 @@ impl Switch {
         Limit::new(fabric.fdb().learned_by(port), max)
     }
 
-    fn vif_limits(&self, vif: &Vif, info: &PortInfo) -> Limits {
+    fn vif_limits(&self, vif: &Seen, info: &PortInfo) -> Limits {
         let mut all = limits([("addresses", self.addresses(vif.port.id()))]);
         let PortInfo { memory_bytes, memory_mapped: mapped, memory_max_bytes: max, .. } = *info;
         if let Some(groups) = self.engine.groups(vif.port.id()) {
@@ -503,7 +534,7 @@ impl Switch {
         all
     }
 
-    fn vif_stats(&self, vif: &Vif) -> PortStats {
+    fn vif_stats(&self, vif: &Seen) -> PortStats {
         let info = vif.port.info();
         let mut stats = PortStats::new(vif.config.name.clone(), PortKind::Vif);
         stats.state = info.state.into();
@@ -544,6 +575,21 @@ impl Switch {
     }
 }
 
+/// A port whose counters are asked for.
+enum Port {
+    Vif(Seen),
+    Outward(Box<PortStats>),
+}
+
+impl Port {
+    fn name(&self) -> &PortName {
+        match self {
+            Self::Vif(vif) => &vif.config.name,
+            Self::Outward(stats) => &stats.name,
+        }
+    }
+}
+
 /// Starts or stops the measurement of stages.
 pub(super) fn measure_stages(on: bool) -> Response {
     stages::set_on(on);
@@ -566,7 +612,7 @@ fn still_thread(ports: &Ports, thread: Still) -> StillThread {
     }
 }
 
-impl Vif {
+impl Seen {
     fn guard_explanation(&self, now_ns: u64) -> Option<GuardExplanation> {
         let guard = self.guard.as_deref()?;
         let (guarding, counters) = (&self.config.guarding, self.port.interface().counters());

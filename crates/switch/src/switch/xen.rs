@@ -17,7 +17,7 @@ use weir_xen::vif::{Credit, KeyError, VifId, VifKeys, channel_socket, domain_nam
 use weir_xen::{Hypervisor, Xen};
 
 use super::settings::{closed, passes_nothing};
-use super::{Link, Switch, SwitchError, Vif, port_rules};
+use super::{Link, Seen, Switch, SwitchError, Vif, port_rules};
 use crate::control::Response;
 use crate::manager::{AgentSocket, NewVif};
 
@@ -314,17 +314,8 @@ impl Switch {
             settings: self.vif_settings(&config),
         }]);
         let (link, from_file) = (Link::Xen, false);
-        let shown = Vif {
-            config,
-            port: Arc::clone(&port) as _,
-            rules,
-            guard,
-            agent,
-            link,
-            from_file,
-            set: Default::default(),
-        };
-        self.ports().vifs.push(shown);
+        let seen = Seen { config: config.into(), port: Arc::clone(&port) as _, rules, guard };
+        self.ports().vifs.push(Vif { seen, agent, link, from_file, set: Default::default() });
         self.settle_mirrors();
         Ok(port)
     }

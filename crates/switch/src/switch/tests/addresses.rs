@@ -6,7 +6,7 @@ use dhcproto::v4::{DhcpOption, Message, MessageType, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable};
 
 use super::*;
-use crate::control::AddressEntry;
+use crate::control::{AddressEntry, Part};
 
 const NETWORK: &str = "[network.lan]\naddress = \"192.168.77.2/24\"\ndhcp = true\nrouter = \"192.168.77.1\"\n\
                        range = \"192.168.77.100-192.168.77.199\"\nfixed = \"b 192.168.77.10\"\n";
@@ -142,7 +142,7 @@ impl Bench {
     }
 
     fn stations(&self) -> Vec<AddressEntry> {
-        match self.switch.handle(Request::Addresses { after: None, limit: 4096 }) {
+        match self.switch.handle(Request::Addresses(Part { after: None, limit: 4096 })) {
             Response::Addresses { addresses, .. } => addresses,
             other => panic!("{other:?}"),
         }

@@ -1,7 +1,8 @@
 //! Interfaces that are requested to exist with given settings.
 
 use super::*;
-use crate::control::{Extent, Put, PutOutcome, VifOrigin};
+use crate::control::{Extent, Part, Put, PutOutcome, VifOrigin};
+use weir_limits::{CONTROL_PORTS_MAX, PORTS_MAX};
 
 impl Bench {
     pub(super) fn config(&self, vif: &str, settings: &str) -> VifConfig {
@@ -23,11 +24,47 @@ impl Bench {
     }
 
     fn listed(&self, vif: &str) -> VifStatus {
-        let Response::Vifs { vifs } = self.switch.handle(Request::VifList) else {
+        let Response::Vifs { vifs, .. } = self.switch.handle(Request::VifList(Part::default()))
+        else {
             panic!("a list")
         };
         vifs.into_iter().find(|it| it.config.name.as_str() == vif).unwrap()
     }
+}
+
+#[test]
+fn ports_come_in_parts_by_name() {
+    let bench = Bench::with("[vif.b]\n[vif.c]\n[vif.a]\n");
+    let part = |after: Option<&str>, limit| Part { after: after.map(name), limit };
+    let vifs = |part| match bench.switch.handle(Request::VifList(part)) {
+        Response::Vifs { vifs, total: 3 } => {
+            vifs.into_iter().map(|it| it.config.name.to_string()).collect::<String>()
+        }
+        other => panic!("{other:?}"),
+    };
+    let ports = |part| match bench.switch.handle(Request::Ports(part)) {
+        Response::Ports { ports, total: 3 } => {
+            ports.into_iter().map(|it| it.name.to_string()).collect::<String>()
+        }
+        other => panic!("{other:?}"),
+    };
+    for (after, limit, expected) in [
+        (None, 2, "ab"),
+        (Some("b"), 2, "c"),
+        (Some("c"), 2, ""),
+        // The last one may have gone meanwhile.
+        (Some("aa"), usize::MAX, "bc"),
+        (None, 0, "a"),
+    ] {
+        assert_eq!(vifs(part(after, limit)), expected);
+        assert_eq!(ports(part(after, limit)), expected);
+    }
+    let many = (0..PORTS_MAX).map(|n| name(&format!("p{n:04}"))).collect();
+    let (some, total) = Part::default().of(many, |it| it);
+    assert_eq!((some.len(), total), (CONTROL_PORTS_MAX, PORTS_MAX));
+    let one = |of: &str| bench.switch.handle(Request::Port { name: name(of) });
+    assert!(matches!(one("b"), Response::Ports { ports, total: 1 } if ports[0].name == name("b")));
+    assert!(refusal(one("d")).contains('d'));
 }
 
 pub(super) fn refusal(response: Response) -> String {
@@ -204,7 +241,9 @@ impl Demand {
     }
 
     fn names(&self) -> Vec<String> {
-        let Response::Vifs { vifs } = self.bench.switch.handle(Request::VifList) else {
+        let Response::Vifs { vifs, .. } =
+            self.bench.switch.handle(Request::VifList(Part::default()))
+        else {
             panic!("a list")
         };
         let on_demand = vifs.iter().filter(|vif| vif.config.by.is_some());

@@ -7,7 +7,7 @@ use weir_config::ConfigError;
 
 use super::put::refusal;
 use super::*;
-use crate::control::{Extent, ReloadOutcome};
+use crate::control::{Extent, Part, ReloadOutcome};
 
 /// Settings that are good by themselves, in each combination.
 const SETTINGS: &[&str] = &[
@@ -100,7 +100,8 @@ impl Bench {
     }
 
     fn vif(&self, vif: &str) -> VifConfig {
-        let Response::Vifs { vifs } = self.switch.handle(Request::VifList) else {
+        let Response::Vifs { vifs, .. } = self.switch.handle(Request::VifList(Part::default()))
+        else {
             panic!("a list")
         };
         vifs.into_iter().find(|it| it.config.name.as_str() == vif).unwrap().config
@@ -108,7 +109,8 @@ impl Bench {
 
     /// Each interface, without the directory of this switch.
     fn vifs(&self) -> Vec<String> {
-        let Response::Vifs { vifs } = self.switch.handle(Request::VifList) else {
+        let Response::Vifs { vifs, .. } = self.switch.handle(Request::VifList(Part::default()))
+        else {
             panic!("a list")
         };
         let here = self.dir.path().to_str().unwrap();

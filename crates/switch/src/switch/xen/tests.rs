@@ -14,7 +14,7 @@ use weir_xen::testing::Host;
 use weir_xen::vif::XenbusState;
 
 use super::*;
-use crate::control::{ControlHandler, Request};
+use crate::control::{ControlHandler, Part, Request};
 use crate::explain::{AgentState, VifExplanation};
 use crate::helper::Hands;
 use crate::stats::{PortState, PortStats};
@@ -206,9 +206,11 @@ fn commands_work_on_a_vif_as_on_any_interface() {
     let changes = VifChanges { mac: Change::Clear, ..VifChanges::default() };
     let set = switch.handle(Request::VifSet { name: name("vif3.0"), changes: changes.into() });
     assert!(matches!(set, Response::Error { .. }), "{set:?}");
-    let Response::Vifs { vifs } = switch.handle(Request::VifList) else { panic!("no list") };
+    let Response::Vifs { vifs, .. } = switch.handle(Request::VifList(Part::default())) else {
+        panic!("no list")
+    };
     let xen: Vec<_> = vifs.iter().map(|vif| (vif.config.name.as_str(), vif.xen)).collect();
-    assert_eq!(xen, [("web0", false), ("vif3.0", true)]);
+    assert_eq!(xen, [("vif3.0", true), ("web0", false)]);
 
     let deleted = switch.handle(Request::VifDel { name: name("vif3.0") });
     let Response::Error { help, .. } = deleted else { panic!("{deleted:?}") };
@@ -277,7 +279,9 @@ fn a_guest_sends_at_its_toolstacks_rate_and_one_whose_rate_is_nonsense_not_at_al
     attach(5, "62500,50000");
     bench.attach(6, "br0");
     eventually("the last one is attached", || bench.port("vif6.0").is_some());
-    let Response::Vifs { vifs } = bench.switch.handle(Request::VifList) else { panic!("no list") };
+    let Response::Vifs { vifs, .. } = bench.switch.handle(Request::VifList(Part::default())) else {
+        panic!("no list")
+    };
     let rates: Vec<_> = vifs
         .iter()
         .filter(|vif| vif.xen)
@@ -316,7 +320,9 @@ fn a_guest_has_its_toolstacks_mtu_and_is_told_and_one_whose_mtu_is_nonsense_is_n
     }
     bench.attach(6, "br0");
     eventually("the last one is attached", || bench.port("vif6.0").is_some());
-    let Response::Vifs { vifs } = bench.switch.handle(Request::VifList) else { panic!("no list") };
+    let Response::Vifs { vifs, .. } = bench.switch.handle(Request::VifList(Part::default())) else {
+        panic!("no list")
+    };
     let mtus: Vec<_> = vifs
         .iter()
         .filter(|vif| vif.xen)
@@ -353,7 +359,9 @@ fn a_guest_has_the_settings_of_its_domains_name_and_one_without_a_name_is_not_se
         bench.attach(domain, "br0");
     }
     eventually("the last one is attached", || bench.port("vif7.0").is_some());
-    let Response::Vifs { vifs } = bench.switch.handle(Request::VifList) else { panic!("no list") };
+    let Response::Vifs { vifs, .. } = bench.switch.handle(Request::VifList(Part::default())) else {
+        panic!("no list")
+    };
     let vifs = vifs.iter().filter(|vif| vif.xen).map(|vif| &vif.config);
     let rates: Vec<_> = vifs
         .map(|it| (it.name.as_str(), it.sharing.rate.unwrap().to_string(), it.queues.get()))
@@ -446,7 +454,9 @@ fn what_was_set_of_a_vif_holds_under_the_next_switch() {
     let set = Request::FilterSet { name: name("vif3.0"), rules };
     assert_eq!(bench.switch.handle(set), Response::Ok);
     let filter = |switch: &Switch| {
-        let Response::Vifs { vifs } = switch.handle(Request::VifList) else { panic!("no vifs") };
+        let Response::Vifs { vifs, .. } = switch.handle(Request::VifList(Part::default())) else {
+            panic!("no vifs")
+        };
         let vif = vifs.into_iter().find(|vif| vif.config.name == name("vif3.0"))?;
         Some(vif.config.filter.len())
     };
