@@ -247,20 +247,6 @@ impl Api {
         };
         self.answer(asker, job).await
     }
-
-    /// Answers with the result of `show` for the counters of one port.
-    pub(crate) async fn show_port(
-        &self,
-        asker: &Asker,
-        name: PortName,
-        show: fn(PortStats) -> Response,
-    ) -> Response {
-        let job = move |handler: &dyn ControlHandler| match handler.handle(Ask::Port { name }) {
-            Answer::Ports { mut ports, .. } if ports.len() == 1 => Ok(show(ports.remove(0))),
-            other => Err(Problem::of(other)),
-        };
-        self.answer(asker, job).await
-    }
 }
 
 /// The switch's counters, with those of the API.
@@ -275,4 +261,13 @@ pub(crate) fn counters(
         }
         other => Err(Problem::of(other)),
     }
+}
+
+/// One port's counters.
+pub(crate) fn of_port(stats: SwitchStats, name: &PortName) -> Result<PortStats, Problem> {
+    let port = stats.ports.into_iter().find(|port| port.name == *name);
+    port.ok_or_else(|| {
+        let detail = format!("there is no interface or uplink called {name}");
+        Problem::new(StatusCode::NOT_FOUND, detail).with_help("GET /v1/ports lists those there are")
+    })
 }

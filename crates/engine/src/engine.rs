@@ -409,6 +409,25 @@ impl Engine {
         self.shared.gate.open();
     }
 
+    /// Waits, for at most `patience`, until no worker uses what it read before: each has ended the burst that was under
+    /// way. `false` if a worker stands still.
+    pub fn fence(&self, patience: Duration) -> bool {
+        let (end, passed) = (Instant::now() + patience, Arc::new(()));
+        if self.shared.gate.is_open() {
+            let fence = || Retry::Fence(Arc::clone(&passed));
+            self.shared.crew.iter().for_each(|worker| worker.tell(fence()));
+        }
+        while Arc::strong_count(&passed) > 1 {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(HALT_LOOK);
+        }
+        // What workers did before they dropped the note has happened.
+        std::sync::atomic::fence(Ordering::Acquire);
+        true
+    }
+
     /// Ends the workers, each after its burst. Rings and devices stay as they are, so that another process can
     /// continue.
     pub fn halt(&self) {

@@ -17,7 +17,7 @@ use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::named::NoSuchPort;
-use crate::stats::{ConnectionPage, PortState, PortStats, SwitchStats};
+use crate::stats::{ConnectionPage, PortState, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
 /// The changes of a reload.
@@ -48,7 +48,7 @@ impl Default for Part {
 
 impl Part {
     /// This part of `all`, and their number.
-    pub(crate) fn of<T>(&self, mut all: Vec<T>, name: fn(&T) -> &PortName) -> (Vec<T>, usize) {
+    pub fn of<T>(&self, mut all: Vec<T>, name: fn(&T) -> &PortName) -> (Vec<T>, usize) {
         let total = all.len();
         all.retain(|it| self.after.as_ref().is_none_or(|after| name(it) > after));
         all.sort_by(|a, b| name(a).cmp(name(b)));
@@ -136,13 +136,6 @@ pub enum Request {
     Upgrade,
     /// The counters. Answer: [`Response::Stats`].
     Stats,
-    /// Ports with their counters. Answer: [`Response::Ports`].
-    Ports(Part),
-    /// One port with its counters. Answer: [`Response::Ports`].
-    Port {
-        /// The port's name.
-        name: PortName,
-    },
     /// Stations that the switch knows, a page at a time. Answer: [`Response::Addresses`].
     Addresses(Part<(u16, Mac)>),
     /// Connections of an interface in groups. Answer: [`Response::Connections`].
@@ -249,13 +242,6 @@ pub enum Response {
     Stats {
         /// The counters at the moment of the answer.
         stats: Box<SwitchStats>,
-    },
-    /// Ports.
-    Ports {
-        /// The ports, in the order of their names.
-        ports: Vec<PortStats>,
-        /// The number of all ports.
-        total: usize,
     },
     /// The stations.
     Addresses {

@@ -83,6 +83,9 @@ struct Vif {
     set: BTreeSet<String>,
 }
 
+/// The time that a worker has to end its burst before settings change that hold together.
+const FENCE_PATIENCE: Duration = Duration::from_millis(500);
+
 /// An interface as far as reports show it. They are made from copies: nobody who changes ports waits for a report.
 #[derive(Clone)]
 struct Seen {
@@ -705,12 +708,55 @@ impl Switch {
         }
     }
 
-    /// Changes an interface to `config`, except for its sockets. Calls to its guest followed `before` until now.
+    /// The number of changes from `old` to `new` that workers may see at different moments and that say together what
+    /// passes: of the place in the fabric, and of the rules.
+    fn steps_between(&self, old: &VifConfig, new: &VifConfig) -> usize {
+        let is_there = old.port_config(&self.networks) == new.port_config(&self.networks);
+        let has_rules = (&old.filter, &old.guarding, &old.groups);
+        let keeps_rules = has_rules == (&new.filter, &new.guarding, &new.groups);
+        usize::from(!is_there) + usize::from(!keeps_rules)
+    }
+
+    /// Has ports pass nothing until they are [opened](Self::open): what several settings keep out together, no moment
+    /// between two of them lets in.
+    fn shut(&self, ids: &[PortId]) {
+        for id in ids {
+            self.engine.change_settings(*id, |now| now.rules = settings::nothing_passes());
+        }
+        if !ids.is_empty() {
+            self.fence();
+        }
+    }
+
+    /// Has ports pass what their settings allow, which no worker misses any more.
+    fn open(&self, ports: &Ports, ids: &[PortId]) {
+        if ids.is_empty() {
+            return;
+        }
+        self.fence();
+        let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.rules));
+        let all = vifs.chain(ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.rules)));
+        for (id, rules) in all.filter(|(id, _)| ids.contains(id)) {
+            self.engine.change_settings(id, |now| now.rules = rules.clone());
+        }
+    }
+
+    fn fence(&self) {
+        if !self.engine.fence(FENCE_PATIENCE) {
+            tracing::warn!(
+                "a worker stands still, and its present burst may see settings of two moments"
+            );
+        }
+    }
+
+    /// Changes an interface to `config`, except for its sockets; one that is `shut` stays so. Calls to its guest followed
+    /// `before` until now.
     fn change(
         &self,
         vif: &mut Vif,
         config: VifConfig,
         before: &CallPolicy,
+        shut: &[PortId],
     ) -> Result<(), SwitchError> {
         let (id, old) = (vif.port.id(), &vif.config);
         let failed = |source| SwitchError::Port { name: config.name.clone(), source };
@@ -739,7 +785,10 @@ impl Switch {
         if let Some(rules) = rules {
             vif.seen.rules = rules;
         }
-        let settings = self.port_settings(&config, &vif.rules, vif.guard.as_ref());
+        let mut settings = self.port_settings(&config, &vif.rules, vif.guard.as_ref());
+        if shut.contains(&id) {
+            settings.rules = settings::nothing_passes();
+        }
         self.engine.change_settings(id, |now| *now = settings);
         vif.seen.config = config.into();
         self.note_station(id, &vif.config);

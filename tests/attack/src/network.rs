@@ -11,7 +11,7 @@ use crate::{
         frame::{BROADCAST, Header, Mac, frame},
         guest::Guest,
         harm,
-        packet::{End, datagram},
+        packet::{End, datagram, datagram6},
     },
     measure::switch::{GIVEN, GREEN, RESOLVER, SECRET},
     random::Random,
@@ -33,6 +33,15 @@ pub const ALL: &[Attack] = &[
     ),
     attack!(routers_that_are_guests, "says that it is the router, by IPv6 and by ARP for weir"),
     attack!(messages_of_dhcp_that_lie, "sends DHCP whose options and lengths lie"),
+    attack!(
+        addresses_of_ipv6_for_clients_that_are_not,
+        "asks for addresses of IPv6 in the name of ever new clients, several at once"
+    ),
+    attack!(
+        addresses_of_ipv6_that_are_anothers,
+        "gives back, declines and renews the address of another guest, in its name"
+    ),
+    attack!(messages_of_dhcp6_that_lie, "sends DHCPv6 whose options and lengths lie"),
     attack!(names_without_pause, "asks for names as fast as frames are taken"),
     attack!(
         names_that_are_long_and_loop,
@@ -54,6 +63,7 @@ const DISCOVER: u8 = 1;
 const OFFER: u8 = 2;
 const REQUEST: u8 = 3;
 const DECLINE: u8 = 4;
+const UDP: u8 = 17;
 const A: u16 = 1;
 const PTR: u16 = 12;
 
@@ -354,6 +364,167 @@ fn messages_of_dhcp_that_lie(field: &Field) -> Strike {
             two.strikes(&frames)?;
         }
         two.is_offered_an_address("beside messages that lie")?;
+        field.struck();
+    }
+}
+
+/// Messages of DHCPv6.
+const SOLICIT6: u8 = 1;
+const REQUEST6: u8 = 3;
+const RENEW6: u8 = 5;
+const REBIND6: u8 = 6;
+const REPLY6: u8 = 7;
+const RELEASE6: u8 = 8;
+const DECLINE6: u8 = 9;
+
+/// An option of DHCPv6.
+fn option6(code: u8, value: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(value.len()).unwrap_or(u16::MAX).to_be_bytes();
+    [&[0, code][..], &len, value].concat()
+}
+
+/// An option that asks for an address, or names one.
+fn ia(number: u32, address: Option<[u8; 16]>) -> Vec<u8> {
+    let within = address.map(|it| option6(5, &[&it[..], &[0; 8]].concat())).unwrap_or_default();
+    option6(3, &[&number.to_be_bytes()[..], &[0; 8], &within].concat())
+}
+
+/// A client's message with its identifier.
+fn dhcp6(kind: u8, xid: u16, duid: &[u8], options: &[u8]) -> Vec<u8> {
+    let [high, low] = xid.to_be_bytes();
+    [&[kind, 6, high, low][..], &option6(1, duid), options].concat()
+}
+
+fn asked6(from: Mac, message: &[u8]) -> Vec<u8> {
+    let mut own = [0; 16];
+    own[..2].copy_from_slice(&[0xfe, 0x80]);
+    own[10..].copy_from_slice(&from);
+    let mut all = [0; 16];
+    (all[0], all[1], all[13], all[15]) = (0xff, 2, 1, 2);
+    datagram6((from, own, 546), ([0x33, 0x33, 0, 1, 0, 2], all, 547), message)
+}
+
+/// The identifiers of the guest that keeps the rules, and of weir.
+const GOOD_DUID: [u8; 4] = [0, 2, 7, 7];
+
+fn server6(station: Mac) -> Vec<u8> {
+    option6(2, &[&[0, 3, 0, 1][..], &station].concat())
+}
+
+impl Two {
+    /// The guest that keeps the rules asks for an address of IPv6, and has it.
+    fn has_an_address_of_ipv6(&mut self, why: &str) -> Strike<[u8; 16]> {
+        self.id = self.id.wrapping_add(1);
+        let options = [option6(14, &[]), ia(1, None)].concat();
+        let message = dhcp6(SOLICIT6, self.id, &GOOD_DUID, &options);
+        let (asks, id) = (asked6(Guest::mac(201), &message), self.id.to_be_bytes());
+        let (mut given, end) = (None, Instant::now() + PATIENCE);
+        while given.is_none() && Instant::now() < end {
+            self.good.say(&asks)?;
+            let wait = Instant::now() + Duration::from_millis(100);
+            while Instant::now() < wait && given.is_none() {
+                self.good.read(|got| given = given.or_else(|| given6(got, id)));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        given.map_or_else(|| harm(format!("a guest has no address of IPv6 {why}")), Ok)
+    }
+}
+
+/// The address in weir's reply of this number.
+fn given6(got: &[u8], id: [u8; 2]) -> Option<[u8; 16]> {
+    let is_its = got.get(12..14) == Some(&[0x86, 0xdd]) && got.get(20) == Some(&UDP);
+    let is_its = is_its && got.get(54..58) == Some(&[2, 0x23, 2, 0x22]);
+    let reply = got.get(62..).filter(|it| is_its && it.starts_with(&[REPLY6, 6, id[0], id[1]]))?;
+    // The first address within the first IA: an option of 24 bytes.
+    let at = reply.windows(4).position(|it| it == [0, 5, 0, 24])?;
+    reply.get(at + 4..at + 20)?.try_into().ok()
+}
+
+fn addresses_of_ipv6_for_clients_that_are_not(field: &Field) -> Strike {
+    let (mut two, mut random) = (Two::meet(field)?, Random::new());
+    let mac = Guest::mac(200);
+    let had = two.has_an_address_of_ipv6("before anything")?;
+    loop {
+        for _ in 0..64 {
+            let (duid, xid) = (random.next().to_be_bytes(), random.next() as u16);
+            let ias =
+                |count| (0..count).flat_map(|number| ia(number, Some(had))).collect::<Vec<_>>();
+            let rapid = [option6(14, &[]), ias(16)].concat();
+            let frames = [
+                asked6(mac, &dhcp6(SOLICIT6, xid, &duid, &ias(16))),
+                asked6(mac, &dhcp6(SOLICIT6, xid, &duid, &rapid)),
+                asked6(mac, &dhcp6(REQUEST6, xid, &duid, &[server6(two.station), ias(1)].concat())),
+                asked6(mac, &dhcp6(SOLICIT6, xid, &duid, &ias(40))),
+            ];
+            two.strikes(&frames)?;
+        }
+        let now = two.has_an_address_of_ipv6("while another one takes all")?;
+        if now != had {
+            return harm(format!("another guest took {had:x?}: now it is {now:x?}"));
+        }
+        field.struck();
+    }
+}
+
+fn addresses_of_ipv6_that_are_anothers(field: &Field) -> Strike {
+    let mut two = Two::meet(field)?;
+    let (evil, good) = (Guest::mac(200), Guest::mac(201));
+    let had = two.has_an_address_of_ipv6("before anything")?;
+    let mut xid = 0_u16;
+    loop {
+        for kind in [RELEASE6, DECLINE6, RENEW6, REBIND6, REQUEST6, SOLICIT6] {
+            for number in [1, 2] {
+                xid = xid.wrapping_add(1);
+                let server = match kind {
+                    REBIND6 | SOLICIT6 => Vec::new(),
+                    _ => server6(two.station),
+                };
+                let options = [server, ia(number, Some(had))].concat();
+                let message = dhcp6(kind, xid, &GOOD_DUID, &options);
+                two.strikes(&[asked6(evil, &message), asked6(good, &message)])?;
+            }
+        }
+        let now = two.has_an_address_of_ipv6("while another one gives it back")?;
+        if now != had {
+            return harm(format!("another guest's words took {had:x?}: now it is {now:x?}"));
+        }
+        field.struck();
+    }
+}
+
+fn messages_of_dhcp6_that_lie(field: &Field) -> Strike {
+    let (mut two, mut random) = (Two::meet(field)?, Random::new());
+    let mac = Guest::mac(200);
+    let had = two.has_an_address_of_ipv6("before anything")?;
+    loop {
+        for _ in 0..32 {
+            let xid = random.next() as u16;
+            let many: Vec<_> = (0..40).flat_map(|_| option6(5, &[7; 24])).collect();
+            let deep = option6(3, &[&[0; 12][..], &many].concat());
+            let mut message =
+                dhcp6(SOLICIT6, xid, &[7; 130], &[deep.clone(), ia(9, None)].concat());
+            for _ in 0..random.below(8) {
+                let at = random.below(message.len() as u64) as usize;
+                message[at] = random.next() as u8;
+            }
+            let cut = random.below(message.len() as u64) as usize;
+            let frames = [
+                asked6(mac, &message),
+                asked6(mac, &message[..cut]),
+                asked6(mac, &dhcp6(SOLICIT6, xid, &[7; 131], &ia(9, None))),
+                asked6(
+                    mac,
+                    &dhcp6(REBIND6, xid, &[7; 2], &[&deep[..], &[0, 3, 0xff, 0xff]].concat()),
+                ),
+                asked6(mac, &[0, 3, 0, 0].repeat(300)),
+            ];
+            two.strikes(&frames)?;
+        }
+        let now = two.has_an_address_of_ipv6("beside messages that lie")?;
+        if now != had {
+            return harm(format!("messages that lie took {had:x?}: now it is {now:x?}"));
+        }
         field.struck();
     }
 }

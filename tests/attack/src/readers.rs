@@ -54,6 +54,11 @@ pub const ALL: &[Attack] = &[
     attack!(floods_of_metrics, "asks for metrics by eight threads", as_reader),
     attack!(floods_of_every_look, "asks for all that may be read, by eight threads", as_reader),
     attack!(
+        answers_that_nobody_reads,
+        "asks for all counters on 28 connections, and takes none of the answers",
+        as_reader
+    ),
+    attack!(
         requests_in_one_write,
         "sends a thousand requests at once on each of 30 connections, and reads none",
         as_reader
@@ -387,4 +392,27 @@ fn tcp_heads_without_end(field: &Field) -> Strike {
         }
     }
     harm("weir takes 64 MiB of a head")
+}
+
+fn answers_that_nobody_reads(field: &Field) -> Strike {
+    let asks = ["/metrics", "/v1/switch"].map(|path| request(&format!("GET {path}"), "")).concat();
+    let mut all = Vec::new();
+    for _ in 0..28 {
+        let mut socket = open(field)?;
+        let _ = socket.write_all(asks.as_bytes());
+        all.push(socket);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let (_, text) = ask(&open(field)?, &request("GET /v1/switch", ""))?;
+    let stats: serde_json::Value = serde_json::from_str(&text).map_err(|_| Errno::BADMSG)?;
+    let of = |end: &str| {
+        let path = format!("/limits/control_unread_bytes/{end}");
+        stats.pointer(&path).and_then(serde_json::Value::as_u64).ok_or(Errno::NOMSG)
+    };
+    let (used, max) = (of("used")?, of("max")?);
+    if used > max {
+        return harm(format!("{used} bytes of answers wait for readers, of at most {max}"));
+    }
+    field.struck();
+    Ok(())
 }

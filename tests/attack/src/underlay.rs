@@ -1,7 +1,7 @@
 //! Attackers in the underlay: hosts that are no peers, and hosts with a peer's forged address.
 
 use std::{
-    net::{Ipv6Addr, SocketAddrV4, SocketAddrV6, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, UdpSocket},
     os::fd::OwnedFd,
     time::{Duration, Instant},
 };
@@ -16,6 +16,7 @@ use crate::{
     attack::{Attack, Field},
     front::{
         Strike,
+        ear::Ear,
         frame::{BROADCAST, EXPERIMENTAL, Header, frame},
         guest::{Guest, Plan},
         harm,
@@ -57,6 +58,11 @@ pub const ALL: &[Attack] = &[
     ),
     attack!(broadcasts_in_the_peers_name, "floods all guests of the network so", as_root),
     attack!(datagrams_that_are_no_vxlan, "floods it with bytes by chance", as_root),
+    attack!(
+        headers_of_isolated_senders,
+        "sends frames of an isolated sender, in the name of a peer and of a host that is none",
+        as_root
+    ),
     attack!(fragments_that_never_end, "sends first fragments of datagrams, and no other", as_root),
     attack!(fragments_that_overlap, "sends fragments that overlap and are out of order", as_root),
 ];
@@ -314,6 +320,67 @@ fn flood(field: &Field, from: [u8; 4], mut make: impl FnMut(u32) -> Vec<u8>) -> 
         if number % 16 == 0 {
             std::thread::sleep(Duration::from_micros(100));
         }
+    }
+    Ok(())
+}
+
+/// What the header says of a sender's isolation holds for its frame, if a peer says it, and is forgotten with the frame.
+fn headers_of_isolated_senders(field: &Field) -> Strike {
+    let [local, peer] = UNDERLAY.map(Ipv4Addr::from);
+    let port = UdpSocket::bind((local, 0))?.local_addr()?.port();
+    let own = Own::start_with(field, None, |_| {
+        Ok(format!(
+            "[overlay]\nlocal = \"{local}\"\nport = {port}\ngbp = [\"{peer}\"]\n\n[network.blue]\n\
+             vni = {VNI}\npeers = [\"{peer}\"]\n\n[vif.alone]\nnetwork = \"blue\"\nisolated = true\n\n\
+             [vif.open]\nnetwork = \"blue\"\n"
+        ))
+    })?;
+    let [mut alone, mut open] =
+        [Ear::attach(&own.socket("alone"))?, Ear::attach(&own.socket("open"))?];
+    let (inet, raw) = (AddressFamily::INET, SocketType::RAW);
+    let raw = socket_with(inet, raw, SocketFlags::CLOEXEC, Some(ipproto::RAW))?;
+    let sends = |from: [u8; 4], flags: [u8; 2], frame: &[u8]| -> Strike {
+        let mut payload = vxlan(VNI, frame);
+        payload[..2].copy_from_slice(&flags);
+        let len = u16::try_from(8 + payload.len()).map_err(|_| Errno::INVAL)?;
+        let udp = [50_000, port, len, 0].map(u16::to_be_bytes).concat();
+        packet_by(&raw, from, UDP, [0, 0], &[udp, payload].concat())
+    };
+    let of = |number: u8| frame(BROADCAST, Guest::mac(number), EXPERIMENTAL, 60);
+    // With the flag for groups, and without.
+    let (isolated, plain) = ([0x88, 1], [8, 0]);
+    let end = Instant::now() + Duration::from_secs(10);
+    for number in 1..200_u8 {
+        // The last frame is of the same station, and says nothing: the guests get it, and the others before it.
+        let (strangers, peers, last) = (of(1), of(2), frame(BROADCAST, Guest::mac(2), 0x88b6, 60));
+        let (mut at_alone, mut at_open) = (Vec::new(), Vec::new());
+        for flags in [isolated, plain, [0xff, 0xff]] {
+            sends(STRANGER, flags, &strangers)?;
+        }
+        sends(UNDERLAY[1], isolated, &peers)?;
+        loop {
+            sends(UNDERLAY[1], plain, &last)?;
+            std::thread::sleep(Duration::from_millis(2));
+            alone.read(|got| at_alone.push(got[..60].to_vec()));
+            open.read(|got| at_open.push(got[..60].to_vec()));
+            if at_alone.contains(&last) && at_open.contains(&last) {
+                break;
+            }
+            if Instant::now() > end {
+                return harm(format!(
+                    "round {number}: a peer's frame is lost behind isolated ones"
+                ));
+            }
+        }
+        if at_alone.contains(&strangers) || at_open.contains(&strangers) {
+            return harm("a frame of a host that is no peer arrives");
+        }
+        if at_alone.contains(&peers) || !at_open.contains(&peers) {
+            return harm(
+                "an isolated sender's frame reaches an isolated guest, or an open one misses it",
+            );
+        }
+        field.struck();
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, SwitchStats};
 
 use super::write::ConfigurationSource;
-use crate::api::{Api, Endless, Named, Reader, counters, json, written};
+use crate::api::{Api, Endless, Named, Reader, counters, json, of_port, written};
 use crate::metrics;
 use crate::problem::Problem;
 
@@ -74,10 +74,10 @@ pub(super) async fn ports(
     Reader(asker): Reader,
     asked: AskedQuery,
 ) -> Result<Response, Problem> {
-    let ask = Ask::Ports(named_part(asked)?);
-    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Ports { ports, total } => Ok(listed(&ports, total)),
-        other => Err(Problem::of(other)),
+    let (part, limits) = (named_part(asked)?, api.places.limits());
+    let job = move |handler: &dyn ControlHandler| {
+        let (ports, total) = part.of(counters(handler, limits)?.ports, |port| &port.name);
+        Ok(listed(&ports, total))
     };
     Ok(api.answer(&asker, job).await)
 }
@@ -92,7 +92,7 @@ pub(super) async fn port(
     Reader(asker): Reader,
     Named(name): Named,
 ) -> Response {
-    api.show_port(&asker, name, |port| json(&port)).await
+    api.show(&asker, move |stats| of_port(stats, &name)).await
 }
 
 /// A port's queue pairs.
@@ -105,7 +105,7 @@ pub(super) async fn queues(
     Reader(asker): Reader,
     Named(name): Named,
 ) -> Response {
-    api.show_port(&asker, name, |port| json(&port.queues)).await
+    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.queues)).await
 }
 
 /// The decisions of a port's policies, and the reasons. The port `placement` stands for the placement of workers,
@@ -141,7 +141,7 @@ pub(super) async fn filter(
     Reader(asker): Reader,
     Named(name): Named,
 ) -> Response {
-    api.show_port(&asker, name, |port| json(&port.filter)).await
+    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.filter)).await
 }
 
 /// Dropped frames, by port and reason.

@@ -926,3 +926,56 @@ fn failed_open_frames_are_none_after_a_start_with_saved_rules() {
         floods(&mut weir, 0, |_| {});
     }
 }
+
+/// Two guests change places, and a third one comes to a fourth with the rule that mutes it: no state lets a frame pass.
+#[test]
+fn failed_open_frames_are_none_while_places_and_rules_change_together() {
+    let weir = Weir::start(
+        "",
+        "[group.mute]\ndefault_out = \"deny\"\n[vif.a]\nvlan = 2\n[vif.b]\nvlan = 3\n\
+         [vif.c]\nvlan = 4\n[vif.d]\nvlan = 5\n",
+    );
+    let file = weir.path("weir.toml");
+    let one = fs::read_to_string(&file).unwrap();
+    let other = one.replace("vlan = 2", "vlan = 0").replace("vlan = 3", "vlan = 2");
+    let other = other.replace("vlan = 0", "vlan = 3");
+    let (stop, came, sent) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let macs = [RECEIVER, FILTERED, GUARDED, LIMITED];
+    let mut guests = ["a", "b", "c", "d"].into_iter().zip(macs).map(|(name, mac)| {
+        let frame = [&[0xff; 6], &mac.0[..], &[0x88, 0xb5], &[0; 46]].concat();
+        (weir.guest(name, mac), frame)
+    });
+    let mut guests: [_; 4] = std::array::from_fn(|_| guests.next().unwrap());
+    std::thread::scope(|scope| {
+        let _stops = SetAtEnd(&stop);
+        for ((_, pair), frame) in &mut guests {
+            let (stop, came, sent) = (&stop, &came, &sent);
+            scope.spawn(move || {
+                let mut got = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    for _ in 0..32 {
+                        if pair.send(frame, &Offload::NONE).is_ok() {
+                            sent.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                    pair.flush();
+                    while pair.recv_into(&mut got).is_some() {
+                        came.fetch_add(1, Ordering::Relaxed);
+                    }
+                    std::thread::sleep(Duration::from_micros(100));
+                }
+            });
+        }
+        for round in 0..40 {
+            let before = sent.load(Ordering::Relaxed);
+            eventually("frames are sent", || {
+                (sent.load(Ordering::Relaxed) > before + 100).then_some(())
+            });
+            weir.does(&["vif", "set", "c", "vlan=5", "groups=mute"]);
+            fs::write(&file, if round % 2 == 0 { &other } else { &one }).unwrap();
+            weir.does(&["reload"]);
+        }
+    });
+    let came = came.load(Ordering::Relaxed);
+    assert_eq!(came, 0, "of {}: {}", sent.load(Ordering::Relaxed), weir.log());
+}

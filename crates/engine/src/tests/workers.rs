@@ -20,6 +20,8 @@ struct BusyPort {
     frame_bytes: u64,
     /// Bursts with frames.
     bursts: AtomicU64,
+    /// Bursts with frames that are over.
+    ended: AtomicU64,
     /// Takes that allowed no frames.
     empty_takes: AtomicU64,
     /// The maximum number of frames that the port has left.
@@ -52,6 +54,7 @@ impl Port for BusyPort {
         self.counters.tx[queue].bytes.add(frames * self.frame_bytes);
         let start = Instant::now();
         while frames > 0 && start.elapsed() < self.cost {}
+        self.ended.fetch_add(u64::from(frames > 0), Ordering::SeqCst);
         let more = self.left.load(Ordering::Relaxed) > 0;
         Taken { frames: frames as usize, more, ..Taken::default() }
     }
@@ -75,9 +78,19 @@ impl Port for BusyPort {
 
 fn add_busy(engine: &Engine, cost: Duration, frame_bytes: u64) -> Arc<BusyPort> {
     let make = |id, counters| {
-        let (bursts, empty_takes, forwards) = Default::default();
+        let (bursts, ended, empty_takes, forwards) = Default::default();
         let left = AtomicU64::new(u64::MAX);
-        Arc::new(BusyPort { id, counters, cost, frame_bytes, bursts, empty_takes, left, forwards })
+        Arc::new(BusyPort {
+            id,
+            counters,
+            cost,
+            frame_bytes,
+            bursts,
+            ended,
+            empty_takes,
+            left,
+            forwards,
+        })
     };
     engine.add_port(PortConfig::vif(), make).unwrap().1
 }
@@ -138,6 +151,23 @@ fn jain_index(used: &[f64]) -> f64 {
 }
 
 const COSTS_US: [u64; 8] = [2, 3, 5, 10, 20, 50, 100, 150];
+
+#[test]
+fn behind_a_fence_no_burst_goes_on_that_began_before_it() {
+    let engine = Engine::start(2).unwrap();
+    assert!(engine.fence(PATIENCE), "workers that sleep use nothing");
+    let port = add_busy(&engine, Duration::from_millis(5), 60);
+    kick(&engine, &port);
+    while port.bursts.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    for _ in 0..10 {
+        let begun = port.bursts.load(Ordering::SeqCst);
+        assert!(engine.fence(PATIENCE));
+        assert!(port.ended.load(Ordering::SeqCst) >= begun);
+    }
+    port.left.store(0, Ordering::SeqCst);
+}
 
 #[test]
 fn equal_weights_get_equal_worker_time_whatever_bursts_cost() {

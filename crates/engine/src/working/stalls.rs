@@ -1,17 +1,21 @@
 //! Transmit queues that hold frames for receivers without buffers, and these receivers.
 
+use std::sync::Arc;
+
 use weir_fabric::PortId;
 
 use crate::frames::port::PerQueue;
 use crate::frames::port::QueueRef;
 
-/// Frames to be retried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Frames to be retried, or a note that is dropped between two bursts.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Retry {
     /// The frames that wait for this receiver, which has buffers again.
     Receiver(PortId),
     /// All frames of this transmit queue, for any receiver: a worker that no longer serves the queue has parked some.
     Sender(QueueRef),
+    /// Somebody waits until each worker has ended the burst that was under way.
+    Fence(Arc<()>),
 }
 
 /// One worker's notes on queues that hold frames.

@@ -456,12 +456,22 @@ mod tests {
         };
         // Before it greets, an agent counts for nothing.
         says(&mut guest, &mut agent, &[applied(OURS, 10_000), cost(OURS)]);
-        assert_eq!((agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)), (None, None, false));
+        assert_eq!(
+            (agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)),
+            (None, None, false)
+        );
         // Nor does it for an interface that is not its own, or that it does not have.
         let wish = "\"budget_ns\":1,\"weight\":1";
-        says(&mut guest, &mut agent, &[hello(OTHER, true, wish), applied(OTHER, 10_000), cost(OTHER)]);
+        says(
+            &mut guest,
+            &mut agent,
+            &[hello(OTHER, true, wish), applied(OTHER, 10_000), cost(OTHER)],
+        );
         for id in [id, nobodys] {
-            assert_eq!((agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)), (None, None, false));
+            assert_eq!(
+                (agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)),
+                (None, None, false)
+            );
             assert_eq!(agent.wish(id), Wish::default());
         }
         // A guest that cannot poll is not asked to.

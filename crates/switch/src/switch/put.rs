@@ -157,7 +157,13 @@ impl Switch {
         }
         let vif = &mut ports.vifs[index];
         let before = self.calls(&vif.config);
-        self.change(vif, config, &before).map_err(|error| failed(&error))?;
+        let is_shut = self.steps_between(&vif.config, &config) > 1;
+        let shut: Vec<_> = is_shut.then(|| vif.port.id()).into_iter().collect();
+        self.shut(&shut);
+        let changed = self.change(vif, config, &before, &shut).map_err(|error| failed(&error));
+        self.open(ports, &shut);
+        changed?;
+        let vif = &mut ports.vifs[index];
         let notes = differs.iter().filter_map(|it| match it.key.as_str() {
             "queues" => vif.queue_pairs().note(),
             key => Some(format!("{key}: {}", it.note.as_ref()?)),

@@ -326,8 +326,11 @@ impl Switch {
         let (mut undo, mut notes) = (Vec::new(), Vec::new());
         let (budget, placement) = (steps.latency_budget, steps.placement);
         let schedule = steps.schedule;
-        if let Err(error) = self.take_steps(steps, &mut undo, &mut notes) {
-            self.undo(undo, &mut notes);
+        let [shut, stay] = self.shut_for(&steps);
+        if let Err(error) = self.take_steps(steps, [&shut, &stay], &mut undo, &mut notes) {
+            self.shut(&shut);
+            self.undo(undo, &shut, &mut notes);
+            self.open(&self.ports(), &shut);
             let Response::Error { message, help, .. } = failed(&error) else {
                 unreachable!("a failure is an error")
             };
@@ -366,9 +369,40 @@ impl Switch {
         ReloadOutcome::Applied { notes }
     }
 
+    /// Shuts the ports that change if there are several changes of what passes, or of who is there. Returns them, and
+    /// those of them that stay.
+    fn shut_for(&self, steps: &Steps) -> [Vec<PortId>; 2] {
+        let ports = self.ports();
+        let mut changes = steps.vifs_added.len() + steps.uplinks_added.len();
+        let mut shut = [Vec::new(), Vec::new()];
+        let mut note = |id, own: usize, goes: bool| {
+            changes += own + usize::from(goes);
+            shut[0].extend((own > 0 || goes).then_some(id));
+            shut[1].extend((own > 0 && !goes).then_some(id));
+        };
+        for vif in &ports.vifs {
+            let config = &vif.config;
+            let wanted = steps.vifs_changed.iter().find(|it| it.name == config.name);
+            let is_grouped = steps.groups.is_some() && config.groups != Default::default();
+            let own = wanted.map_or(0, |wanted| self.steps_between(config, wanted));
+            let goes = steps.vifs_removed.contains(&config.name);
+            note(vif.port.id(), own + usize::from(is_grouped), goes);
+        }
+        for Uplink { config, id, .. } in &ports.uplinks {
+            let changes = steps.uplinks_changed.iter().any(|it| it.name == config.name);
+            note(*id, 2 * usize::from(changes), steps.uplinks_removed.contains(&config.name));
+        }
+        if changes < 2 {
+            return Default::default();
+        }
+        self.shut(&shut[0]);
+        shut
+    }
+
     fn take_steps(
         &self,
         steps: Steps,
+        [shut, stay]: [&[PortId]; 2],
         undo: &mut Vec<Undo>,
         notes: &mut Vec<String>,
     ) -> Result<(), SwitchError> {
@@ -390,13 +424,15 @@ impl Switch {
         if let Some(schedule) = steps.schedule {
             undo.push(Undo::Schedule(self.engine.set_schedule(schedule.0)));
         }
-        self.set_all(steps.latency_budget, &steps.vifs_changed, undo)?;
+        self.set_all(steps.latency_budget, &steps.vifs_changed, undo, shut)?;
         if is_regrouped {
             self.hold_to_groups();
         }
         for uplink in steps.uplinks_changed {
-            undo.extend(self.change_uplink(uplink)?.map(|old| Undo::Uplink(old.into())));
+            undo.extend(self.change_uplink(uplink, shut)?.map(|old| Undo::Uplink(old.into())));
         }
+        // What is to go passes nothing any more.
+        self.open(&self.ports(), stay);
         for prepared in ready {
             let name = prepared.config.name.clone();
             self.begin([self.plug_prepared(prepared)?])?;
@@ -426,7 +462,7 @@ impl Switch {
     }
 
     /// Undoes steps, the last one first.
-    fn undo(&self, steps: Vec<Undo>, notes: &mut Vec<String>) {
+    fn undo(&self, steps: Vec<Undo>, shut: &[PortId], notes: &mut Vec<String>) {
         for step in steps.into_iter().rev() {
             let undone = match step {
                 Undo::Placement(placement) => {
@@ -446,8 +482,10 @@ impl Switch {
                     self.replace_templates(templates);
                     Ok(())
                 }
-                Undo::Vifs(budget, vifs) => self.set_all(Some(budget), &vifs, &mut Vec::new()),
-                Undo::Uplink(uplink) => self.change_uplink(*uplink).map(drop),
+                Undo::Vifs(budget, vifs) => {
+                    self.set_all(Some(budget), &vifs, &mut Vec::new(), shut)
+                }
+                Undo::Uplink(uplink) => self.change_uplink(*uplink, shut).map(drop),
                 Undo::RemoveUplink(name) => {
                     self.unplug(&name);
                     Ok(())
@@ -562,6 +600,7 @@ impl Switch {
         budget: Option<LatencyBudget>,
         wanted: &[VifConfig],
         undo: &mut Vec<Undo>,
+        shut: &[PortId],
     ) -> Result<(), SwitchError> {
         if budget.is_none() && wanted.is_empty() {
             return Ok(());
@@ -584,7 +623,7 @@ impl Switch {
             }
             let config = config.unwrap_or(&vif.config).clone();
             old.push(VifConfig::clone(&vif.config));
-            result = self.change(vif, config, before);
+            result = self.change(vif, config, before, shut);
             if result.is_err() {
                 break;
             }
@@ -601,7 +640,11 @@ impl Switch {
     }
 
     /// Changes an uplink to `wanted`, except for its device; returns the old settings.
-    fn change_uplink(&self, wanted: UplinkConfig) -> Result<Option<UplinkConfig>, SwitchError> {
+    fn change_uplink(
+        &self,
+        wanted: UplinkConfig,
+        shut: &[PortId],
+    ) -> Result<Option<UplinkConfig>, SwitchError> {
         let rules = port_rules(&wanted.name, &wanted.filter)?;
         let mut ports = self.ports();
         let uplink = ports.uplinks.iter_mut().find(|it| it.config.name == wanted.name);
@@ -616,7 +659,9 @@ impl Switch {
             *shown = rules;
         }
         self.engine.change_settings(*id, |settings| {
-            settings.rules = shown.clone();
+            if !shut.contains(id) {
+                settings.rules = shown.clone();
+            }
             settings.share = uplink_share(&wanted);
         });
         let in_bond = |it: &UplinkConfig| (it.mode, it.lacp_rate);

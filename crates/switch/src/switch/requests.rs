@@ -93,8 +93,6 @@ impl ControlHandler for Switch {
             Request::Flush { of } => self.one_after_the_other(|it| it.flush(of.as_deref())),
             Request::Trace { name, frame } => self.traced(&name, &frame),
             Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
-            Request::Ports(part) => self.port_list(&part),
-            Request::Port { name } => self.port_stats(&name),
             Request::Stages { on } => shown::measure_stages(on),
         }
     }

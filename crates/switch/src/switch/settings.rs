@@ -358,6 +358,12 @@ pub(super) fn closed(vif: &VifConfig) -> VifConfig {
     VifConfig { vlan: VlanMode::Unset, filter: nothing(), ..vif.clone() }
 }
 
+/// Rules of a port that passes nothing.
+pub(super) fn nothing_passes() -> weir_engine::filter::PortRules {
+    let rules = filter::port_rules(&nothing());
+    rules.expect("two short rules")
+}
+
 /// Rules that drop all frames.
 fn nothing() -> Vec<FilterRule> {
     ["tx drop", "rx drop"].map(|rule| rule.parse().expect("a constant that is a valid rule")).into()

@@ -258,7 +258,18 @@ impl Switch {
     pub fn stats(&self) -> SwitchStats {
         let (file, unsaved) = (self.config_file(), self.unsaved());
         let ports = self.ports();
-        let all = self.all_of(&ports);
+        let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
+            limits: limits([("addresses", self.addresses(uplink.id))]),
+            blocked: self.block_of(uplink.id),
+            ..uplink_stats(uplink)
+        });
+        let overlay = ports.overlay.iter().map(|overlay| PortStats {
+            limits: self.overlay_limits(overlay),
+            ..overlay_stats(overlay)
+        });
+        let own = ports.gateways.iter().map(gateway_stats);
+        let outward = uplinks.chain(overlay).chain(own).collect();
+        let vifs: Vec<_> = ports.vifs.iter().map(|vif| vif.seen.clone()).collect();
         let workers = self.engine.workers().into_iter().zip(0..);
         let mut stats = SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -307,52 +318,11 @@ impl Switch {
             multicast: self.multicast_stats(&ports),
             on_demand: self.on_demand.stats(),
             stages: StageStats::of_this_process(),
-            ports: Vec::new(),
+            ports: outward,
         };
         drop(ports);
-        stats.ports = all.into_iter().map(|port| self.stats_of(port)).collect();
+        stats.ports.extend(vifs.iter().map(|vif| self.vif_stats(vif)));
         stats
-    }
-
-    /// All ports, for their counters: of interfaces what it takes to read them when nobody waits for it.
-    fn all_of(&self, ports: &Ports) -> Vec<Port> {
-        let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
-            limits: limits([("addresses", self.addresses(uplink.id))]),
-            blocked: self.block_of(uplink.id),
-            ..uplink_stats(uplink)
-        });
-        let overlay = ports.overlay.iter().map(|overlay| PortStats {
-            limits: self.overlay_limits(overlay),
-            ..overlay_stats(overlay)
-        });
-        let own = ports.gateways.iter().map(gateway_stats);
-        let outward = uplinks.chain(overlay).chain(own).map(|stats| Port::Outward(stats.into()));
-        outward.chain(ports.vifs.iter().map(|vif| Port::Vif(vif.seen.clone()))).collect()
-    }
-
-    fn stats_of(&self, port: Port) -> PortStats {
-        match port {
-            Port::Vif(vif) => self.vif_stats(&vif),
-            Port::Outward(stats) => *stats,
-        }
-    }
-
-    /// A part of the ports.
-    pub(super) fn port_list(&self, part: &Part) -> Response {
-        let all = self.all_of(&self.ports());
-        let (ports, total) = part.of(all, Port::name);
-        let ports = ports.into_iter().map(|port| self.stats_of(port)).collect();
-        Response::Ports { ports, total }
-    }
-
-    /// One port.
-    pub(super) fn port_stats(&self, name: &PortName) -> Response {
-        let all = self.all_of(&self.ports());
-        let found = all.into_iter().find(|port| port.name() == name);
-        match found.map(|port| vec![self.stats_of(port)]) {
-            Some(ports) => Response::Ports { ports, total: 1 },
-            None => Response::from(&self.ports().no_such_port(name)),
-        }
     }
 
     fn multicast_stats(&self, ports: &Ports) -> Vec<MulticastStats> {
@@ -572,21 +542,6 @@ impl Switch {
         stats.rss_moved = vif.port.steering().map_or(0, Steering::moved_entries);
         count(&mut stats, vif.port.interface().counters(), vif.port.interface().queue_pairs());
         stats
-    }
-}
-
-/// A port whose counters are asked for.
-enum Port {
-    Vif(Seen),
-    Outward(Box<PortStats>),
-}
-
-impl Port {
-    fn name(&self) -> &PortName {
-        match self {
-            Self::Vif(vif) => &vif.config.name,
-            Self::Outward(stats) => &stats.name,
-        }
     }
 }
 

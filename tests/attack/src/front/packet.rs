@@ -1,4 +1,4 @@
-//! Packets of IPv4 in frames, as bytes.
+//! Packets of IPv4, and datagrams of IPv6, in frames, as bytes.
 
 use super::frame::{Mac, frame};
 
@@ -118,4 +118,29 @@ pub fn error(from: End, to: End, [kind, code]: [u8; 2], quoted: &[u8]) -> Vec<u8
 /// The front of a TCP packet, as an ICMP error quotes it.
 pub fn quoted(from: End, to: End, flags: u8) -> Vec<u8> {
     ipv4(from, to, TCP, &tcp(from, to, flags, &[]))
+}
+
+/// One end of datagrams of IPv6: Ethernet address, address and port.
+pub type End6 = (Mac, [u8; 16], u16);
+
+/// A frame with a UDP datagram of IPv6, with its checksum.
+pub fn datagram6(from: End6, to: End6, payload: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(8 + payload.len()).unwrap_or(u16::MAX);
+    let mut udp = [from.2, to.2, len, 0].map(u16::to_be_bytes).concat();
+    udp.extend(payload);
+    let pseudo = [&from.1[..], &to.1, &u32::from(len).to_be_bytes(), &[0, 0, 0, UDP]].concat();
+    let words = [&pseudo[..], &udp].concat();
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0));
+    let mut sum: u32 = words.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    udp[6..8].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    let mut bytes = frame(to.0, from.0, 0x86dd, 14);
+    bytes.extend([0x60, 0, 0, 0]);
+    bytes.extend(len.to_be_bytes());
+    bytes.extend([UDP, 64]);
+    bytes.extend([from.1, to.1].concat());
+    bytes.extend(udp);
+    bytes
 }

@@ -8,7 +8,7 @@ use std::{
     fmt::Write as _,
     fs,
     io::{self, BufRead, BufReader, Write},
-    net::{Ipv4Addr, TcpListener, UdpSocket},
+    net::{Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -66,6 +66,8 @@ pub const OPEN_PORT: u16 = 80;
 pub const SHUT: &str = "shut";
 /// weir's own address in the network `green`, in which `asker0` and `asker1` are.
 pub const GREEN: [u8; 4] = [10, 77, 0, 1];
+/// Its IPv6 address there, of a subnet of which weir gives addresses.
+pub const GREEN6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
 /// The first and the last address that weir gives there: as many as one guest may have.
 pub const GIVEN: [[u8; 4]; 2] = [[10, 77, 0, 100], [10, 77, 0, 115]];
 /// The address of the guest `secret`, in another network.
@@ -216,7 +218,7 @@ fn options(dir: &Path) -> std::io::Result<String> {
         "keeper = {:?}\napi_listen = \"{tcp}\"\napi_token_file = {token:?}\n{}\
          \n[overlay]\nlocal = \"{own}\"\nport = {udp}\n\
          \n[network.blue]\nvni = {VNI}\npeers = [\"{peer}\"]\n\
-         \n[network.green]\nvlan = 20\naddress = \"{green}/24\"\ndhcp = true\nrange = \"{first}-{last}\"\nrouter = \"{router}\"\n\
+         \n[network.green]\nvlan = 20\naddress = [\"{green}/24\", \"{GREEN6}/64\"]\nra = true\ndhcp6 = true\ndhcp = true\nrange = \"{first}-{last}\"\nrouter = \"{router}\"\n\
          \n[network.red]\nvlan = 21\naddress = \"{red}/24\"\ndhcp = true\nfixed = [\"secret {secret}\"]\n\
          \n[group.closed]\n\n[group.web]\nrules = [\n{rules}]\n",
         dir.join(KEEPER),
