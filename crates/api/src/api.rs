@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequestParts, Path, Request};
+use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::http::{HeaderValue, StatusCode, header, request::Parts};
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -75,13 +75,18 @@ impl Asker {
     }
 }
 
+/// An answer, or a refusal.
+pub(crate) type Answered = Result<Response, Problem>;
+/// The part of a path behind `?`.
+pub(crate) type Asks<T> = Result<Query<T>, axum::extract::rejection::QueryRejection>;
+
 /// A caller with the right to write.
-pub(crate) struct Writer(pub(crate) Asker);
+pub(crate) struct Writer(pub(crate) Api, pub(crate) Asker);
 
 impl Writer {
     /// The caller of a request with expressions: its thread waits for libpcap.
-    pub(crate) fn compiles(self) -> Asker {
-        Asker { whose: For::Compiler, ..self.0 }
+    pub(crate) fn compiles(self) -> (Api, Asker) {
+        (self.0, Asker { whose: For::Compiler, ..self.1 })
     }
 }
 
@@ -91,7 +96,7 @@ impl FromRequestParts<Api> for Writer {
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
         let asker = Asker::of(parts, api)?;
         if asker.whose == For::Writer {
-            return Ok(Self(asker));
+            return Ok(Self(api.clone(), asker));
         }
         let detail = match caller(parts) {
             Caller::User(user) => format!("user {user} may not change the switch"),
@@ -108,13 +113,13 @@ fn caller(parts: &Parts) -> Caller {
 }
 
 /// A caller with the right to read.
-pub(crate) struct Reader(pub(crate) Asker);
+pub(crate) struct Reader(pub(crate) Api, pub(crate) Asker);
 
 impl FromRequestParts<Api> for Reader {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
-        Asker::of(parts, api).map(Self)
+        Asker::of(parts, api).map(|asker| Self(api.clone(), asker))
     }
 }
 

@@ -32,10 +32,13 @@ use crate::working::crew::{WokenFor, WorkerHandle};
 use crate::working::dispatcher::{Dispatcher, Moved, set_helper};
 use crate::working::poller::Watch;
 use crate::working::shared::Shared;
+use crate::working::stalls::Retry;
 use crate::working::worker::Worker;
 
 /// Interval at which workers that end are looked at, while guests wait for the next weir.
 const HALT_LOOK: Duration = Duration::from_micros(100);
+/// The time that a worker has to end its burst before settings change that hold together.
+const FENCE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A running switch. Dropping it stops the workers.
 pub struct Engine {
@@ -409,16 +412,15 @@ impl Engine {
         self.shared.gate.open();
     }
 
-    /// Waits, for at most `patience`, until no worker uses what it read before: each has ended the burst that was under
-    /// way. `false` if a worker stands still.
-    pub fn fence(&self, patience: Duration) -> bool {
-        let (end, passed) = (Instant::now() + patience, Arc::new(()));
-        if self.shared.gate.is_open() {
-            let fence = || Retry::Fence(Arc::clone(&passed));
-            self.shared.crew.iter().for_each(|worker| worker.tell(fence()));
-        }
+    /// Waits until no worker uses what it read before: each has ended the burst that was under way. `false` if a worker
+    /// stands still. Workers that are [held](Options::held) do as well.
+    pub fn fence(&self) -> bool {
+        let (end, passed) = (Instant::now() + FENCE_PATIENCE, Arc::new(()));
+        let fence = || Retry::Fence(Arc::clone(&passed));
+        self.shared.crew.iter().for_each(|worker| worker.tell(fence()));
         while Arc::strong_count(&passed) > 1 {
             if Instant::now() >= end {
+                tracing::warn!("a worker stands still: its burst may see settings of two moments");
                 return false;
             }
             std::thread::sleep(HALT_LOOK);

@@ -83,9 +83,6 @@ struct Vif {
     set: BTreeSet<String>,
 }
 
-/// The time that a worker has to end its burst before settings change that hold together.
-const FENCE_PATIENCE: Duration = Duration::from_millis(500);
-
 /// An interface as far as reports show it. They are made from copies: nobody who changes ports waits for a report.
 #[derive(Clone)]
 struct Seen {
@@ -724,7 +721,7 @@ impl Switch {
             self.engine.change_settings(*id, |now| now.rules = settings::nothing_passes());
         }
         if !ids.is_empty() {
-            self.fence();
+            self.engine.fence();
         }
     }
 
@@ -733,19 +730,11 @@ impl Switch {
         if ids.is_empty() {
             return;
         }
-        self.fence();
+        self.engine.fence();
         let vifs = ports.vifs.iter().map(|vif| (vif.port.id(), &vif.rules));
         let all = vifs.chain(ports.uplinks.iter().map(|uplink| (uplink.id, &uplink.rules)));
         for (id, rules) in all.filter(|(id, _)| ids.contains(id)) {
             self.engine.change_settings(id, |now| now.rules = rules.clone());
-        }
-    }
-
-    fn fence(&self) {
-        if !self.engine.fence(FENCE_PATIENCE) {
-            tracing::warn!(
-                "a worker stands still, and its present burst may see settings of two moments"
-            );
         }
     }
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::thread;
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::Response;
 use hyper::body::{self as http_body, Frame};
@@ -17,7 +17,7 @@ use weir_switch::capture::{CaptureRefused, CaptureRequest};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
-use crate::api::{Api, Endless, Named, Reader, Writer, body, json, parsed, written};
+use crate::api::{Answered, Api, Endless, Named, Reader, Writer, body, json, parsed, written};
 use crate::problem::Problem;
 
 /// Pieces of a capture that wait for a slow client: further frames wait in rings.
@@ -33,11 +33,10 @@ const PIECES: usize = 4;
     responses((status = 200, body = Trace), (status = 404, body = Problem), (status = 409, body = Problem))
 )]
 pub(super) async fn trace(
-    State(api): State<Api>,
-    Reader(asker): Reader,
+    Reader(api, asker): Reader,
     Named(name): Named,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answered {
     let frame = body(&asker, request).await?.to_vec();
     let job = |handler: &dyn ControlHandler| match handler.handle(Ask::Trace { name, frame }) {
         Answer::Traced { trace } => Ok(json(&trace)),
@@ -57,14 +56,9 @@ pub(super) async fn trace(
         (status = 404, body = Problem), (status = 409, body = Problem)
     )
 )]
-pub(super) async fn trace_live(
-    State(api): State<Api>,
-    writer: Writer,
-    Named(name): Named,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn trace_live(writer: Writer, Named(name): Named, request: Request) -> Answered {
     const EXAMPLE: &str = "{\"filter\":\"tcp port 80\",\"frames\":10}";
-    let asker = writer.compiles();
+    let (api, asker) = writer.compiles();
     let bytes = body(&asker, request).await?;
     let begun = api.ask(&asker, move |handler| {
         let trace = handler.follow(&name, &parsed(&bytes, EXAMPLE)?).map_err(refused)?;
@@ -86,13 +80,9 @@ pub(super) async fn trace_live(
         (status = 404, body = Problem), (status = 409, body = Problem)
     )
 )]
-pub(super) async fn capture(
-    State(api): State<Api>,
-    writer: Writer,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn capture(writer: Writer, request: Request) -> Answered {
     const EXAMPLE: &str = "{\"ports\":[\"web0\"]}";
-    let asker = writer.compiles();
+    let (api, asker) = writer.compiles();
     let bytes = body(&asker, request).await?;
     let begun = api.ask(&asker, move |handler| {
         let recording = handler.capture(parsed(&bytes, EXAMPLE)?).map_err(refused)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Path, Query};
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Map;
@@ -16,13 +16,13 @@ use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, SwitchStats};
 
 use super::write::ConfigurationSource;
-use crate::api::{Api, Endless, Named, Reader, counters, json, of_port, written};
+use crate::api::{Answered, Api, Asks, Endless, Named, Reader, counters, json, of_port, written};
 use crate::metrics;
 use crate::problem::Problem;
 
 /// The whole switch: workers, limits, and every port's counters.
 #[utoipa::path(get, path = "/v1/switch", responses((status = 200, body = SwitchStats)))]
-pub(super) async fn switch(State(api): State<Api>, Reader(asker): Reader) -> Response {
+pub(super) async fn switch(Reader(api, asker): Reader) -> Response {
     api.show(&asker, Ok).await
 }
 
@@ -37,11 +37,9 @@ pub(super) struct Asked {
     limit: Option<usize>,
 }
 
-type AskedQuery = Result<Query<Asked>, axum::extract::rejection::QueryRejection>;
-
 /// The part of a list whose keys `key` reads from text.
 fn part<Key>(
-    asked: AskedQuery,
+    asked: Asks<Asked>,
     most: usize,
     key: impl FnOnce(&str) -> Result<Key, Problem>,
 ) -> Result<Part<Key>, Problem> {
@@ -50,7 +48,7 @@ fn part<Key>(
     Ok(Part { after, limit: limit.unwrap_or(most) })
 }
 
-fn named_part(asked: AskedQuery) -> Result<Part, Problem> {
+fn named_part(asked: Asks<Asked>) -> Result<Part, Problem> {
     part(asked, CONTROL_PORTS_MAX, |name| {
         name.parse().map_err(|error: ValueError| Problem::bad(error.to_string()))
     })
@@ -69,11 +67,7 @@ fn listed(part: &impl Serialize, total: usize) -> Response {
     get, path = "/v1/ports", params(Asked),
     responses((status = 200, body = Vec<PortStats>), (status = 400, body = Problem))
 )]
-pub(super) async fn ports(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    asked: AskedQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn ports(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let (part, limits) = (named_part(asked)?, api.places.limits());
     let job = move |handler: &dyn ControlHandler| {
         let (ports, total) = part.of(counters(handler, limits)?.ports, |port| &port.name);
@@ -87,11 +81,7 @@ pub(super) async fn ports(
     get, path = "/v1/ports/{port}", params(("port" = PortName, Path)),
     responses((status = 200, body = PortStats), (status = 404, body = Problem))
 )]
-pub(super) async fn port(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    Named(name): Named,
-) -> Response {
+pub(super) async fn port(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.show(&asker, move |stats| of_port(stats, &name)).await
 }
 
@@ -100,11 +90,7 @@ pub(super) async fn port(
     get, path = "/v1/ports/{port}/queues", params(("port" = PortName, Path)),
     responses((status = 200, body = Vec<QueuePairStats>), (status = 404, body = Problem))
 )]
-pub(super) async fn queues(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    Named(name): Named,
-) -> Response {
+pub(super) async fn queues(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.show(&asker, move |stats| Ok(of_port(stats, &name)?.queues)).await
 }
 
@@ -114,11 +100,7 @@ pub(super) async fn queues(
     get, path = "/v1/ports/{port}/policies", params(("port" = PortName, Path)),
     responses((status = 200, body = Explanation), (status = 404, body = Problem))
 )]
-pub(super) async fn policies(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    Named(name): Named,
-) -> Response {
+pub(super) async fn policies(Reader(api, asker): Reader, Named(name): Named) -> Response {
     let job = |handler: &dyn ControlHandler| {
         Ok(match handler.handle(Ask::VifExplain { name }) {
             Answer::Explained { explanation } => json(&explanation),
@@ -136,11 +118,7 @@ pub(super) async fn policies(
     get, path = "/v1/ports/{port}/filter", params(("port" = PortName, Path)),
     responses((status = 200, body = Vec<RuleStats>), (status = 404, body = Problem))
 )]
-pub(super) async fn filter(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    Named(name): Named,
-) -> Response {
+pub(super) async fn filter(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.show(&asker, move |stats| Ok(of_port(stats, &name)?.filter)).await
 }
 
@@ -149,7 +127,7 @@ pub(super) async fn filter(
     get, path = "/v1/drops",
     responses((status = 200, body = BTreeMap<PortName, BTreeMap<String, u64>>))
 )]
-pub(super) async fn drops(State(api): State<Api>, Reader(asker): Reader) -> Response {
+pub(super) async fn drops(Reader(api, asker): Reader) -> Response {
     let drops = |stats: SwitchStats| {
         let ports = stats.ports.into_iter().map(|port| (port.name, port.drops));
         Ok(ports.collect::<BTreeMap<_, _>>())
@@ -161,7 +139,7 @@ pub(super) async fn drops(State(api): State<Api>, Reader(asker): Reader) -> Resp
 #[utoipa::path(
     get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain"))
 )]
-pub(super) async fn metrics(State(api): State<Api>, Reader(asker): Reader) -> Response {
+pub(super) async fn metrics(Reader(api, asker): Reader) -> Response {
     let limits = api.places.limits();
     let job = move |handler: &dyn ControlHandler| {
         Ok(written(metrics::TEXT, metrics::metrics(&counters(handler, limits)?)))
@@ -174,11 +152,7 @@ pub(super) async fn metrics(State(api): State<Api>, Reader(asker): Reader) -> Re
     get, path = "/v1/addresses", params(Asked),
     responses((status = 200, body = Vec<AddressEntry>), (status = 400, body = Problem))
 )]
-pub(super) async fn addresses(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    asked: AskedQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn addresses(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let address = |text: &str| {
         let (vlan, mac) = text.split_once('/')?;
         Some((vlan.parse().ok()?, mac.parse().ok()?))
@@ -211,11 +185,10 @@ pub(super) struct Page {
     responses((status = 200, body = ConnectionPage), (status = 404, body = Problem))
 )]
 pub(super) async fn connections(
-    State(api): State<Api>,
-    Reader(asker): Reader,
+    Reader(api, asker): Reader,
     Named(name): Named,
-    page: Result<Query<Page>, axum::extract::rejection::QueryRejection>,
-) -> Result<Response, Problem> {
+    page: Asks<Page>,
+) -> Answered {
     let Query(Page { from }) = page.map_err(|error| Problem::bad(error.body_text()))?;
     let job =
         move |handler: &dyn ControlHandler| match handler.handle(Ask::Connections { name, from }) {
@@ -230,11 +203,7 @@ pub(super) async fn connections(
     get, path = "/v1/vifs", params(Asked),
     responses((status = 200, body = Vec<VifStatus>), (status = 400, body = Problem))
 )]
-pub(super) async fn vifs(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    asked: AskedQuery,
-) -> Result<Response, Problem> {
+pub(super) async fn vifs(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let ask = Ask::VifList(named_part(asked)?);
     let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
         Answer::Vifs { vifs, total } => Ok(listed(&vifs, total)),
@@ -248,11 +217,7 @@ pub(super) async fn vifs(
     get, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)),
     responses((status = 200, body = VifShown), (status = 404, body = Problem))
 )]
-pub(super) async fn vif(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-    Named(name): Named,
-) -> Response {
+pub(super) async fn vif(Reader(api, asker): Reader, Named(name): Named) -> Response {
     let job = |handler: &dyn ControlHandler| match handler.handle(Ask::VifShow { name }) {
         Answer::Shown { vif } => Ok(json(&vif)),
         other => Err(Problem::of(other)),
@@ -271,10 +236,9 @@ pub(super) async fn vif(
     )
 )]
 pub(super) async fn vif_of_template(
-    State(api): State<Api>,
-    Reader(asker): Reader,
+    Reader(api, asker): Reader,
     named: Result<Path<(TemplateName, PortName)>, PathRejection>,
-) -> Result<Response, Problem> {
+) -> Answered {
     let Path((template, name)) = named.map_err(|error| Problem::bad(error.body_text()))?;
     let ask = Ask::VifOfTemplate { template, name, keys: Map::new() };
     let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
@@ -288,7 +252,7 @@ pub(super) async fn vif_of_template(
 #[utoipa::path(
     get, path = "/v1/configuration", responses((status = 200, body = ConfigurationSource))
 )]
-pub(super) async fn configuration(State(api): State<Api>, Reader(asker): Reader) -> Response {
+pub(super) async fn configuration(Reader(api, asker): Reader) -> Response {
     let job = |handler: &dyn ControlHandler| match handler.handle(Ask::ConfigFile) {
         Answer::ConfigFile { path } => Ok(json(&ConfigurationSource { path })),
         other => Err(Problem::of(other)),
@@ -301,10 +265,7 @@ pub(super) async fn configuration(State(api): State<Api>, Reader(asker): Reader)
     get, path = "/v1/events",
     responses((status = 200, body = weir_switch::events::Event, content_type = "text/event-stream"))
 )]
-pub(super) async fn events(
-    State(api): State<Api>,
-    Reader(asker): Reader,
-) -> Result<Response, Problem> {
+pub(super) async fn events(Reader(api, asker): Reader) -> Answered {
     let mut response = written("text/event-stream", api.hub.read(&api, &asker).await?);
     response.extensions_mut().insert(Endless);
     Ok(response)

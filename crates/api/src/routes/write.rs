@@ -13,7 +13,7 @@ use weir_switch::control::{
     ControlHandler, Extent, Put, Refusal, ReloadOutcome, Request as Ask, Response as Answer,
 };
 
-use crate::api::{Api, Asker, Named, Writer, body, json, parsed, text};
+use crate::api::{Answered, Api, Asker, Asks, Named, Writer, body, json, parsed, text};
 use crate::problem::Problem;
 
 /// The change is done.
@@ -101,8 +101,8 @@ impl Api {
         cost: fn(&str) -> u64,
         ask: impl FnOnce(String) -> Ask + Send + 'static,
         show: fn(Answer) -> Result<Response, Problem>,
-    ) -> Result<Response, Problem> {
-        let asker = writer.compiles();
+    ) -> Answered {
+        let (_, asker) = writer.compiles();
         let cost_max = self.access.configuration_cost_max(asker.caller);
         let bytes = body(&asker, request).await?;
         let job = move |handler: &dyn ControlHandler| {
@@ -164,14 +164,9 @@ fn wanted(
         (status = 409, body = Problem)
     )
 )]
-pub(super) async fn add_vif(
-    State(api): State<Api>,
-    writer: Writer,
-    under: MaybeUnder,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn add_vif(writer: Writer, under: MaybeUnder, request: Request) -> Answered {
     let template = template_of(under)?;
-    let asker = writer.compiles();
+    let (api, asker) = writer.compiles();
     let bytes = body(&asker, request).await?;
     let ask = move |handler: &dyn ControlHandler| {
         Ok(Ask::VifAdd { config: wanted(handler, &bytes, template, None)? })
@@ -189,14 +184,13 @@ pub(super) async fn add_vif(
     )
 )]
 pub(super) async fn put_vif(
-    State(api): State<Api>,
     writer: Writer,
     Named(name): Named,
     under: MaybeUnder,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answered {
     let template = template_of(under)?;
-    let asker = writer.compiles();
+    let (api, asker) = writer.compiles();
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| {
         let config = wanted(handler, &bytes, template, Some(name.clone()))?;
@@ -221,11 +215,10 @@ pub(super) async fn put_vif(
     )
 )]
 pub(super) async fn change_vif(
-    State(api): State<Api>,
-    Writer(asker): Writer,
+    Writer(api, asker): Writer,
     Named(name): Named,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answered {
     const EXAMPLE: &str = "{\"latency_budget\":{\"set\":\"1ms\"}}";
     let bytes = body(&asker, request).await?;
     let ask = move || Ok(Ask::VifSet { name, changes: parsed(&bytes, EXAMPLE)? });
@@ -251,11 +244,10 @@ pub(super) struct Removes {
     )
 )]
 pub(super) async fn remove_vif(
-    State(api): State<Api>,
-    Writer(asker): Writer,
+    Writer(api, asker): Writer,
     Named(name): Named,
-    removes: Result<Query<Removes>, axum::extract::rejection::QueryRejection>,
-) -> Result<Response, Problem> {
+    removes: Asks<Removes>,
+) -> Answered {
     let Query(Removes { if_exists }) = removes.map_err(|error| Problem::bad(error.body_text()))?;
     let job = move |handler: &dyn ControlHandler| match handler.handle(Ask::VifDel { name }) {
         Answer::Ok => Ok(json(&Done { note: None })),
@@ -276,14 +268,9 @@ pub(super) async fn remove_vif(
         (status = 404, body = Problem), (status = 409, body = Problem)
     )
 )]
-pub(super) async fn set_filter(
-    State(api): State<Api>,
-    writer: Writer,
-    Named(name): Named,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn set_filter(writer: Writer, Named(name): Named, request: Request) -> Answered {
     const EXAMPLE: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
-    let asker = writer.compiles();
+    let (api, asker) = writer.compiles();
     let bytes = body(&asker, request).await?;
     let ask = move || {
         let FilterRules(rules) = parsed(&bytes, EXAMPLE)?;
@@ -306,7 +293,7 @@ pub(super) async fn difference(
     State(api): State<Api>,
     writer: Writer,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answered {
     let ask = |text| Ask::Diff { text };
     api.configured(writer, request, cost::to_read, ask, |answer| match answer {
         Answer::Difference { difference } => Ok(json(&difference)),
@@ -325,11 +312,7 @@ pub(super) async fn difference(
         (status = 409, body = Problem)
     )
 )]
-pub(super) async fn saved(
-    State(api): State<Api>,
-    writer: Writer,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn saved(State(api): State<Api>, writer: Writer, request: Request) -> Answered {
     let ask = |text| Ask::Saved { text };
     api.configured(writer, request, cost::to_edit, ask, |answer| match answer {
         Answer::Text { text } => Ok(json(&ConfigurationText { text })),
@@ -350,9 +333,9 @@ pub(super) async fn saved(
 pub(super) async fn reload(
     State(api): State<Api>,
     writer: Writer,
-    how_much: Result<Query<HowMuch>, axum::extract::rejection::QueryRejection>,
+    how_much: Asks<HowMuch>,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Answered {
     let Query(how_much) = how_much.map_err(|error| Problem::bad(error.body_text()))?;
     let extent = match how_much {
         HowMuch { unchanged: true, .. } => Extent::Nothing,
@@ -376,7 +359,7 @@ pub(super) async fn reload(
         (status = 200, body = Done), (status = 403, body = Problem), (status = 409, body = Problem)
     )
 )]
-pub(super) async fn upgrade(State(api): State<Api>, Writer(asker): Writer) -> Response {
+pub(super) async fn upgrade(Writer(api, asker): Writer) -> Response {
     api.change(&asker, || Ok(Ask::Upgrade)).await
 }
 
@@ -398,11 +381,7 @@ pub(super) struct Flushed {
         (status = 404, body = Problem)
     )
 )]
-pub(super) async fn flush(
-    State(api): State<Api>,
-    Writer(asker): Writer,
-    flushed: Result<Query<Flushed>, axum::extract::rejection::QueryRejection>,
-) -> Result<Response, Problem> {
+pub(super) async fn flush(Writer(api, asker): Writer, flushed: Asks<Flushed>) -> Answered {
     let Query(Flushed { of }) = flushed.map_err(|error| Problem::bad(error.body_text()))?;
     Ok(api.change(&asker, move || Ok(Ask::Flush { of })).await)
 }
@@ -414,11 +393,7 @@ pub(super) async fn flush(
         (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem)
     )
 )]
-pub(super) async fn stages(
-    State(api): State<Api>,
-    Writer(asker): Writer,
-    request: Request,
-) -> Result<Response, Problem> {
+pub(super) async fn stages(Writer(api, asker): Writer, request: Request) -> Answered {
     let bytes = body(&asker, request).await?;
     let ask = move || {
         let Stages { on } = parsed(&bytes, "{\"on\":true}")?;

@@ -155,7 +155,7 @@ const COSTS_US: [u64; 8] = [2, 3, 5, 10, 20, 50, 100, 150];
 #[test]
 fn behind_a_fence_no_burst_goes_on_that_began_before_it() {
     let engine = Engine::start(2).unwrap();
-    assert!(engine.fence(PATIENCE), "workers that sleep use nothing");
+    assert!(engine.fence(), "workers that sleep use nothing");
     let port = add_busy(&engine, Duration::from_millis(5), 60);
     kick(&engine, &port);
     while port.bursts.load(Ordering::SeqCst) == 0 {
@@ -163,7 +163,7 @@ fn behind_a_fence_no_burst_goes_on_that_began_before_it() {
     }
     for _ in 0..10 {
         let begun = port.bursts.load(Ordering::SeqCst);
-        assert!(engine.fence(PATIENCE));
+        assert!(engine.fence());
         assert!(port.ended.load(Ordering::SeqCst) >= begun);
     }
     port.left.store(0, Ordering::SeqCst);

@@ -14,6 +14,7 @@ use weir_config::{
     Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
     SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, read_text,
 };
+use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
 use weir_policy::schedule::Kind;
 
