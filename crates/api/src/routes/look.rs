@@ -8,7 +8,6 @@ use std::thread;
 use axum::body::{Body, Bytes};
 use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::response::Response;
 use hyper::body::{self as http_body, Frame};
 use miette::Diagnostic;
 use tokio::sync::mpsc;
@@ -17,7 +16,7 @@ use weir_switch::capture::{CaptureRefused, CaptureRequest};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
-use crate::api::{Answered, Api, Endless, Named, Reader, Writer, body, json, parsed, written};
+use crate::api::{Answered, Endless, Named, Reader, Writer, body, json, parsed, written};
 use crate::problem::Problem;
 
 /// Pieces of a capture that wait for a slow client: further frames wait in rings.

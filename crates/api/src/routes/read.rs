@@ -16,7 +16,7 @@ use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, SwitchStats};
 
 use super::write::ConfigurationSource;
-use crate::api::{Answered, Api, Asks, Endless, Named, Reader, counters, json, of_port, written};
+use crate::api::{Answered, Asks, Endless, Named, Reader, counters, json, of_port, written};
 use crate::metrics;
 use crate::problem::Problem;
 

@@ -24,5 +24,6 @@ pub(crate) mod poller;
 mod run_queue;
 pub(crate) mod share;
 pub(crate) mod shared;
-mod stalls;
+pub(crate) mod stalls;
+mod warm;
 pub(crate) mod worker;
