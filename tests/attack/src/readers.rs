@@ -395,14 +395,14 @@ fn tcp_heads_without_end(field: &Field) -> Strike {
 }
 
 fn answers_that_nobody_reads(field: &Field) -> Strike {
-    let asks = ["/metrics", "/v1/switch"].map(|path| request(&format!("GET {path}"), "")).concat();
     let mut all = Vec::new();
     for _ in 0..28 {
         let mut socket = open(field)?;
-        let _ = socket.write_all(asks.as_bytes());
+        let _ = socket.write_all(request("GET /metrics", "").as_bytes());
+        // The answer has begun.
+        socket.read_exact(&mut [0])?;
         all.push(socket);
     }
-    std::thread::sleep(Duration::from_millis(100));
     let (_, text) = ask(&open(field)?, &request("GET /v1/switch", ""))?;
     let stats: serde_json::Value = serde_json::from_str(&text).map_err(|_| Errno::BADMSG)?;
     let of = |end: &str| {
