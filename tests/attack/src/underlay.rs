@@ -349,21 +349,22 @@ fn headers_of_isolated_senders(field: &Field) -> Strike {
     let of = |number: u8| frame(BROADCAST, Guest::mac(number), EXPERIMENTAL, 60);
     // With the flag for groups, and without.
     let (isolated, plain) = ([0x88, 1], [8, 0]);
-    let end = Instant::now() + Duration::from_secs(10);
     for number in 1..200_u8 {
-        // The last frame is of the same station, and says nothing: the guests get it, and the others before it.
+        // The last frame is of the same station, and says nothing: both guests get it.
         let (strangers, peers, last) = (of(1), of(2), frame(BROADCAST, Guest::mac(2), 0x88b6, 60));
         let (mut at_alone, mut at_open) = (Vec::new(), Vec::new());
         for flags in [isolated, plain, [0xff, 0xff]] {
             sends(STRANGER, flags, &strangers)?;
         }
-        sends(UNDERLAY[1], isolated, &peers)?;
+        let end = Instant::now() + Duration::from_secs(3);
         loop {
+            // A host that is busy drops some.
+            sends(UNDERLAY[1], isolated, &peers)?;
             sends(UNDERLAY[1], plain, &last)?;
             std::thread::sleep(Duration::from_millis(2));
             alone.read(|got| at_alone.push(got[..60].to_vec()));
             open.read(|got| at_open.push(got[..60].to_vec()));
-            if at_alone.contains(&last) && at_open.contains(&last) {
+            if at_alone.contains(&last) && [&last, &peers].iter().all(|it| at_open.contains(it)) {
                 break;
             }
             if Instant::now() > end {
@@ -375,10 +376,8 @@ fn headers_of_isolated_senders(field: &Field) -> Strike {
         if at_alone.contains(&strangers) || at_open.contains(&strangers) {
             return harm("a frame of a host that is no peer arrives");
         }
-        if at_alone.contains(&peers) || !at_open.contains(&peers) {
-            return harm(
-                "an isolated sender's frame reaches an isolated guest, or an open one misses it",
-            );
+        if at_alone.contains(&peers) {
+            return harm("an isolated sender's frame reaches an isolated guest");
         }
         field.struck();
     }
