@@ -1,5 +1,6 @@
 //! Datagrams that come in fragments: the first fragment is judged, and later ones follow. A fragment that comes before
-//! the first one, or overlaps another one, is dropped.
+//! the first one, or a second time, is dropped. One that overlaps others is dropped with all that come behind it
+//! (RFC 8200 §4.5).
 
 use weir_limits::{GROUP_DATAGRAMS, GROUP_FRAGMENTS_NS, GROUP_RANGES_MAX};
 
@@ -20,6 +21,8 @@ struct Datagram {
     since_ns: u64,
     /// The end of the first fragment, which has all headers.
     first_end: u32,
+    /// Fragments overlap.
+    is_spoilt: bool,
     /// Bytes that have come, as disjoint ranges in order; the rest is (0, 0).
     ranges: [(u32, u32); GROUP_RANGES_MAX],
 }
@@ -43,7 +46,9 @@ pub(crate) struct DatagramKey {
 
 impl DatagramKey {
     pub fn new(flow: &Flow, direction: Direction, vid: u16, id: u32) -> Self {
-        let flow = Flow { sport: 0, dport: 0, ..*flow };
+        // Of IPv6, the first header of what was cut may be one before the protocol's own (RFC 8200 §4.5).
+        let protocol = if flow.v6 { 0 } else { flow.protocol };
+        let flow = Flow { sport: 0, dport: 0, protocol, ..*flow };
         // The direction is part of the key.
         Self { key: Key::new(&flow, direction, vid, Some(direction)), id }
     }
@@ -65,13 +70,22 @@ impl Datagram {
             && now_ns.saturating_sub(self.since_ns) < GROUP_FRAGMENTS_NS
     }
 
+    /// True if a range overlaps others and is not within one of them.
+    fn spoils(&self, start: u32, end: u32) -> bool {
+        !self.has(start, end) && self.overlaps(start, end)
+    }
+
+    fn overlaps(&self, start: u32, end: u32) -> bool {
+        self.ranges.iter().any(|&(from, to)| start < to && from < end)
+    }
+
     /// Adds a range that overlaps no other; `false` if it does, or if there is no room for it.
     fn add(&mut self, start: u32, end: u32) -> bool {
-        let ranges = &mut self.ranges;
-        let used = ranges.iter().take_while(|range| range.1 != 0).count();
-        if ranges[..used].iter().any(|&(from, to)| start < to && from < end) {
+        if self.is_spoilt || self.overlaps(start, end) {
             return false;
         }
+        let ranges = &mut self.ranges;
+        let used = ranges.iter().take_while(|range| range.1 != 0).count();
         if let Some(before) = ranges[..used].iter_mut().find(|range| range.1 == start) {
             before.1 = end;
         } else if let Some(behind) = ranges[..used].iter_mut().find(|range| range.0 == end) {
@@ -140,6 +154,13 @@ impl Fragments {
             let came = known.has(part.start, part.end) && part.start >= known.first_end;
             known.add(part.start, part.end) || again && came
         })
+    }
+
+    /// Notes that a fragment was refused: none follows one that overlaps others.
+    pub fn refuse(&mut self, key: &DatagramKey, part: Part, now_ns: u64) {
+        if let Some(known) = self.find(key, now_ns).and_then(|at| self.0.get_mut(at)) {
+            known.is_spoilt |= known.spoils(part.start, part.end);
+        }
     }
 
     /// Notes a later fragment.

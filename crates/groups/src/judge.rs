@@ -48,11 +48,12 @@ enum Change {
     Remove(Place),
 }
 
-/// The change that a fragment makes if it passes.
+/// The change that a fragment makes, by which its datagram begins or goes on, or may be spoilt.
 #[derive(Clone, Copy, Debug)]
 enum PartChange {
     Begin(u32),
     Follow,
+    Refuse,
 }
 
 /// A decision with the changes that it makes.
@@ -220,6 +221,7 @@ impl Table {
             match change {
                 PartChange::Begin(ports) => self.fragments.begin(&key, part, ports, now_ns),
                 PartChange::Follow => self.fragments.follow(&key, part, now_ns),
+                PartChange::Refuse => self.fragments.refuse(&key, part, now_ns),
             }
         }
         if let Decision::Refused(why) = decision {
@@ -312,13 +314,12 @@ impl Judge<'_> {
             (Kind::Fragment, Some(part)) => {
                 let key = datagram(part);
                 let fragments = &self.table.fragments;
-                match fragments.may_follow(&key, *part, self.frame.again, self.now_ns) {
-                    false => Thought::refused(Why::Fragment),
-                    true => Thought {
-                        part: Some((key, *part, PartChange::Follow)),
-                        ..Thought::new(Decision::Passes(Why::Fragment))
-                    },
-                }
+                let follows = fragments.may_follow(&key, *part, self.frame.again, self.now_ns);
+                let (decision, change) = match follows {
+                    true => (Decision::Passes(Why::Fragment), PartChange::Follow),
+                    false => (Decision::Refused(Why::Fragment), PartChange::Refuse),
+                };
+                Thought { part: Some((key, *part, change)), ..Thought::new(decision) }
             }
             (_, Some(part)) => {
                 let thought = self.whole(packet);
@@ -328,7 +329,10 @@ impl Judge<'_> {
                 let (key, again) = (datagram(part), self.frame.again);
                 let ports = u32::from(flow.sport) << 16 | u32::from(flow.dport);
                 match self.table.fragments.may_begin(&key, *part, ports, again, self.now_ns) {
-                    false => Thought::refused(Why::Fragment),
+                    false => Thought {
+                        part: Some((key, *part, PartChange::Refuse)),
+                        ..Thought::refused(Why::Fragment)
+                    },
                     true => {
                         Thought { part: Some((key, *part, PartChange::Begin(ports))), ..thought }
                     }

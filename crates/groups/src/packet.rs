@@ -65,7 +65,7 @@ pub(crate) enum Kind {
     Tcp(Flags),
     /// A packet of SCTP.
     Sctp(Chunks),
-    /// A datagram of UDP.
+    /// A datagram of UDP or UDP-Lite.
     Ports,
     /// An ICMP query, by its type in `dport` of the flow.
     Query,
@@ -299,7 +299,7 @@ fn carried(view: View<'_>, inside: Inside) -> Result<Packet, Unread> {
         return Ok(packet(flow, Kind::Fragment));
     }
     let kind = match flow.protocol {
-        protocol::TCP | protocol::UDP | protocol::SCTP => {
+        protocol::TCP | protocol::UDP | protocol::UDP_LITE | protocol::SCTP => {
             let [s0, s1, d0, d1] = view.array(at)?;
             (flow.sport, flow.dport) = (u16::from_be_bytes([s0, s1]), u16::from_be_bytes([d0, d1]));
             flow.value = Some(flow.dport);

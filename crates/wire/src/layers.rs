@@ -33,6 +33,8 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
     /// IPv6 mobility header.
     pub const MOBILITY: u8 = 135;
+    /// UDP-Lite.
+    pub const UDP_LITE: u8 = 136;
     /// Host identity protocol.
     pub const HIP: u8 = 139;
     /// Shim6.
