@@ -330,11 +330,15 @@ fn the_first_fragment_decides_and_later_ones_follow() {
         let part = |packet: &Packet, id, from, to, more| packet.fragment(id, from, to, more).0;
         assert!(!bed.comes(&part(&allowed, 1, 24, 64, false)), "before the first one");
         assert!(bed.comes(&part(&allowed, 1, 0, 24, true)));
-        assert!(!bed.comes(&part(&allowed, 1, 16, 40, true)), "over the first one");
         assert!(!bed.comes(&part(&allowed, 1, 0, 24, true)), "the first one again");
         assert!(bed.comes(&part(&allowed, 1, 48, 64, false)));
-        assert!(!bed.comes(&part(&allowed, 1, 40, 56, true)), "over the last one");
+        assert!(!bed.comes(&part(&allowed, 1, 48, 64, false)), "the last one again");
         assert!(bed.comes(&part(&allowed, 1, 24, 48, true)));
+        for (id, from, to) in [(5, 16, 40), (6, 0, 32)] {
+            assert!(bed.comes(&part(&allowed, id, 0, 24, true)));
+            assert!(!bed.comes(&part(&allowed, id, from, to, true)), "over the first one");
+            assert!(!bed.comes(&part(&allowed, id, 24, 64, false)), "behind one that overlaps");
+        }
         assert!(!bed.comes(&part(&refused, 2, 0, 24, true)));
         assert!(!bed.comes(&part(&refused, 2, 24, 64, false)));
         assert!(!bed.comes(&part(&allowed, 3, 0, 20, true)), "an end that nothing can continue");
@@ -343,6 +347,30 @@ fn the_first_fragment_decides_and_later_ones_follow() {
         bed.now_ns += 16 * SECOND;
         assert!(!bed.comes(&part(&allowed, 1, 64, 72, false)), "too late");
     }
+}
+
+#[test]
+fn rfc_8200_4_5_fragments_follow_by_their_number_whatever_header_is_cut() {
+    let mut bed = Bed::new(closed_in(&[]));
+    // The part that is cut begins with options for the destination.
+    let mut whole = Packet(udp("fd00::1", "fd00::2", 9, 53)).padded(64);
+    let next = std::mem::replace(&mut whole.0[20], 60);
+    whole.0.splice(54..54, [next, 0, 1, 4, 0, 0, 0, 0]);
+    assert!(bed.goes(&whole.fragment(1, 0, 24, true).0));
+    assert!(bed.goes(&whole.fragment(1, 24, 72, false).0));
+}
+
+#[test]
+fn udp_lite_is_known_by_its_ports() {
+    let mut bed = Bed::new(closed_in(&[]));
+    let lite = |src, dst, sport, dport| {
+        let mut frame = udp(src, dst, sport, dport);
+        frame[23] = 136;
+        frame
+    };
+    assert!(bed.goes(&lite(GUEST, PEER, 9, 53)));
+    assert!(bed.comes(&lite(PEER, GUEST, 53, 9)));
+    assert!(!bed.comes(&lite(PEER, GUEST, 53, 10)), "to another port");
 }
 
 #[test]

@@ -4,16 +4,20 @@
 //!
 //! Access ports of different VLANs.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use weir_bed::{
     address,
     error::{Error, Result, check},
     iperf::{self, Datagrams, Tcp},
     lab::Lab,
+    process::{Placement, Process, run_in, wait_until},
     qemu::{Guest, GuestSpec},
-    weir::{Setup, Vif, Weir},
+    switch::Switch,
+    uml::{self, UserModeLinux, Wire},
+    weir::{self, Setup, Vif, Weir},
     weir_stats::Way,
+    workspace::{Workspace, socket_path},
 };
 
 use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
@@ -285,4 +289,94 @@ mod tests {
         assert_eq!(snmp_counter(snmp, "Udp", "InCsumErrors"), Some(4));
         assert_eq!(snmp_counter(snmp, "Udp", "None"), None);
     }
+}
+
+/// The rules of `Rules::ClosedOut` in `crates/groups/tests/conntrack.rs`.
+const GUARDED: &str = r#"
+[group.guarded]
+default_out = "deny"
+rules = [
+    { direction = "in", protocol = "tcp", ports = "80" },
+    { direction = "in", protocol = "udp", ports = "53" },
+    { direction = "in", protocol = "icmp", types = "8" },
+    { direction = "out", protocol = "tcp", ports = "443" },
+    { direction = "out", protocol = "udp", ports = "53" },
+    { direction = "out", protocol = "icmp", types = "8" },
+]
+"#;
+
+/// A program of the guest in the group, 0, or of the other one, and whether it reaches whom it asks.
+const ASKED: [(usize, &str, bool); 16] = [
+    (0, "ping -c 3 -i 0.2 -W 5 PEER", true),
+    (1, "ping -c 3 -i 0.2 -W 5 PEER", true),
+    (1, "ping -c 2 -i 0.2 -W 5 -s 4000 PEER", true),
+    (0, "traceroute -I -n -m 1 -q 2 -w 5 PEER | grep -q ' ms'", true),
+    (0, "traceroute -n -m 1 -q 1 -w 1 PEER | grep -q ' ms'", false),
+    (1, "traceroute -n -m 1 -q 1 -w 1 PEER | grep -q ' ms'", false),
+    (0, "wget -q -T 5 -O /dev/null http://PEER:443/file", true),
+    (0, "wget -q -T 1 -O /dev/null http://PEER:8080/file", false),
+    (1, "wget -q -T 1 -O /dev/null http://PEER:8080/file", false),
+    (1, "nc -w 1 PEER 22 </dev/null", false),
+    // Nobody answers names there. The ICMP error comes back.
+    (0, "nslookup name.example PEER", false),
+    (1, "nslookup name.example PEER", false),
+    (1, "iperf3 -c PEER -p 80 -n 3M", true),
+    (1, "iperf3 -c PEER -p 80 -n 3M -R", true),
+    (1, "iperf3 -c PEER -p 80 -n 1M -P 3", true),
+    (1, "iperf3 -c PEER -p 80 -n 1K -u --connect-timeout 1000", false),
+];
+
+/// Two QEMU guests, and two of user-mode Linux where that runs. Their frames are judged once more by the kernel.
+pub(super) fn groups_judge_programs_of_guests_as_the_kernels_conntrack_does(
+    lab: &Lab,
+) -> Result<()> {
+    guarded(lab, |lab, weir| boot::<2>(lab, weir))?;
+    let Some(programs) = UserModeLinux::prepare_if_it_runs(&lab.workspace, &lab.image)? else {
+        return Ok(());
+    };
+    guarded(lab, |_, weir| {
+        let boot = |index: u8| {
+            let console = weir.dir().join(format!("{}.console", weir::name(index)));
+            let mut guest = programs.boot(&Wire::VhostUser(&weir.socket(index)?), &console)?;
+            uml::set_addresses(&mut guest, index)?;
+            Ok(guest)
+        };
+        Ok([boot(0)?, boot(1)?])
+    })
+}
+
+fn guarded(lab: &Lab, boot: impl FnOnce(&Lab, &Weir) -> Result<[Guest; 2]>) -> Result<()> {
+    let weir = Weir::start(lab, &Setup { more: GUARDED.into(), ..Setup::vifs(2) })?;
+    weir.set(0_u8, "groups=guarded")?;
+    let mut guests = boot(lab, &weir)?;
+    let (file, log) = (weir.dir().join("groups.pcapng"), weir.dir().join("capture.log"));
+    let control = socket_path(weir.dir(), "control.sock")?;
+    let [program, control, path] = [&lab.weir, &control, &file].map(|it| it.to_string_lossy());
+    let argv = [&program, "--control", &control, "capture", "vif0", "vif1", "--snap", "128", "-w"];
+    let capture =
+        Process::start_logged(&[&argv[..], &[&path]].concat(), &Placement::default(), &log)?;
+    wait_until("the capture", PING_PATIENCE, || {
+        Ok(fs::metadata(&file).is_ok_and(|it| it.len() > 0))
+    })?;
+    for (guest, port) in guests.iter_mut().zip([8080, 443]) {
+        let file = "mkdir /tmp/web; head -c 300000 /dev/zero > /tmp/web/file;";
+        iperf::serve_with(guest, &format!("{file} httpd -p {port} -h /tmp/web;"), port)?;
+    }
+    iperf::serve(&mut guests[0], 80)?;
+    for (from, command, may) in ASKED {
+        let command = command.replace("PEER", &address::ip(1 - from as u8));
+        let reached =
+            guests[from].run(&format!("if {command}; then echo yes; fi"), PING_PATIENCE)?;
+        check(reached.contains("yes") == may, || format!("guest {from}: {command}: {reached}"))?;
+    }
+    capture.terminate()?;
+    let cargo = Workspace::cargo();
+    let test = "root_recorded_frames_pass_as_by_the_kernels_conntrack";
+    let argv =
+        [&cargo, "test", "-p", "weir-groups", "--test", "conntrack", "--", "--nocapture", test];
+    let said = run_in(&argv, &lab.workspace.root, &[("CAPTURE", file.as_os_str())])?;
+    let compared = said.lines().find(|line| line.contains("frames of guests"));
+    let compared = compared.ok_or_else(|| Error::parse("what was compared", said.as_str()))?;
+    println!("{compared}");
+    weir.stop()
 }
