@@ -1,7 +1,8 @@
 //! Judges frames of known connections in bursts of 32 for both ends, as a worker does, so that callgrind can count
 //! instructions:
 //! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. With 0 flows, connections of TCP
-//! are opened and closed, each with six frames; with -1 flows they are only asked for, as in a flood, which fills the table.
+//! are opened and closed, each with six frames; with -1 flows they are only asked for, as in a flood, which fills the table;
+//! with -2 flows they are opened and stay, each with three frames.
 //! The difference of two runs is the cost of the further frames.
 
 use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table, Vlans};
@@ -38,7 +39,11 @@ fn main() {
         std::env::args().skip(1).map(|it| it.parse().expect("cost FLOWS FRAMES RULES"));
     let mut number = || -> isize { numbers.next().expect("cost FLOWS FRAMES RULES") };
     let (flows, frames, rules) = (number(), number() as usize, number() as usize);
-    let (steps, flows) = if flows < 0 { (&STEPS[..1], 0) } else { (&STEPS[..], flows as u16) };
+    let (steps, flows) = match flows {
+        -1 => (&STEPS[..1], 0),
+        -2 => (&STEPS[..3], 0),
+        flows => (&STEPS[..], flows as u16),
+    };
     let heads: Vec<_> = (0..flows).map(head).collect();
     let rule = Rule {
         direction: Direction::Out,

@@ -725,6 +725,8 @@ impl Table {
     fn move_one(&mut self, spots: Spots, ways: usize) -> Option<usize> {
         for from in spots.buckets {
             for at in from * WAYS..from * WAYS + ways {
+                #[cfg(test)]
+                tests::ASKED.set(tests::ASKED.get() + 1);
                 let (key, known) = (self.key_at(at), self.entries[at][KNOWN]);
                 let own = self.spots(&key);
                 let free = own.buckets.into_iter().find_map(|bucket| {
@@ -761,6 +763,40 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    thread_local! {
+        /// Connections that were asked whether they can move.
+        pub(super) static ASKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    /// Asks for connections until buckets are full, and for as many more. Returns the most that one of the others had
+    /// asked whether they can move, and how many found no place.
+    fn asked_at_most(state: State) -> (usize, u64) {
+        let (mut table, mut most) = (Table::new(1, 0), 0);
+        for number in 0..2 * GROUP_CONNECTIONS_MAX as u64 {
+            let key = Key::v4(number, u64::from(protocol::TCP) << 40);
+            let known = Known {
+                state,
+                opener: Direction::Out,
+                heard: Direction::Out,
+                generation: 1,
+                seen: 1,
+            };
+            ASKED.set(0);
+            let (place, _) = table.find(&key, 1);
+            table.note(place, &key, known, None);
+            most = most.max(ASKED.get());
+        }
+        (most, table.full)
+    }
+
+    #[test]
+    fn a_new_connection_asks_few_others_to_move_in_a_flood_and_sixteen_beside_confirmed_ones() {
+        assert_eq!(asked_at_most(State::SynSent), (WAYS / 2, 0));
+        let (most, full) = asked_at_most(State::Established);
+        assert_eq!(most, 2 * WAYS);
+        assert!(full > GROUP_CONNECTIONS_MAX as u64, "{full} found no place");
+    }
 
     #[test]
     fn no_connection_that_goes_on_is_forgotten_while_it_is_fresh() {

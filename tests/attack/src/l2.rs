@@ -1,17 +1,22 @@
 //! Frames that a switch between tenants must drop, and frames that must not harm it.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use crate::{
     attack,
     attack::{Attack, Field},
     front::{
         Strike,
+        ear::Ear,
         frame::{BROADCAST, EXPERIMENTAL, Header, Mac, frame, tagged, tcp},
         guest::{Guest, Plan},
+        harm,
         link::{Link, request},
     },
-    measure::switch::{ADDRESSES, GATEWAY},
+    measure::switch::{ADDRESSES, FENCED, GATEWAY},
 };
 
 /// The attacks of the class.
@@ -37,6 +42,10 @@ pub const ALL: &[Attack] = &[
     attack!(tags_behind_priority_tags, "hides a tag behind one or two whose VLAN is 0"),
     attack!(tags_of_a_trunk_that_are_not_its_own, "sends to VLANs that a trunk does not have"),
     attack!(bridge_and_slow_protocols, "sends BPDUs, LACP, pause frames and LLDP"),
+    attack!(
+        fences_between_tenants,
+        "sends to another isolated guest: broadcast, multicast, unknown, ARP, neighbour discovery"
+    ),
     attack!(runts, "sends frames of 0 to 25 bytes with their header"),
     attack!(giants, "sends frames of 65,536 bytes to 1 MiB"),
     attack!(checksums_outside_the_frame, "asks for checksums before, in and behind the frame"),
@@ -82,6 +91,65 @@ fn the_gateways_address(field: &Field) -> Strike {
     }
     arp.resize(60, 0);
     send(field, &field.evil(0), &plain([arp, frame(ADDRESSES[0], GATEWAY, EXPERIMENTAL, 60)]))
+}
+
+/// A message of neighbour discovery, without a checksum.
+fn discovery(to: Mac, from: Mac, kind: u8) -> Vec<u8> {
+    let mut bytes = frame(to, from, 0x86dd, 14);
+    bytes.extend([0x60, 0, 0, 0, 0, 24, 58, 255]);
+    let address = |mac: Mac| [&[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0][..], &mac].concat();
+    bytes.extend(
+        [address(from), address(to), vec![kind, 0, 0, 0, 0, 0, 0, 0], address(to)].concat(),
+    );
+    bytes
+}
+
+fn fences_between_tenants(field: &Field) -> Strike {
+    let [own, other, third] = [70, 71, 72].map(Guest::mac);
+    let attach = |name| Ear::attach(&field.socket(name));
+    let (mut victim, attacker, witness) =
+        (attach(FENCED[0])?, attach(FENCED[1])?, attach(FENCED[2])?);
+    for (ear, mac) in [(&victim, own), (&attacker, other), (&witness, third)] {
+        ear.say(&frame(BROADCAST, mac, EXPERIMENTAL, 60))?;
+    }
+    let unknown = [2, 0xee, 0, 0, 0, 9];
+    let groups = [BROADCAST, [1, 0, 0x5e, 1, 2, 3], [0x33, 0x33, 0, 0, 0, 1], unknown, own];
+    let mut frames: Vec<_> = groups.iter().map(|to| frame(*to, other, EXPERIMENTAL, 60)).collect();
+    for to in groups {
+        frames.push(frame(to, other, 0x0806, 60));
+        frames.extend([133, 134, 135, 136].map(|kind| discovery(to, other, kind)));
+        frames.push(tagged(to, other, &[(0x8100, 0)], 60));
+        frames.push(tagged(to, other, &[(0x8100, 24)], 60));
+        // In the name of the one who may.
+        frames.push(frame(to, third, EXPERIMENTAL, 61));
+    }
+    let mut number = 0_u16;
+    loop {
+        for bytes in &frames {
+            attacker.say(bytes)?;
+        }
+        // What comes last shows that the victim hears at all, and has heard what was before.
+        number = number.wrapping_add(1);
+        let mut last = frame(own, third, EXPERIMENTAL, 60);
+        last[58..].copy_from_slice(&number.to_be_bytes());
+        let (mut wrong, mut heard) = (None, false);
+        let end = Instant::now() + Duration::from_secs(2);
+        while !heard && Instant::now() < end {
+            witness.say(&last)?;
+            std::thread::sleep(Duration::from_micros(500));
+            victim.read(|got| {
+                heard |= got.starts_with(&last);
+                wrong = wrong.or_else(|| frames.iter().position(|bytes| got.starts_with(bytes)));
+            });
+        }
+        match (wrong, heard) {
+            (Some(which), _) => {
+                return harm(format!("an isolated guest gets frame {which} of another"));
+            }
+            (None, false) => return harm("an isolated guest does not hear who is not isolated"),
+            (None, true) => field.struck(),
+        }
+    }
 }
 
 fn sources_that_are_groups(field: &Field) -> Strike {

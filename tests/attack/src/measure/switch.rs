@@ -97,6 +97,9 @@ pub struct Switch {
     dir: PathBuf,
 }
 
+/// Two isolated guests, and one in their VLAN that is not.
+pub const FENCED: [&str; 3] = ["fenced0", "fenced1", "unfenced"];
+
 /// Interfaces of a network with multicast snooping: a multicast router, and two guests.
 pub const TV_ROUTER: &str = "tv_router";
 /// See [`TV_ROUTER`].
@@ -144,6 +147,9 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     vif("bridge2", &format!("mac_check = false\n{storms}"));
     vif("trunk", &format!("trunk = [1, 2]\n{storms}"));
     vif("watched", storms);
+    for name in FENCED {
+        vif(name, &format!("vlan = 24\nisolated = {}\n", name != FENCED[2]));
+    }
     for (name, router) in [(TV_ROUTER, true), (TV_MEMBER, false), (TV_GUEST, false)] {
         vif(name, &format!("network = \"tv\"\nmulticast_router = {router}\n"));
     }
