@@ -139,7 +139,8 @@ fn fences_between_tenants(field: &Field) -> Strike {
             std::thread::sleep(Duration::from_micros(500));
             victim.read(|got| {
                 heard |= got.starts_with(&last);
-                wrong = wrong.or_else(|| frames.iter().position(|bytes| got.starts_with(bytes)));
+                let is_own = |bytes: &Vec<u8>| got[6..12] == other || got.starts_with(bytes);
+                wrong = wrong.or_else(|| frames.iter().position(is_own));
             });
         }
         match (wrong, heard) {
