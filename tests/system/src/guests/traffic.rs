@@ -13,7 +13,6 @@ use weir_bed::{
     lab::Lab,
     process::{Placement, Process, run_in, wait_until},
     qemu::{Guest, GuestSpec},
-    switch::Switch,
     uml::{self, UserModeLinux, Wire},
     weir::{self, Setup, Vif, Weir},
     weir_stats::Way,
