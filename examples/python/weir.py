@@ -96,13 +96,12 @@ class Weir:
     def addresses(self, *, after=None, limit=None):
         """Stations that the switch knows, and the port behind which each is: a part, as of `/v1/ports`.
         `after`: The last entry of the part before: its name, or of an address `VLAN/MAC`.
-        `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of AddressEntry.
-        """
+        `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of AddressEntry."""
         return self._ask("GET", "/v1/addresses", {"after": after, "limit": limit})
 
     def capture(self, body):
-        """Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held up. Frames
-        for which the client is too slow are counted in the stream.
+        """Copies frames as they pass, as pcapng, until the client closes the connection. Traffic is not held
+        up. Frames for which the client is too slow are counted in the stream.
         `body`: CaptureRequest."""
         return self._bytes("POST", "/v1/captures", {}, "application/json", body)
 
@@ -114,29 +113,25 @@ class Weir:
         """Changes the switch to a configuration. `outcome` tells whether it did.
         `partly`: Changes that are possible are made, although others are not.
         `unchanged`: Makes no change, and refuses a configuration that says otherwise than what runs.
-        `body`: text. Returns Reloaded.
-        """
+        `body`: text. Returns Reloaded."""
         return self._ask("PUT", "/v1/configuration", {"partly": partly, "unchanged": unchanged}, "application/toml", body)
 
     def difference(self, body):
         """The changes that a configuration would make. Nothing is changed. Only for users who may write:
         reading a configuration costs as much as its text asks for.
-        `body`: text. Returns Difference.
-        """
+        `body`: text. Returns Difference."""
         return self._ask("POST", "/v1/configuration/difference", {}, "application/toml", body)
 
     def saved(self, body):
         """A configuration, changed to the running state: its comments and its order stay. Nothing is changed.
         Only for users who may write, as the difference.
-        `body`: text. Returns ConfigurationText.
-        """
+        `body`: text. Returns ConfigurationText."""
         return self._ask("POST", "/v1/configuration/saved", {}, "application/toml", body)
 
     def flush(self, *, of=None):
         """Forgets connections of interfaces in groups. Those that the rules let one of their ends open go on.
         `of`: The interface, or the network whose interfaces are meant. An interface of that name goes
-        first. Without it, the connections of all interfaces are meant. Returns Done.
-        """
+        first. Without it, the connections of all interfaces are meant. Returns Done."""
         return self._ask("DELETE", "/v1/connections", {"of": of})
 
     def drops(self):
@@ -145,16 +140,14 @@ class Weir:
 
     def events(self):
         """The events from now on, as server-sent events. A reader that is too slow loses events, and gets
-        their number. Returns Event.
-        """
+        their number. Returns Event."""
         return self._lines("GET", "/v1/events", {})
 
     def ports(self, *, after=None, limit=None):
         """Ports: interfaces and uplinks, by name. The header `x-total-count` has the number of all. The next
         part is `after` the last port of this one, and an empty part is the end.
         `after`: The last entry of the part before: its name, or of an address `VLAN/MAC`.
-        `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of PortStats.
-        """
+        `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of PortStats."""
         return self._ask("GET", "/v1/ports", {"after": after, "limit": limit})
 
     def port(self, port):
@@ -164,8 +157,7 @@ class Weir:
     def connections(self, port, *, from_=None):
         """Connections of an interface in groups, page by page. A connection that is there for the whole time
         is in one page.
-        `from_`: `next` of the page before. Returns ConnectionPage.
-        """
+        `from_`: `next` of the page before. Returns ConnectionPage."""
         return self._ask("GET", f"/v1/ports/{quote(port, safe='')}/connections", {"from": from_})
 
     def filter(self, port):
@@ -174,14 +166,12 @@ class Weir:
 
     def set_filter(self, port, body):
         """Replaces all filter rules of an interface or an uplink at once.
-        `body`: a list of FilterRule. Returns Done.
-        """
+        `body`: a list of FilterRule. Returns Done."""
         return self._ask("PUT", f"/v1/ports/{quote(port, safe='')}/filter", {}, "application/json", body)
 
     def policies(self, port):
         """The decisions of a port's policies, and the reasons. The port `placement` stands for the placement
-        of workers, unless a port has this name. Returns Explanation.
-        """
+        of workers, unless a port has this name. Returns Explanation."""
         return self._ask("GET", f"/v1/ports/{quote(port, safe='')}/policies", {})
 
     def queues(self, port):
@@ -190,22 +180,19 @@ class Weir:
 
     def trace(self, port, body):
         """Predicts the way of a frame that the port sends. Nothing is sent.
-        `body`: bytes. Returns Trace.
-        """
+        `body`: bytes. Returns Trace."""
         return self._ask("POST", f"/v1/ports/{quote(port, safe='')}/trace", {}, "application/octet-stream", body)
 
     def trace_live(self, port, body):
         """Follows the next frames that the port sends, with the time of each stage: each is a line of JSON.
         Traffic is not held up. Ends after the requested number of frames, or when the client closes the
         connection.
-        `body`: FollowRequest. Returns FollowedFrame.
-        """
+        `body`: FollowRequest. Returns FollowedFrame."""
         return self._lines("POST", f"/v1/ports/{quote(port, safe='')}/trace/live", {}, "application/json", body)
 
     def stages(self, body):
         """Begins or ends the measurement of the costs of a packet's stages.
-        `body`: Stages. Returns Done.
-        """
+        `body`: Stages. Returns Done."""
         return self._ask("PUT", "/v1/stages", {}, "application/json", body)
 
     def switch(self):
@@ -214,8 +201,7 @@ class Weir:
 
     def vif_of_template(self, template, vif):
         """The interface that a template makes, with a default socket. Nothing is added: send it, with changes,
-        to `/v1/vifs`. Returns VifConfig.
-        """
+        to `/v1/vifs`. Returns VifConfig."""
         return self._ask("GET", f"/v1/templates/{quote(template, safe='')}/vifs/{quote(vif, safe='')}", {})
 
     def upgrade(self):
@@ -225,22 +211,19 @@ class Weir:
     def vifs(self, *, after=None, limit=None):
         """Interfaces with their configurations: a part, as of `/v1/ports`.
         `after`: The last entry of the part before: its name, or of an address `VLAN/MAC`.
-        `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of VifStatus.
-        """
+        `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of VifStatus."""
         return self._ask("GET", "/v1/vifs", {"after": after, "limit": limit})
 
     def add_vif(self, body, *, template=None):
         """Adds an interface.
         `template`: The template of the keys that the body leaves out. Without a template the body has all
         keys.
-        `body`: VifConfig. Returns Done.
-        """
+        `body`: VifConfig. Returns Done."""
         return self._ask("POST", "/v1/vifs", {"template": template}, "application/json", body)
 
     def remove_vif(self, vif, *, if_exists=None):
         """Removes an interface; its guest is disconnected.
-        `if_exists`: A missing interface is no error. Returns Done.
-        """
+        `if_exists`: A missing interface is no error. Returns Done."""
         return self._ask("DELETE", f"/v1/vifs/{quote(vif, safe='')}", {"if_exists": if_exists})
 
     def vif(self, vif):
@@ -249,8 +232,7 @@ class Weir:
 
     def change_vif(self, vif, body):
         """Changes an interface in use. Settings that are not named stay as they are.
-        `body`: VifChanges. Returns Done.
-        """
+        `body`: VifChanges. Returns Done."""
         return self._ask("PATCH", f"/v1/vifs/{quote(vif, safe='')}", {}, "application/json", body)
 
     def put_vif(self, vif, body, *, template=None):
@@ -258,6 +240,5 @@ class Weir:
         sent. Nothing changes if a key that differs cannot change under traffic.
         `template`: The template of the keys that the body leaves out. Without a template the body has all
         keys.
-        `body`: VifConfig. Returns Put.
-        """
+        `body`: VifConfig. Returns Put."""
         return self._ask("PUT", f"/v1/vifs/{quote(vif, safe='')}", {"template": template}, "application/json", body)

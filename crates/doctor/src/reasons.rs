@@ -66,7 +66,7 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
     ),
     (
         "the VM has a virtual IOMMU",
-        "weir does not translate for a virtual IOMMU",
+        "weir has no channel for questions to the VM's virtual IOMMU",
         "take -device intel-iommu or virtio-iommu from the VM, or iommu_platform=on from its device",
     ),
     (
@@ -121,6 +121,16 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
     ),
     ("internal error", "a bug in weir", "report it with the log: journalctl -u weir"),
     ("ring ", "the driver broke the rules of virtio", "update the guest's driver"),
+    (
+        "the translation of",
+        "the front end tells impossible translations of its virtual IOMMU",
+        "start the VM anew, with another version of its monitor",
+    ),
+    (
+        "of a translation",
+        "the front end tells impossible translations of its virtual IOMMU",
+        "start the VM anew, with another version of its monitor",
+    ),
 ];
 
 /// The cause and the remedy for a reason.

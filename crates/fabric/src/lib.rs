@@ -4,7 +4,7 @@
 //! [`View::forward`]:
 //!
 //! 1. [`vlan`]: the ingress port's mode and the tag give the VLAN, or a drop.
-//! 2. [`source_guard`]: a guarded port's IP, ARP and neighbour discovery addresses must be its own. [`mac_check`]:
+//! 2. [`source_guard`]: a guarded port's IP, ARP and neighbour discovery addresses must be its own. [`MacCheck`]:
 //!    so must the source MAC address.
 //! 3. [`fdb`]: the source is learned, the destination is looked up; a hit is [`Forward::Unicast`], everything else
 //!    [`Forward::Flood`].

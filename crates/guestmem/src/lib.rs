@@ -14,6 +14,7 @@
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `place.rs`, `spare.rs` | where the handler finds mappings, and their replacements |
 //! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
+//! | `iotlb.rs` | [`Iotlb`], [`Asks`]: the translations of a virtual IOMMU, and questions about missing ones |
 //! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that migrates |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
 //! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
@@ -30,6 +31,7 @@ mod datagrams;
 mod fault;
 mod file;
 mod host;
+mod iotlb;
 mod log;
 mod mapping;
 #[cfg(loom)]
@@ -54,6 +56,7 @@ pub use datagrams::{
 };
 pub use fault::fault_count;
 pub use host::{HostBuffer, read};
+pub use iotlb::{Access, Asks, Iotlb, IotlbError, Lookup, Tables, Update, Updated};
 pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
 pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;

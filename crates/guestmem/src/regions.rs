@@ -1,6 +1,5 @@
 //! The memory table of one front end.
 
-use std::cmp::Reverse;
 use std::fs::File;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use weir_limits::{BUFFER_PIECES_MAX, MEM_SLOTS_MAX};
 
 use crate::account::Account;
+use crate::iotlb::{Access, Asks};
 use crate::mapping::{MapError, Mapping, RegionSpec};
 use crate::slice::Slice;
 use crate::window::Window;
@@ -50,15 +50,26 @@ pub struct GuestMemory {
     regions: Vec<Arc<Mapping>>,
     /// The regions in the same order, in the form of a look-up: two regions per cache line, without
     /// a pointer to follow.
-    table: Vec<Translation>,
+    table: Arc<[Translation]>,
     /// The two largest regions in the order of their addresses, which have nearly all buffers: a large guest has memory
     /// below and above 4 GiB. Of one region the first is empty.
     main: [Translation; 2],
+    /// Set if the addresses of `table` and `main` are those of a virtual IOMMU.
+    virtual_addresses: Option<Arc<Virtual>>,
+}
+
+/// The other parts of a memory table by the addresses of a virtual IOMMU.
+struct Virtual {
+    /// The access that the entries permit.
+    access: Access,
+    asks: Arc<Asks>,
+    /// The memory in which indirect tables lie, if the entries permit writes: a device only reads tables.
+    tables: Option<GuestMemory>,
 }
 
 /// Mapping of a region's guest-physical addresses.
 #[derive(Clone, Copy)]
-struct Translation {
+pub(crate) struct Translation {
     guest_address: u64,
     size: u64,
     /// The address behind the region.
@@ -81,6 +92,21 @@ unsafe impl Send for Translation {}
 unsafe impl Sync for Translation {}
 
 impl Translation {
+    fn new(guest_address: u64, size: u64, start: NonNull<u8>) -> Self {
+        let base = start.as_ptr().wrapping_sub(guest_address as usize);
+        // The last region of all addresses ends at 0.
+        Self { guest_address, size, end: guest_address.wrapping_add(size), base }
+    }
+
+    /// Adds the region `next`, if it continues this one in both address spaces.
+    pub(crate) fn extend(&mut self, next: &Self) -> bool {
+        let continues = self.base == next.base && self.end == next.guest_address && next.size > 0;
+        if continues {
+            (self.size, self.end) = (self.size + next.size, next.end);
+        }
+        continues
+    }
+
     /// The place of an address.
     ///
     /// # Safety
@@ -242,15 +268,81 @@ impl GuestMemory {
     fn translate(&mut self) {
         let translation = |region: &Arc<Mapping>| {
             let RegionSpec { guest_address, size, .. } = region.spec;
-            let base = region.start().as_ptr().wrapping_sub(guest_address as usize);
-            Translation { guest_address, size, end: guest_address + size, base }
+            Translation::new(guest_address, size, region.start())
         };
-        self.table = self.regions.iter().map(translation).collect();
-        let mut by_size = self.table.clone();
-        by_size.sort_by_key(|region| Reverse(region.size));
-        by_size.resize_with(2, Translation::default);
-        self.main = [by_size[0], by_size[1]];
-        self.main.sort_by_key(|region| (region.guest_address, region.size));
+        self.use_table(self.regions.iter().map(translation).collect());
+    }
+
+    fn use_table(&mut self, table: Arc<[Translation]>) {
+        let mut largest = [Translation::default(); 2];
+        for region in &*table {
+            if region.size > largest[0].size {
+                largest = [*region, largest[0]];
+            } else if region.size > largest[1].size {
+                largest[1] = *region;
+            }
+        }
+        largest.sort_by_key(|region| (region.guest_address, region.size));
+        (self.table, self.main) = (table, largest);
+    }
+
+    /// Returns a translation of `size` bytes from `address` on to those at `user_address` in the front end's own
+    /// process, if one region holds all of them.
+    pub(crate) fn translation(
+        &self,
+        address: u64,
+        user_address: u64,
+        size: u64,
+    ) -> Option<Translation> {
+        let region = self.region_with(user_address)?;
+        let start = region.at(user_address - region.spec.user_address, size)?;
+        Some(Translation::new(address, size, start))
+    }
+
+    /// Returns this memory by the addresses of a virtual IOMMU: those of `table`, which permits `access` and is
+    /// sorted, without overlaps. Missing ones are asked for by `asks`.
+    pub(crate) fn by(
+        &self,
+        table: Arc<[Translation]>,
+        access: Access,
+        asks: &Arc<Asks>,
+        tables: Option<Self>,
+    ) -> Self {
+        let asks = Arc::clone(asks);
+        let virtual_addresses = Some(Arc::new(Virtual { access, asks, tables }));
+        let (account, regions) = (Arc::clone(&self.account), self.regions.clone());
+        let mut memory = Self { account, regions, virtual_addresses, ..Self::default() };
+        memory.use_table(table);
+        memory
+    }
+
+    /// Returns the memory in which indirect tables lie.
+    #[inline(always)]
+    pub fn tables(&self) -> &Self {
+        let tables = self.virtual_addresses.as_ref().and_then(|it| it.tables.as_ref());
+        tables.unwrap_or(self)
+    }
+
+    /// Asks for the translation of the first of `len` bytes at an address of a virtual IOMMU that has none. `false`
+    /// without a virtual IOMMU, and if all of them have one.
+    #[cold]
+    pub fn ask(&self, address: u64, len: u32) -> bool {
+        let Some(Virtual { access, asks, .. }) = self.virtual_addresses.as_deref() else {
+            return false;
+        };
+        let (mut at, mut left) = (address, u64::from(len));
+        while left > 0 {
+            let Some(region) = self.region_at(at) else {
+                asks.ask(at, *access);
+                return true;
+            };
+            let room = region.size - (at - region.guest_address);
+            left = left.saturating_sub(room);
+            // No buffer goes on beyond the last of all addresses.
+            let Some(next) = at.checked_add(room) else { return false };
+            at = next;
+        }
+        false
     }
 
     #[inline]

@@ -302,3 +302,175 @@ proptest! {
         prop_assert_eq!(memory.address_of(&elsewhere.slice(0, 1).unwrap()), None);
     }
 }
+
+/// Translations against a plain model, and the bounds of entries and questions.
+mod iotlb {
+    use std::collections::BTreeMap;
+    use std::os::fd::OwnedFd;
+    use std::time::{Duration, Instant};
+
+    use rustix::event::{EventfdFlags, eventfd};
+    use weir_limits::{IOTLB_ASK_AGAIN_NS, IOTLB_ASKS_MAX, IOTLB_ENTRIES_MAX};
+
+    use super::*;
+
+    const PAGE: u64 = 0x1000;
+    const PAGES: u64 = 16;
+    const USER: u64 = 0x7000_0000_0000;
+
+    fn memory() -> GuestMemory {
+        let half = |guest_address| spec(guest_address, PAGES / 2 * PAGE);
+        // Two regions that touch nowhere.
+        let regions = [half(0), half(1 << 40)];
+        GuestMemory::map(&regions.map(|spec| (spec, memfd(PAGES / 2 * PAGE)))).unwrap()
+    }
+
+    /// The user address of page `number` of the memory.
+    fn user(number: u64) -> u64 {
+        USER + if number < PAGES / 2 {
+            number * PAGE
+        } else {
+            (1 << 40) + (number - PAGES / 2) * PAGE
+        }
+    }
+
+    fn asks() -> Arc<Asks> {
+        let wake: OwnedFd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        Arc::new(Asks::new(Arc::new(wake)))
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        /// First page, pages, first page of memory, permission.
+        Update(u64, u64, u64, u8),
+        Remove(u64, u64),
+        Clear,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            8 => (0..24u64, 1..5u64, 0..PAGES, 1..4u8).prop_map(|(a, b, c, d)| Step::Update(a, b, c, d)),
+            3 => (0..24u64, 1..6u64).prop_map(|(at, pages)| Step::Remove(at, pages)),
+            1 => Just(Step::Clear),
+        ];
+        prop::collection::vec(step, 1..40)
+    }
+
+    proptest! {
+        /// An entry that is overlapped goes as a whole: so may the real thing, and misses are asked for.
+        #[test]
+        fn each_address_is_translated_as_the_last_entry_says_or_not_at_all(steps in steps()) {
+            let memory = memory();
+            let mut iotlb = Iotlb::new(memory.clone());
+            let mut model: BTreeMap<u64, (u64, u64, u8)> = BTreeMap::new();
+            let asks = asks();
+            for step in steps {
+                match step {
+                    Step::Update(at, pages, to, permission) => {
+                        let update = Update {
+                            iova: at * PAGE,
+                            size: pages * PAGE,
+                            user: user(to),
+                            permission,
+                        };
+                        let fits = to % (PAGES / 2) + pages <= PAGES / 2;
+                        prop_assert_eq!(iotlb.update(update).is_ok(), fits);
+                        if fits && model.get(&at) != Some(&(pages, to, permission)) {
+                            model.retain(|other, (len, ..)| *other >= at + pages || other + *len <= at);
+                            model.insert(at, (pages, to, permission));
+                        }
+                    }
+                    Step::Remove(at, pages) => {
+                        iotlb.remove(at * PAGE, (at + pages) * PAGE - 1);
+                        model.retain(|other, (len, ..)| *other >= at + pages || other + *len <= at);
+                    }
+                    Step::Clear => {
+                        iotlb.clear();
+                        model.clear();
+                    }
+                }
+                prop_assert_eq!(iotlb.len(), model.len());
+                let tables = iotlb.tables();
+                for access in [Access::Read, Access::Write] {
+                    let seen = tables.of(access, &asks);
+                    for page in 0..30 {
+                        let expected = model.iter().find_map(|(at, (len, to, permission))| {
+                            let inside = (*at..at + len).contains(&page);
+                            (inside && permission & access as u8 != 0).then(|| to + page - at)
+                        });
+                        let found = seen.slice(page * PAGE + 5, 100).map(|slice| slice.address());
+                        let place = expected.map(|to| {
+                            let guest = user(to) - USER;
+                            memory.slice(guest + 5, 100).unwrap().address()
+                        });
+                        prop_assert_eq!(found, place, "page {} to {:?}", page, access);
+                        prop_assert_eq!(seen.main().slice(page * PAGE + 5, 100).is_some_and(|it| Some(it.address()) != place), false);
+                        let looked = match expected {
+                            Some(to) => Lookup::At(user(to) + 5),
+                            None => Lookup::Missing(page * PAGE + 5),
+                        };
+                        prop_assert_eq!(iotlb.look_up(page * PAGE + 5, 100, &[access]), looked);
+                        prop_assert_eq!(seen.ask(page * PAGE + 5, 100), expected.is_none());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_oldest_entries_and_questions_go_first() {
+        let mut iotlb = Iotlb::new(memory());
+        let asks = asks();
+        let most = IOTLB_ENTRIES_MAX as u64;
+        for number in 0..most + 3 {
+            let update = Update { iova: 2 * number * PAGE, size: PAGE, user: USER, permission: 3 };
+            assert_eq!(iotlb.update(update), Ok(Updated::Added));
+            assert_eq!(iotlb.update(update), Ok(Updated::Same));
+        }
+        assert_eq!(iotlb.len() as u64, most);
+        assert_eq!(iotlb.look_up(4 * PAGE, 1, &[Access::Read]), Lookup::Missing(4 * PAGE));
+        assert_eq!(iotlb.look_up(6 * PAGE, 1, &[Access::Read]), Lookup::At(USER));
+        let asked = |asks: &Asks, now| {
+            let mut asked = Vec::new();
+            asks.send(now, |page, access| {
+                asked.push((page, access));
+                Ok::<_, ()>(Some(()))
+            })
+            .unwrap();
+            asked
+        };
+        for number in 0..IOTLB_ASKS_MAX as u64 + 3 {
+            asks.ask(number * PAGE + 7, Access::Read);
+            asks.ask(number * PAGE + 9, Access::Read);
+        }
+        let now = Instant::now();
+        let first = asked(&asks, now);
+        assert_eq!((first.len(), first[0]), (IOTLB_ASKS_MAX, (3 * PAGE, Access::Read)));
+        assert!(asked(&asks, now).is_empty());
+        assert_eq!(asked(&asks, now + Duration::from_nanos(IOTLB_ASK_AGAIN_NS)), first);
+        let answer = |permission| Update { iova: 3 * PAGE, size: PAGE, user: USER, permission };
+        assert!(!asks.answer(&answer(2)), "it is still unknown whether one may read");
+        assert!(asks.answer(&answer(1)) && !asks.answer(&answer(3)));
+    }
+
+    #[test]
+    fn entries_at_the_end_of_all_addresses_end_there() {
+        let mut iotlb = Iotlb::new(memory());
+        let last = Update { iova: u64::MAX - PAGE + 1, size: PAGE, user: USER, permission: 3 };
+        assert_eq!(iotlb.update(last), Ok(Updated::Added));
+        let seen = iotlb.tables().of(Access::Write, &asks());
+        for len in [1, 0x1000] {
+            assert!(
+                seen.slice(last.iova, len).is_some() && seen.main().slice(last.iova, len).is_some()
+            );
+        }
+        assert!(
+            seen.slice(last.iova, 0x1001).is_none()
+                && seen.main().slice(last.iova, 0x1001).is_none()
+        );
+        assert!(!seen.ask(last.iova, 0x1001), "there is nothing to ask for");
+        assert_eq!(iotlb.look_up(last.iova, PAGE, &[Access::Read]), Lookup::At(USER));
+        assert_eq!(iotlb.look_up(last.iova, PAGE + 1, &[Access::Read]), Lookup::Scattered);
+        assert!(iotlb.remove(u64::MAX, u64::MAX) && iotlb.is_empty());
+    }
+}

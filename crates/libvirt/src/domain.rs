@@ -1,7 +1,7 @@
 //! The parts of a domain's XML that concern weir: interfaces with `type="vhostuser"`, and weir's elements in
 //! `<metadata>`.
 //!
-//! Each attribute of `<vif>` except [`ALIAS`] and [`NAME`] is a key of `[vif]`, with its value as `weir vif add` takes
+//! Each attribute of `<vif>` except `ALIAS` and `NAME` is a key of `[vif]`, with its value as `weir vif add` takes
 //! it. `<filter>` elements are rules, as `weir filter set` takes them, and `<groups>` names security groups.
 
 use std::str::FromStr;

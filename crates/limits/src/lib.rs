@@ -11,6 +11,19 @@ pub use addresses::*;
 pub const MEM_SLOTS_MAX: usize = 509;
 /// Most regions in one `SET_MEM_TABLE` message (vhost-user spec, `VHOST_MEMORY_BASELINE_NREGIONS`).
 pub const MEM_TABLE_REGIONS_MAX: usize = 8;
+/// Most translations of a virtual IOMMU that a session keeps: as many as Linux's vhost does. A guest of Linux's own
+/// drivers has one for each buffer that is in flight, a guest of DPDK one for each large page.
+pub const IOTLB_ENTRIES_MAX: usize = 2048;
+/// Most questions about translations that are open in a session. Each ring asks for one address at a time, and a ring
+/// that begins for its three areas.
+pub const IOTLB_ASKS_MAX: usize = 64;
+/// Time (ns) after which an open question is asked again: a front end may have lost it.
+pub const IOTLB_ASK_AGAIN_NS: u64 = 1_000_000_000;
+/// Receive buffers of a ring behind a virtual IOMMU whose translations are asked for before a frame needs them: a copy
+/// of a broadcast does not wait for a buffer.
+pub const IOTLB_AHEAD_MAX: u16 = 16;
+/// Longest wait (ns) until no worker uses a translation any more that was taken back. A worker is done within its burst.
+pub const IOTLB_WAIT_NS_MAX: u64 = 5_000_000_000;
 /// Most bytes that the regions of one front end have together if `memory_max` is not configured: more than a guest
 /// needs, and far less than would leave no memory for other guests.
 pub const MEMORY_MAX_DEFAULT: u64 = 256 << 30;
@@ -947,6 +960,8 @@ const _: () = {
     assert!(
         HELPER_MESSAGE_BYTES_MAX > HELPER_SOCKETS_TOGETHER_MAX * (6 * SOCKET_PATH_LEN_MAX + 128)
     );
+    assert!(IOTLB_ASKS_MAX > 3 * VRINGS_MAX && IOTLB_ASKS_MAX < IOTLB_ENTRIES_MAX);
+    assert!(IOTLB_WAIT_NS_MAX <= SESSION_STALL_NS && IOTLB_ASK_AGAIN_NS < IOTLB_WAIT_NS_MAX);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
     assert!(FOREIGN_CLOSE_NS_MAX < SESSION_GRACE_NS && FOREIGN_CLOSES_MAX > 0);

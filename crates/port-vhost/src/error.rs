@@ -2,8 +2,8 @@
 
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
-use weir_guestmem::{GuestMemory, LogError, MemoryError};
-use weir_limits::{CALL_NS_MAX, SESSION_STALL_NS};
+use weir_guestmem::{GuestMemory, IotlbError, LogError, MemoryError};
+use weir_limits::{CALL_NS_MAX, IOTLB_WAIT_NS_MAX, SESSION_STALL_NS};
 use weir_ring::{RingError, SetupError};
 use weir_sandbox::descriptors::NoRoom;
 use weir_vhost_user::{ConnectionError, RequestCode};
@@ -88,6 +88,9 @@ pub enum StopReason {
         /// The length of the last wait (ns).
         ns: u64,
     },
+    /// The front end's channel for questions about translations.
+    #[error("the channel for questions to the virtual IOMMU: {0}")]
+    Channel(ConnectionError),
     /// weir's own fault.
     #[error("{0}")]
     Internal(String),
@@ -189,12 +192,30 @@ pub enum Refusal {
     /// The keeper does not have all of an earlier weir's session.
     #[error("{0} is not with the keeper")]
     NotKept(&'static str),
-    /// The VM has a virtual IOMMU, whose addresses weir does not translate.
+    /// A message about translations without a virtual IOMMU.
     #[error(
-        "the VM has a virtual IOMMU, for which weir does not translate: take that from the VM, or \
-         `iommu_platform=on` from its device"
+        "the VM has a virtual IOMMU that weir cannot ask: its front end accepted no VIRTIO_F_ACCESS_PLATFORM, or gave \
+         no channel for questions (VHOST_USER_SET_BACKEND_REQ_FD)"
     )]
-    Iommu,
+    NoIommu,
+    /// A translation that cannot be one.
+    #[error(transparent)]
+    Iotlb(#[from] IotlbError),
+    /// The channel for questions is no socket.
+    #[error("the channel for questions to the virtual IOMMU is {0}, and no Unix stream socket")]
+    NoChannel(Kind),
+    /// A ring behind a virtual IOMMU that is not in one piece.
+    #[error(
+        "ring {ring} lies in several pieces of memory behind the VM's virtual IOMMU: set `rx_ring = 256` and `tx_ring = \
+         256` of this interface, and give its VM the arguments that weir qemu-args prints then"
+    )]
+    RingScattered {
+        /// Vring index.
+        ring: usize,
+    },
+    /// Some worker uses a translation for much too long.
+    #[error("a translation that has ended is still in use after {} s: a mistake in weir", IOTLB_WAIT_NS_MAX / 1_000_000_000)]
+    StillInUse,
     /// A driver writes to its device's configuration, which is weir's alone.
     #[error(
         "a driver cannot change its device's configuration: weir says it, by `mac`, `mtu` and `queues` of the \

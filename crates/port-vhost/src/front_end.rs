@@ -18,13 +18,13 @@ use weir_fabric::PortId;
 use weir_foreign::Foreign;
 use weir_limits::{SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_sandbox::descriptors;
-use weir_vhost_user::{Connection, ConnectionError};
+use weir_vhost_user::ConnectionError;
 
 use crate::error::{Refusal, StopReason};
 use crate::keep::Keep;
 use crate::port::Said;
 use crate::port::VhostPort;
-use crate::session::Session;
+use crate::session::{Session, connection};
 
 const STALL: Duration = Duration::from_nanos(SESSION_STALL_NS);
 /// A session whose front end has been silent for this long needs no thread.
@@ -36,7 +36,7 @@ pub(crate) struct Handle {
     asked: AtomicBool,
     /// The session is left to another weir.
     leaves: AtomicBool,
-    wake: OwnedFd,
+    wake: Arc<OwnedFd>,
     /// The session's thread, while it runs.
     tid: AtomicI32,
     silent: Mutex<Option<Box<Session>>>,
@@ -46,7 +46,7 @@ impl Handle {
     /// Asks the session to end. A silent one ends when it has a thread again.
     pub(crate) fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
     }
 
     /// Asks the session to end as if weir had been killed between two requests.
@@ -63,6 +63,11 @@ impl Handle {
         if tid != 0 && !self.leaves.load(Ordering::SeqCst) {
             weir_foreign::hurry(tid);
         }
+    }
+
+    /// Takes the event back. Whoever asks the session to end has said so before.
+    fn quiet(&self) {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
     }
 
     pub(crate) fn is_asked(&self) -> bool {
@@ -145,6 +150,7 @@ pub(crate) fn start(
     // A resumed session had this descriptor before, so it is not refused one.
     let goes_on = port.keep().is_some_and(|keep| keep.connection().is_some());
     let wake = if goes_on { wake } else { descriptors::for_guest(wake)? };
+    let wake = Arc::new(wake);
     let (asked, leaves) = (AtomicBool::default(), AtomicBool::default());
     let (tid, silent) = (AtomicI32::default(), Mutex::default());
     let handle = Arc::new(Handle { asked, leaves, wake, tid, silent });
@@ -220,7 +226,9 @@ fn spawn(
 fn run(begins: Begins, port: &Arc<VhostPort>, handle: &Handle) -> Option<Box<Session>> {
     let session = match begins {
         // This thread serves no other front end.
-        Begins::New { engine, stream, place, .. } => begin(port, engine, stream.release(), place),
+        Begins::New { engine, stream, place, .. } => {
+            begin(port, engine, stream.release(), place, handle)
+        }
         Begins::Again(session) => Ok(session),
     };
     let reason = match session.map(|session| serve(session, port, handle)) {
@@ -243,20 +251,17 @@ fn run(begins: Begins, port: &Arc<VhostPort>, handle: &Handle) -> Option<Box<Ses
     None
 }
 
-/// A connection whose descriptors may not lie in the reserve.
-pub(crate) fn connection(stream: UnixStream) -> Connection {
-    Connection::new(stream).taking(|fd| descriptors::for_guest(fd).is_ok())
-}
-
 /// Begins a session, or resumes one that another weir has left.
 fn begin(
     port: &Arc<VhostPort>,
     engine: Arc<Engine>,
     stream: UnixStream,
     place: Option<u32>,
+    handle: &Handle,
 ) -> Result<Box<Session>, Refusal> {
+    let wake = Arc::clone(&handle.wake);
     if let Some(left) = port.keep().and_then(Keep::take_left) {
-        let session = Session::take_up(stream, left, Arc::clone(port), engine);
+        let session = Session::take_up(stream, left, Arc::clone(port), engine, wake);
         port.keep().into_iter().for_each(Keep::settle);
         let session = session?;
         tracing::info!(vif = port.name(), "front end taken over from a weir that is gone");
@@ -265,7 +270,8 @@ fn begin(
     port.log(Said::Connected, |unsaid| {
         tracing::info!(vif = port.name(), unsaid, "front end connected");
     });
-    Ok(Box::new(Session::new(connection(stream), Arc::clone(port), engine).kept(place)))
+    let session = Session::new(connection(stream), Arc::clone(port), engine, wake);
+    Ok(Box::new(session.kept(place)))
 }
 
 /// The reason why a session's thread ends.
@@ -287,7 +293,7 @@ fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle) -> Over {
     while !handle.is_asked() {
         // One message at a time: when a session is at its limit, other threads on its processor wait for no more than
         // one.
-        if let Err(reason) = session.serve() {
+        if let Err(reason) = session.serve().and_then(|()| session.ask()) {
             return Over::For(reason);
         }
         let half = session.connection.is_mid_message() || session.connection.wants_write();
@@ -308,15 +314,26 @@ fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle) -> Over {
         match pause {
             Some(pause) => {
                 port.note_throttled();
-                wait(&mut [PollFd::new(&handle.wake, PollFlags::IN)], Some(pause));
+                let end = Instant::now() + pause;
+                let left = || end.saturating_duration_since(Instant::now());
+                // A worker that asks for a translation does not end the pause.
+                while !handle.is_asked() && !left().is_zero() {
+                    wait(&mut [PollFd::new(&handle.wake, PollFlags::IN)], Some(left()));
+                    handle.quiet();
+                }
             }
             None => {
                 let socket = session.connection.as_fd();
                 let all =
                     &mut [PollFd::new(&handle.wake, PollFlags::IN), PollFd::new(&socket, flags)];
-                let has_come = wait(all, Some(left.unwrap_or(QUIET)));
-                // Most sessions are silent for hours, and a thread and its stack are of no use then.
-                if !has_come && left.is_none() {
+                let due = session.asks_in().unwrap_or(QUIET);
+                let has_come = wait(all, Some(left.unwrap_or(QUIET).min(due)));
+                if session.has_iommu() {
+                    handle.quiet();
+                }
+                // Most sessions are silent for hours, and a thread and its stack are of no use then. A session with a
+                // virtual IOMMU is woken by workers.
+                if !has_come && left.is_none() && !session.has_iommu() {
                     port.leave_records();
                     return Over::Silent(session);
                 }

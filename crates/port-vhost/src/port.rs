@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{
-    AnyInterface, CallPolicy, GuestDevice, GuestPort, Interface, PortInfo, QueuePair, ReceiveRing,
-    SilentRing, State,
+    AnyInterface, CallPolicy, GuestDevice, GuestPort, Interface, PortInfo, QueuePair, SilentRing,
+    State,
 };
-use weir_engine::queue::stop;
+use weir_engine::queue::{settle, stop};
 use weir_engine::{
     Ask, Delivered, DropReason, Forward, Outgoing, Port, PortCounters, Side, Taken, clock, lock,
 };
@@ -26,7 +26,7 @@ use crate::allowance::Allowance;
 use crate::error::{Fault, StopReason};
 use crate::keep::Keep;
 use crate::notify::Caller;
-use crate::queue::{Injected, Queue, Ring};
+use crate::queue::{Injected, Late, Queue, Ring};
 use crate::records::Records;
 use crate::rx::Copies;
 use crate::tx::Sending;
@@ -303,13 +303,31 @@ impl VhostPort {
         let pair = self.guest.pair(ring / 2)?;
         let stopped = if ring.is_multiple_of(2) {
             let mut rx = stop(&pair.rx, || self.has_failed(), ring / 2, self.counters());
-            rx.queue.armed = false;
+            (rx.queue.armed, rx.queue.late) = (false, None);
             rx.queue.ring.take()
         } else {
             tx::stop(&pair.tx, &Sending { port: self, index: ring / 2 })
         };
         self.guest.count_ready();
         stopped
+    }
+
+    /// Takes a ring out of service for a while, with no burst under way. Frames that wait go on waiting.
+    pub(crate) fn set_aside(&self, ring: usize) -> Option<Ring> {
+        let (index, counters) = (ring / 2, self.counters());
+        let pair = self.guest.pair(index)?;
+        let aside = if ring.is_multiple_of(2) {
+            let mut rx = settle(&pair.rx, || self.has_failed(), index, counters);
+            (rx.queue.armed, rx.queue.late) = (false, Some(Late::Again));
+            rx.queue.ring.take()
+        } else {
+            let mut tx = pair.tx.settle(&Sending { port: self, index });
+            tx.flush(index, counters);
+            tx.queue.late = Some(Late::Again);
+            tx.queue.ring.take()
+        };
+        self.guest.count_ready();
+        aside
     }
 
     /// Queues a frame of weir's own, to be forwarded as if the guest had sent it with each of its tags.
@@ -412,7 +430,7 @@ impl GuestPort for VhostPort {
     }
 
     fn info(&self) -> PortInfo {
-        let running = self.guest.pairs().any(|pair| lock(&pair.rx).queue.is_ready());
+        let running = self.guest.pairs().any(|pair| lock(&pair.rx).queue.is_running());
         let silent = self.silent_rings();
         let shown = lock(&self.shown);
         let state = match (shown.connected, running) {
@@ -635,7 +653,12 @@ impl VhostPort {
         let mut rx = lock(&pair.rx);
         // The memory stays mapped while this worker copies without the lock.
         let Some(memory) = rx::memory(&rx) else {
-            self.drop_all(frames);
+            match rx::worth_waiting(&mut rx) {
+                Some(worth_waiting) => {
+                    *delivered = Delivered { worth_waiting, ..Delivered::default() }
+                }
+                None => self.drop_all(frames),
+            }
             return Ok(());
         };
         let counters = self.counters();

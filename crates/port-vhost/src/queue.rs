@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use weir_calls::Price;
 use weir_engine::burst::Burst;
-use weir_engine::clock;
 use weir_engine::guest::{GuestRing, ReceiveRing, Silence, TransmitRing};
+use weir_engine::{Take, clock};
 use weir_guestmem::{GuestMemory, fault_count};
 use weir_limits::{SILENT_KICKS_MIN, SILENT_NS_MIN};
 use weir_ring::{DeviceRing, Token};
@@ -34,6 +34,34 @@ impl Beginning {
     }
 }
 
+/// The reasons for which nothing is taken from a ring that is started.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Holds(u8);
+
+impl Holds {
+    /// The ring ran before, and may still be disabled: a disabled ring's frames are dropped.
+    pub(crate) const ENABLE: Self = Self(1);
+    /// The translation of the next frame's address is asked for.
+    pub(crate) const TRANSLATION: Self = Self(2);
+
+    pub(crate) fn set(&mut self, which: Self, on: bool) {
+        self.0 = if on { self.0 | which.0 } else { self.0 & !which.0 };
+    }
+
+    pub(crate) fn has(self, which: Self) -> bool {
+        self.0 & which.0 != 0
+    }
+}
+
+/// A ring whose place is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Late {
+    /// It has not been served yet.
+    First,
+    /// It was served before.
+    Again,
+}
+
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub(crate) device: DeviceRing,
@@ -53,9 +81,7 @@ pub(crate) struct Ring {
     pub(crate) resumed: bool,
     /// Chains that an earlier weir had taken and not returned: they go first.
     pub(crate) left_behind: VecDeque<Token>,
-    /// The ring ran before, and may still be disabled. Nothing is taken yet, because a disabled ring's frames are
-    /// dropped.
-    pub(crate) expects_enable: bool,
+    pub(crate) holds: Holds,
     /// The marks that go to a dirty log.
     pub(crate) logging: Option<Box<Logging>>,
     /// [`fault_count`] when the memory was last found whole.
@@ -83,7 +109,7 @@ impl Ring {
             unseen: None,
             started,
             resumed: false,
-            expects_enable: false,
+            holds: Holds::default(),
             logging: None,
             // 0 makes the first check a real one: the file may have been truncated before.
             faults: 0,
@@ -93,7 +119,13 @@ impl Ring {
     /// True if frames can be taken from the ring.
     #[inline]
     pub(crate) fn is_served(&self) -> bool {
-        self.started && !self.expects_enable
+        self.started && self.holds == Holds::default()
+    }
+
+    /// True if `what` are frames that were taken before, and new ones wait for a translation.
+    #[cold]
+    pub(crate) fn has_only_waiting(&self, what: Take) -> bool {
+        self.started && self.holds == Holds::TRANSLATION && what != Take::New
     }
 
     /// True if there is something to take, as far as is known.
@@ -155,12 +187,19 @@ pub(crate) struct Queue {
     pub(crate) enabled: bool,
     /// The frame that weir sends in the guest's name (`SEND_RARP`); a later one replaces it.
     pub(crate) injected: Option<Box<Injected>>,
+    /// The ring is in service, and its place is not known yet: its virtual IOMMU's translation is asked for.
+    pub(crate) late: Option<Late>,
     /// Frames wait for the ring's next buffer: kicks stay on until one has come.
     pub(crate) armed: bool,
     pub(crate) room: Room,
 }
 
 impl Queue {
+    /// True if frames can be received, now or once the ring's place is known again.
+    pub(crate) fn is_running(&self) -> bool {
+        self.is_ready() && self.late != Some(Late::First)
+    }
+
     /// Notifies the front end that the ring is broken, if it asked for this (`SET_VRING_ERR`).
     pub(crate) fn signal_error(&mut self) {
         if let Some(err) = &self.err {
@@ -220,7 +259,7 @@ impl ReceiveRing for Queue {
     type Error = Fault;
 
     fn is_ready(&self) -> bool {
-        self.enabled && self.ring.as_ref().is_some_and(|ring| ring.started)
+        self.enabled && (self.late.is_some() || self.ring.as_ref().is_some_and(|ring| ring.started))
     }
 
     #[inline(always)]

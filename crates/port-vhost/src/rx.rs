@@ -26,7 +26,7 @@ use weir_engine::queue::{ReceiveQueue, Written};
 use weir_engine::stages::{self, Stage};
 use weir_engine::{Delivered, DropReason, Outgoing, PortCounters};
 use weir_guestmem::{GuestMemory, Loan, Slice, WriteLog, fault_count};
-use weir_limits::RX_MERGE_MAX;
+use weir_limits::{IOTLB_AHEAD_MAX, RX_MERGE_MAX};
 use weir_policy::moderation::Batch;
 use weir_policy::steering::Mark;
 use weir_ring::{DeviceRing, Direction, RingError, Taken};
@@ -85,6 +85,26 @@ pub(crate) fn has_taken(rx: &RxQueue, placed: u64, before: Mark) -> bool {
 pub(crate) fn memory(rx: &RxQueue) -> Option<Arc<GuestMemory>> {
     (rx.queue.is_ready() && rx.is_open())
         .then(|| Some(Arc::clone(&rx.queue.ring.as_ref()?.memory)))?
+}
+
+/// True if frames for a ring whose place is not known yet may wait for it; `None` for any other that cannot be filled.
+#[cold]
+pub(crate) fn worth_waiting(rx: &mut RxQueue) -> Option<bool> {
+    (rx.queue.late.is_some() && rx.queue.enabled && rx.is_open())
+        .then(|| rx.calls.note_full(true, false))
+}
+
+/// Asks for the translations of the next buffers, so that frames which cannot wait for them find some.
+pub(crate) fn look_ahead(queue: &mut Queue) {
+    let Some(ring) = queue.ring.as_mut().filter(|ring| ring.started) else { return };
+    let (memory, mut pieces, mut chains) = (Arc::clone(&ring.memory), Vec::new(), Vec::new());
+    let (to, max) = (Direction::Writable, IOTLB_AHEAD_MAX);
+    if ring.device.refill().is_ok() {
+        // An error shows again when a frame needs the chain.
+        let token = |taken: Taken<'_>| taken.chain.token;
+        let _ = ring.device.take_burst(to, max, &memory, &mut pieces, &mut chains, token);
+        ring.device.give_back(chains.into_iter());
+    }
 }
 
 /// Places frames in the ring, whose memory is `memory`, and writes what became of them to `delivered`: see
@@ -210,7 +230,8 @@ fn place_any<'m>(
     let Writer { mut room, broken, .. } = writer;
     room.finish();
     let (chains, slices) = (room.completed, room.take_copies());
-    if let Some(error) = broken {
+    // A buffer that cannot be translated yet is none for now.
+    if let Some(error) = broken.filter(|error| !error.is_untranslated()) {
         return Err(error);
     }
     let batch = Batch { frames: run.frames, bytes: room.bytes, arrived_ns: run.arrived_ns };

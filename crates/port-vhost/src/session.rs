@@ -7,11 +7,13 @@
 //! ```
 //! A disabled transmit ring is drained and its frames are dropped; a disabled receive ring gets nothing.
 
+mod iommu;
 mod kept;
 mod log;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use virtio_bindings::virtio_net::VIRTIO_NET_S_LINK_UP;
@@ -20,6 +22,7 @@ use weir_engine::{Engine, QueueRef, Side, Watch, clock, lock};
 use weir_guestmem::{GuestMemory, RegionSpec};
 use weir_limits::{MEM_SLOTS_MAX, MTU_MAX, MTU_MIN};
 use weir_ring::{Addresses, DeviceRing, Origin, Record, ring_size};
+use weir_sandbox::descriptors;
 use weir_vhost_user::{
     ConfigSpace, Connection, FrontMessage, Incoming, Inflight, MemoryRegion, Payload, Request,
     RequestCode, VHOST_USER_PROTOCOL_F_BACKEND_REQ, VHOST_USER_PROTOCOL_F_CONFIG,
@@ -34,8 +37,9 @@ use crate::migration::Migration;
 use crate::notify::{Notifier, check_kick};
 use crate::port::Said;
 use crate::port::VhostPort;
-use crate::queue::{Injected, Queue, Ring};
+use crate::queue::{Holds, Injected, Queue, Ring};
 use crate::records::Region;
+use iommu::Iommu;
 use kept::Kept;
 
 /// Bytes of a configuration space, as the protocol bounds them.
@@ -56,6 +60,10 @@ struct Vring {
     stopped_at: Option<u32>,
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
+    /// The place of the ring in service: its addresses, or what a virtual IOMMU makes of them.
+    place: Option<Addresses>,
+    /// The ring is in service, and waits until its place is known: the ring, if it was served before.
+    late: Option<Option<Box<Ring>>>,
     /// Descriptors by which the ring's queue calls, and tells of a broken ring.
     call: bool,
     err: bool,
@@ -71,9 +79,13 @@ pub(crate) struct Session {
     repeated: Vec<(RegionSpec, u32)>,
     features: Features,
     protocol_features: u64,
-    /// The front end's channel for weir's requests. weir has none, but some front ends take the channel's end for the
-    /// session's.
+    /// The front end's channel for weir's requests, which are about translations. Some front ends take the channel's
+    /// end for the session's.
     requests: Option<OwnedFd>,
+    /// The virtual IOMMU, if the front end translates the driver's addresses by one.
+    iommu: Option<Iommu>,
+    /// The event that wakes the session's thread.
+    wake: Arc<OwnedFd>,
     /// True if the session began with `SET_OWNER`, `None` until it is known: docs/design/front-ends.md#0055.
     owner_first: Option<bool>,
     device: GuestDevice,
@@ -116,8 +128,18 @@ enum Answer {
     Config(ConfigSpace),
 }
 
+/// A connection whose descriptors may not lie in the reserve.
+pub(crate) fn connection(stream: UnixStream) -> Connection {
+    Connection::new(stream).taking(|fd| descriptors::for_guest(fd).is_ok())
+}
+
 impl Session {
-    pub(crate) fn new(connection: Connection, port: Arc<VhostPort>, engine: Arc<Engine>) -> Self {
+    pub(crate) fn new(
+        connection: Connection,
+        port: Arc<VhostPort>,
+        engine: Arc<Engine>,
+        wake: Arc<OwnedFd>,
+    ) -> Self {
         port.clear_failure();
         let queue_pairs = port.offered_queue_pairs();
         let mut shown = lock(&port.shown);
@@ -140,6 +162,8 @@ impl Session {
             features: Features::default(),
             protocol_features: 0,
             requests: None,
+            iommu: None,
+            wake,
             owner_first: None,
             device,
             foreign_endian: false,
@@ -225,7 +249,7 @@ impl Session {
             Ok(Answer::Config(space)) => Some(Reply::new(request, space.encode())),
             Ok(Answer::Done) => ack.then(|| Reply::new(request, 0u64.encode())),
             Err(refusal) => {
-                if ack {
+                if ack || request == Request::IotlbMsg {
                     self.connection.ack(request, false)?;
                 }
                 return Err(StopReason::Refused { request, refusal });
@@ -330,6 +354,7 @@ impl Session {
                 if self.has_protocol(VHOST_USER_PROTOCOL_F_BACKEND_REQ) =>
             {
                 self.requests = Some(fd);
+                self.find_iommu()?;
             }
             FrontMessage::SetLogBase(base)
                 if self.has_protocol(VHOST_USER_PROTOCOL_F_LOG_SHMFD) =>
@@ -358,8 +383,9 @@ impl Session {
             FrontMessage::SetConfig(_) if self.has_protocol(VHOST_USER_PROTOCOL_F_CONFIG) => {
                 return Err(Refusal::ConfigIsFixed);
             }
-            FrontMessage::Unknown { request, .. } if request.known() == Some(Request::IotlbMsg) => {
-                return Err(Refusal::Iommu);
+            FrontMessage::Iotlb(message) => {
+                self.take_translation(&message)?;
+                return Ok(Answer::Number(0));
             }
             FrontMessage::VringKick { .. }
             | FrontMessage::SetVringEndian(_)
@@ -407,12 +433,9 @@ impl Session {
 
     fn set_features(&mut self, features: u64) -> Result<(), Refusal> {
         refuse_unoffered(features, self.offer().features())?;
-        // QEMU takes the bit back where it has nothing to translate.
-        if Features(features).access_platform() && self.requests.is_some() {
-            return Err(Refusal::Iommu);
-        }
         let logged = std::mem::replace(&mut self.features, Features(features)).log_all();
         lock(&self.port.shown).features = features;
+        self.find_iommu()?;
         if self.features.log_all() != logged {
             self.end_log_if_unused();
             self.log_all_rings()?;
@@ -444,6 +467,7 @@ impl Session {
             *vring = Vring { call: vring.call, err: vring.err, ..Vring::default() };
         }
         self.features = Features::default();
+        self.iommu = None;
         self.migration.end();
         lock(&self.port.shown).halted = false;
         self.status = 0;
@@ -495,24 +519,36 @@ impl Session {
     fn use_memory(&mut self, memory: GuestMemory) -> Result<(), Refusal> {
         lock(&self.port.shown).memory_bytes = memory.size_bytes();
         self.memory = memory;
+        if let Some(iommu) = &mut self.iommu {
+            iommu.use_memory(&self.memory);
+        }
         (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))
     }
 
     /// Builds a ring in service again at its current place, after its memory or its addresses changed.
     fn rebuild(&mut self, index: usize) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
-        let (Some(addresses), Some(_), Some(size)) = (vring.addresses, &vring.watch, vring.size)
-        else {
+        let (Some(_), Some(size)) = (&vring.watch, vring.size) else {
             return Ok(());
         };
+        if vring.late.is_some() {
+            return self.serve_late(index);
+        }
         let Some(old) = self.port.stop_ring(index) else {
             return Ok(());
         };
         let (base, started) = (old.device.base(), old.started);
-        let expects_enable = old.expects_enable;
-        let mut ring = self.build(index, size, &addresses, base, started)?;
-        ring.expects_enable = expects_enable;
+        let expects_enable = old.holds.has(Holds::ENABLE);
+        self.retire(old.memory);
+        let Some(place) = self.place_of(index)? else {
+            self.vrings[index].base = Some(base);
+            self.wait_for_place(index);
+            return Ok(());
+        };
+        let mut ring = self.build(index, size, &place, base, started)?;
+        ring.holds.set(Holds::ENABLE, expects_enable);
         self.port.with_queue(index, |queue| queue.ring = Some(ring));
+        self.vrings[index].place = Some(place);
         self.nudge(index);
         Ok(())
     }
@@ -542,6 +578,7 @@ impl Session {
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
         let kicks = self.port.kicks(index);
         let logs = self.logs(index, &config, addresses)?;
+        let memory = self.seen_by(index).map_or(memory, Arc::new);
         let mut ring = Ring::new(device, memory, self.features, containers, started, kicks);
         ring.set_logs(logs);
         Ok(ring)
@@ -592,27 +629,16 @@ impl Session {
         }
         check_kick(&kick)?;
         self.stop_ring_keeping_base(ring_index);
-        let vring = &self.vrings[ring_index];
-        let (Some(size), Some(addresses)) = (vring.size, vring.addresses) else {
+        if self.vrings[ring_index].size.is_none() || self.vrings[ring_index].addresses.is_none() {
             return Err(Refusal::RingIncomplete(index));
+        }
+        let resumed = match self.place_of(ring_index)? {
+            Some(place) => self.put_in_service(ring_index, place, false)?,
+            None => {
+                self.wait_for_place(ring_index);
+                false
+            }
         };
-        let base = vring.base.map(|base| self.meant_base(base, vring, size, &addresses));
-        // A ring with a base ran before this session: its driver may have no reason to kick, or a previous switch
-        // may have turned kicks off.
-        let fresh = self.features.ring(size).fresh_base();
-        let base = base.unwrap_or(fresh);
-        // Some front ends state only the lower half of a packed ring's base.
-        let mut ring = self.build(ring_index, size, &addresses, base, false)?;
-        let stands = ring.device.base();
-        let is_fresh = [base, stands].iter().all(|base| *base as u16 == fresh as u16);
-        let resumed = !is_fresh || ring.device.is_resumed();
-        self.say_if_disputed(ring_index, base, &ring.device);
-        (ring.started, ring.resumed) = (resumed, resumed);
-        self.port.with_queue(ring_index, |queue| {
-            ring.expects_enable = resumed && !queue.enabled;
-            queue.ring = Some(ring);
-            queue.call_if_resumed();
-        });
         // The port is active before the kick is watched: the first frame can come with it.
         if !self.engine.fabric().is_active(self.port.id()) {
             let _ = self.engine.fabric().set_active(self.port.id(), true);
@@ -627,6 +653,36 @@ impl Session {
             self.nudge(ring_index);
         }
         Ok(())
+    }
+
+    /// Puts a ring at `place` in service. Returns whether it is served at once: it ran before, or `starts`.
+    fn put_in_service(
+        &mut self,
+        ring_index: usize,
+        place: Addresses,
+        starts: bool,
+    ) -> Result<bool, Refusal> {
+        let vring = &self.vrings[ring_index];
+        let Some(size) = vring.size else { return Err(Refusal::RingIncomplete(ring_index as u32)) };
+        let base = vring.base.map(|base| self.meant_base(base, vring, size, &place));
+        // A ring with a base ran before this session: its driver may have no reason to kick, or a previous switch
+        // may have turned kicks off.
+        let fresh = self.features.ring(size).fresh_base();
+        let base = base.unwrap_or(fresh);
+        // Some front ends state only the lower half of a packed ring's base.
+        let mut ring = self.build(ring_index, size, &place, base, false)?;
+        let stands = ring.device.base();
+        let is_fresh = [base, stands].iter().all(|base| *base as u16 == fresh as u16);
+        let resumed = !is_fresh || ring.device.is_resumed();
+        self.say_if_disputed(ring_index, base, &ring.device);
+        (ring.started, ring.resumed) = (resumed || starts, resumed);
+        self.port.with_queue(ring_index, |queue| {
+            ring.holds.set(Holds::ENABLE, resumed && !queue.enabled);
+            (queue.ring, queue.late) = (Some(ring), None);
+            queue.call_if_resumed();
+        });
+        self.vrings[ring_index].place = Some(place);
+        Ok(resumed || starts)
     }
 
     /// The base that the front end means. User-mode Linux states 0 for a packed ring that has not run, whose wrap
@@ -680,7 +736,7 @@ impl Session {
         self.port.with_queue(ring, |queue| {
             queue.enabled = enabled;
             if let Some(ring) = &mut queue.ring {
-                ring.expects_enable = false;
+                ring.holds.set(Holds::ENABLE, false);
             }
         });
         self.nudge(ring);
@@ -696,6 +752,8 @@ impl Session {
         self.stop_ring_keeping_base(index);
         if self.vrings.iter().all(|vring| vring.watch.is_none()) {
             let _ = self.engine.fabric().set_active(self.port.id(), false);
+            // A front end tells of no end of a translation while its device is stopped.
+            self.forget_translations();
         }
         let vring = &self.vrings[index];
         vring.base.unwrap_or(self.features.ring(vring.size.unwrap_or_default()).fresh_base())
@@ -703,9 +761,11 @@ impl Session {
 
     fn stop_ring_keeping_base(&mut self, index: usize) {
         self.vrings[index].watch = None;
-        if let Some(ring) = self.port.stop_ring(index) {
+        let aside = self.vrings[index].late.take().flatten();
+        if let Some(ring) = self.port.stop_ring(index).or(aside.map(|ring| *ring)) {
             self.vrings[index].base = Some(ring.device.base());
             self.vrings[index].stopped_at = Some(ring.device.base());
+            self.retire(ring.memory);
         }
     }
 

@@ -13,7 +13,7 @@ use weir_ring::{DeviceRing, Direction, RingError, Taken, Token};
 
 use crate::error::{Fault, StopReason};
 use crate::port::VhostPort;
-use crate::queue::{Queue, Ring};
+use crate::queue::{Holds, Queue, Ring};
 
 pub(crate) type TxQueue = weir_engine::queue::TransmitQueue<Queue>;
 
@@ -79,7 +79,10 @@ impl Source for Sending<'_> {
 
     #[inline]
     fn lend(&self, queue: &mut Queue, what: Take) -> Option<Lent> {
-        let ring = queue.ring.as_ref().filter(|ring| ring.is_served())?;
+        let ring = queue.ring.as_ref()?;
+        if !ring.is_served() && !ring.has_only_waiting(what) {
+            return None;
+        }
         let stayed = what != Take::New || !ring.left_behind.is_empty();
         Some(Lent { memory: Arc::clone(&ring.memory), stayed })
     }
@@ -113,8 +116,15 @@ impl Source for Sending<'_> {
         burst: &mut Burst<'m>,
     ) -> Result<(), Fault> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(()) };
-        retake(ring, &lent.memory, token.into(), burst, arrived_ns, self.port.counters())
-            .map_err(|broken| self.broken(broken, lent))
+        let counters = self.port.counters();
+        match retake(ring, &lent.memory, token.into(), burst, arrived_ns, counters) {
+            Err(Broken::Ring(error)) if error.is_untranslated() => {
+                counters.dropped(DropReason::TxStopped, 1);
+                ring.device.complete_kept(token.into(), 0);
+                Ok(())
+            }
+            result => result.map_err(|broken| self.broken(broken, lent)),
+        }
     }
 
     #[inline(always)]
@@ -147,7 +157,7 @@ impl Source for Sending<'_> {
     fn has_more(&self, queue: &mut Queue) -> Result<bool, Fault> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
         // A burst may have had no room for all injected frames.
-        let more = ring.has_more() || (queue.injected.is_some() && ring.is_served());
+        let more = (ring.has_more() || queue.injected.is_some()) && ring.is_served();
         ring.check()?;
         Ok(more)
     }
@@ -156,7 +166,7 @@ impl Source for Sending<'_> {
 /// Takes a ring out of service, with nothing in flight.
 pub(crate) fn stop(queue: &TxQueue, source: &Sending<'_>) -> Option<Ring> {
     let (mut tx, _) = queue.stop(source, DropReason::TxStopped);
-    tx.queue.injected = None;
+    (tx.queue.injected, tx.queue.late) = (None, None);
     let counters = source.port.counters();
     if let Some(ring) = tx.queue.ring.as_mut() {
         let left = std::mem::take(&mut ring.left_behind);
@@ -214,7 +224,7 @@ fn fill_new<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<usize, Broken> {
-    let Ring { device, features, .. } = ring;
+    let Ring { device, features, holds, .. } = ring;
     device.suppress_kicks();
     let available = device.refill()?;
     let mut frames_max = burst.frames_max.min(BURST_MAX) as u16;
@@ -231,17 +241,31 @@ fn fill_new<'m>(
         frames_max = if device.has_more() { frames_max - 1 } else { 0 };
     }
     if frames_max > 0 {
-        device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
-            bytes += u64::from(taken.chain.len);
-            taken.front.prefetch();
-            note(&taken)
-        })?;
+        let taken =
+            device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
+                bytes += u64::from(taken.chain.len);
+                taken.front.prefetch();
+                note(&taken)
+            });
+        if let Err(error) = taken {
+            wait_for_translation(error, holds)?;
+        }
         if bytes > BURST_BYTES_MAX {
             give_back_rest(device, chains);
         }
     }
     burst.add_chains(features.vnet_len(), now_ns, |error| refused(error, counters))?;
     Ok(burst.chains.len())
+}
+
+/// Takes no more from a ring whose next frame cannot be translated yet, until it can.
+#[cold]
+fn wait_for_translation(error: RingError, holds: &mut Holds) -> Result<(), RingError> {
+    if !error.is_untranslated() {
+        return Err(error);
+    }
+    holds.set(Holds::TRANSLATION, true);
+    Ok(())
 }
 
 /// Leaves for the next burst the frames that would make this one too long.
@@ -269,7 +293,14 @@ fn fill_left<'m>(
     while burst.chains.len() < BURST_MAX
         && let Some(token) = ring.left_behind.pop_front()
     {
-        retake(ring, memory, token, burst, now_ns, counters)?;
+        match retake(ring, memory, token, burst, now_ns, counters) {
+            Err(Broken::Ring(error)) => {
+                wait_for_translation(error, &mut ring.holds)?;
+                ring.left_behind.push_front(token);
+                break;
+            }
+            result => result?,
+        }
     }
     Ok(burst.chains.len())
 }

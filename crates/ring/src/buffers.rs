@@ -227,7 +227,7 @@ pub(crate) fn add_buffer<'m>(
     }
     *len = len.checked_add(descriptor.len()).ok_or(RingError::LengthOverflow { head })?;
     if !memory.pieces(descriptor.address(), descriptor.len(), pieces) {
-        return Err(RingError::BadAddress { address: descriptor.address(), len: descriptor.len() });
+        return Err(RingError::not_in(memory, descriptor.address(), descriptor.len()));
     }
     Ok(())
 }
@@ -256,8 +256,9 @@ pub(crate) fn indirect_table<'m>(
     if len == 0 || !(len as usize).is_multiple_of(DESC_BYTES) {
         return Err(RingError::IndirectLength { head, len });
     }
+    let memory = memory.tables();
     let table = memory
         .slice(descriptor.address(), len)
-        .ok_or(RingError::BadAddress { address: descriptor.address(), len })?;
+        .ok_or_else(|| RingError::not_in(memory, descriptor.address(), len))?;
     Ok((table, len / DESC_BYTES as u32))
 }

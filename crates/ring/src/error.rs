@@ -1,5 +1,6 @@
 //! Errors of a ring.
 
+use weir_guestmem::GuestMemory;
 use weir_limits::{BUFFER_PIECES_MAX, CHAIN_LEN_MAX, QUEUE_SIZE_MAX};
 
 /// A ring cannot be set up as the front end asked.
@@ -123,6 +124,13 @@ pub enum RingError {
         /// Bytes.
         len: u32,
     },
+    /// A buffer, or an indirect table, is at an address of a virtual IOMMU whose translation is asked for. The driver
+    /// broke no rule: the chain stays in the ring.
+    #[error("the translation of I/O address {address:#x} is not known yet")]
+    Untranslated {
+        /// I/O virtual address.
+        address: u64,
+    },
     /// The driver offered, in a transmit queue, a buffer for the device to write.
     #[error("descriptor chain from {head} of a transmit queue is device-writable")]
     WritableInTransmit {
@@ -159,6 +167,20 @@ pub enum RingError {
 }
 
 impl RingError {
+    /// The error of a buffer at `address` that is not in `memory`: a missing translation is asked for.
+    #[cold]
+    pub(crate) fn not_in(memory: &GuestMemory, address: u64, len: u32) -> Self {
+        match memory.ask(address, len) {
+            true => Self::Untranslated { address },
+            false => Self::BadAddress { address, len },
+        }
+    }
+
+    /// True if the chain is taken again once its addresses can be translated.
+    pub fn is_untranslated(&self) -> bool {
+        matches!(self, Self::Untranslated { .. })
+    }
+
     /// A stable name for counters and statistics.
     pub fn name(&self) -> &'static str {
         match self {
@@ -171,6 +193,7 @@ impl RingError {
             Self::ZeroLength { .. } => "zero_length_buffer",
             Self::LengthOverflow { .. } => "chain_length_overflow",
             Self::BadAddress { .. } => "bad_address",
+            Self::Untranslated { .. } => "untranslated",
             Self::WritableInTransmit { .. } => "writable_in_transmit",
             Self::ReadOnlyInReceive { .. } => "read_only_in_receive",
             Self::IndirectNotNegotiated { .. } => "indirect_not_negotiated",

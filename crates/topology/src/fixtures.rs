@@ -19,14 +19,17 @@ pub const HYBRID: &str = "hybrid";
 /// Two processors without information about caches and nodes.
 pub const SMALL_VM: &str = "small_vm";
 
-/// Makes the tree of the machine `fixture` in `dir`.
+/// Makes the tree of a machine in `dir`. `fixture` is the machine's name, or has lines of its own.
 ///
 /// # Errors
 /// An unknown machine, a malformed line, or an error of the file system.
 pub fn expand(fixture: &str, dir: &Path) -> io::Result<()> {
     let of_machine = ALL.split_once(&format!("\n[{fixture}]\n")).map(|(_, rest)| rest);
-    let unknown = || io::Error::new(io::ErrorKind::NotFound, fixture);
-    let text = of_machine.ok_or_else(unknown)?.split("\n[").next().unwrap_or_default();
+    let text = match of_machine {
+        Some(rest) => rest.split("\n[").next().unwrap_or_default(),
+        None if fixture.contains('=') => fixture,
+        None => return Err(io::Error::new(io::ErrorKind::NotFound, fixture)),
+    };
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     for line in lines {
         let bad = || io::Error::new(io::ErrorKind::InvalidData, line);

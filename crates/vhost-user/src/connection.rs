@@ -11,8 +11,8 @@ use weir_limits::VHOST_USER_OUTBOUND_BYTES_MAX;
 use crate::error::{ConnectionError, ProtocolError};
 use crate::frame::{self, FrameReader, Peeked, Takes, send_some};
 use crate::message::FrontMessage;
-use crate::payload::{Payload, VringState};
-use crate::request::{Header, REPLY_FLAG, Request, RequestCode};
+use crate::payload::{IotlbMsg, Payload, VringState};
+use crate::request::{Header, REPLY_FLAG, Request, RequestCode, VHOST_USER_BACKEND_IOTLB_MSG};
 
 /// A request that has come in.
 #[derive(Debug)]
@@ -266,6 +266,30 @@ impl Connection {
 pub fn reply_bytes(request: impl Into<RequestCode>, body: &[u8]) -> Result<Vec<u8>, ProtocolError> {
     let header = Header::new(request, REPLY_FLAG, body.len())?;
     Ok([&header.encode(), body].concat())
+}
+
+/// Asks a front end for a translation, over the channel that it gave by `SET_BACKEND_REQ_FD`. No answer is expected
+/// there: an [`Update`](IotlbMsg::UPDATE) comes by the session. `false`, with nothing sent, if the socket is full.
+///
+/// # Errors
+/// [`ConnectionError::Closed`], [`ConnectionError::Socket`]; [`ConnectionError::OutboundFull`] if the socket took only
+/// a part, which a stream socket does not do with few bytes.
+pub fn ask_for(
+    channel: impl AsFd,
+    iova: u64,
+    size: u64,
+    permission: u8,
+) -> Result<bool, ConnectionError> {
+    let message = IotlbMsg { iova, size, user: 0, permission, kind: IotlbMsg::MISS };
+    let body = message.encode();
+    let header = Header::new(VHOST_USER_BACKEND_IOTLB_MSG, 0, body.len())?;
+    let bytes = [&header.encode(), &body[..]].concat();
+    match send_some(channel, &bytes, &[]) {
+        Ok(sent) if sent == bytes.len() => Ok(true),
+        Ok(sent) => Err(ConnectionError::OutboundFull { queued: bytes.len() - sent }),
+        Err(ConnectionError::Socket(Errno::AGAIN)) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 impl AsFd for Connection {

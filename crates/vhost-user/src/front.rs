@@ -12,8 +12,8 @@ use crate::error::{ConnectionError, Expected, FrontEndError, ProtocolError};
 use crate::frame::{FrameReader, send_some};
 use crate::message::vring_fd_word;
 use crate::payload::{
-    ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion, VringAddr,
-    VringState,
+    ConfigSpace, DirtyLog, Inflight, IotlbMsg, MemoryRegion, MemoryTable, Payload, SingleRegion,
+    VringAddr, VringState,
 };
 use crate::request::{
     Header, NEED_REPLY_FLAG, Request, RequestCode, VHOST_USER_PROTOCOL_F_REPLY_ACK,
@@ -214,6 +214,15 @@ impl FrontEnd {
     /// Gives the back end a socket for its own requests.
     pub fn set_backend_req_fd(&mut self, fd: BorrowedFd<'_>) -> Result<(), FrontEndError> {
         self.command(Request::SetBackendReqFd, &[], &[fd])
+    }
+
+    /// Tells of a translation. The back end always answers.
+    pub fn iotlb_msg(&mut self, message: &IotlbMsg) -> Result<(), FrontEndError> {
+        let request = Request::IotlbMsg;
+        match self.query(request, &message.encode())? {
+            0 => Ok(()),
+            status => Err(FrontEndError::Refused { request: request.into(), status }),
+        }
     }
 
     /// Asks for the area that tracks requests in flight.

@@ -24,12 +24,12 @@ mod message;
 mod payload;
 mod request;
 
-pub use connection::{Connection, Glimpse, Incoming, Peek, Receipt, reply_bytes};
+pub use connection::{Connection, Glimpse, Incoming, Peek, Receipt, ask_for, reply_bytes};
 pub use error::{ConnectionError, Expected, FrontEndError, ProtocolError};
 pub use front::{FrontEnd, Reply};
 pub use message::{FrontMessage, LogBase, VRING_INDEX_MASK, VRING_NOFD_MASK, vring_fd_word};
 pub use payload::{
-    ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion,
+    ConfigSpace, DirtyLog, Inflight, IotlbMsg, MemoryRegion, MemoryTable, Payload, SingleRegion,
     VHOST_VRING_F_LOG, VringAddr, VringState,
 };
 pub use request::{

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 
 use crate::error::{Expected, ProtocolError};
 use crate::payload::{
-    ConfigSpace, DirtyLog, Inflight, MemoryRegion, MemoryTable, Payload, SingleRegion, VringAddr,
-    VringState,
+    ConfigSpace, DirtyLog, Inflight, IotlbMsg, MemoryRegion, MemoryTable, Payload, SingleRegion,
+    VringAddr, VringState,
 };
 use crate::request::{Header, Request, RequestCode};
 
@@ -163,8 +163,10 @@ pub enum FrontMessage {
     GetConfig(ConfigSpace),
     /// [`Request::SetConfig`].
     SetConfig(ConfigSpace),
+    /// [`Request::IotlbMsg`]; answer with a `u64`, 0 for success.
+    Iotlb(IotlbMsg),
     /// A request without a type here: a number that the spec lacks, or one of a device or a migration mode that
-    /// weir does not have (IOTLB, crypto, post-copy, GPU, shared objects, device state). Only its size and its
+    /// weir does not have (crypto, post-copy, GPU, shared objects, device state). Only its size and its
     /// number of descriptors are checked.
     Unknown {
         /// The request.
@@ -264,8 +266,8 @@ impl FrontMessage {
             Request::RemMemReg => Self::RemMemReg(parts.removed_region()?),
             Request::SetStatus => Self::SetStatus(parts.plain()?),
             Request::GetStatus => parts.empty(Self::GetStatus)?,
-            Request::IotlbMsg
-            | Request::CreateCryptoSession
+            Request::IotlbMsg => Self::Iotlb(parts.plain()?),
+            Request::CreateCryptoSession
             | Request::CloseCryptoSession
             | Request::PostcopyAdvise
             | Request::PostcopyListen

@@ -283,6 +283,10 @@ impl fmt::Display for RequestCode {
     }
 }
 
+/// `VHOST_USER_BACKEND_IOTLB_MSG`: the back end's request over the channel of `SET_BACKEND_REQ_FD` for a translation. Such
+/// requests have numbers of their own.
+pub const VHOST_USER_BACKEND_IOTLB_MSG: RequestCode = RequestCode(1);
+
 /// The vhost-user bit in `GET_FEATURES`/`SET_FEATURES`: protocol features can be negotiated.
 pub const VHOST_USER_F_PROTOCOL_FEATURES: u32 = 30;
 

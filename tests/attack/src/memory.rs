@@ -3,7 +3,10 @@
 use std::{
     fs::File,
     io::Write,
-    os::fd::{AsFd, OwnedFd},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
+    },
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -18,7 +21,7 @@ use crate::{
     front::{
         Miss, Strike,
         frame::{BROADCAST, EXPERIMENTAL, Header, frame},
-        guest::{BUFFERS, GUEST, Guest, Plan, USER},
+        guest::{ACCESS_PLATFORM, BUFFERS, GUEST, Guest, Plan, USER},
         link::{Link, one_region, region, request, table},
         memory::memfd,
         ring::WRITE,
@@ -34,6 +37,13 @@ pub const ALL: &[Attack] = &[
     attack!(files_shorter_than_their_regions, "shares regions that are longer than their files"),
     attack!(regions_that_overlap, "shares regions over each other, in guest and in user addresses"),
     attack!(regions_that_wrap_around, "shares regions at the end of all addresses"),
+    attack!(
+        translations_that_cannot_be,
+        "tells of translations that are empty, wrap around, or lie outside of memory"
+    ),
+    attack!(translations_without_number, "tells of ever more translations, over each other too"),
+    attack!(translations_that_end_under_traffic, "ends all translations while its rings run"),
+    attack!(questions_that_nobody_answers, "never answers what weir asks, nor reads it"),
     attack!(regions_without_length, "shares regions of 0 bytes and of 1"),
     attack!(more_regions_than_there_are_slots, "adds regions until weir has no more"),
     attack!(one_region_again_and_again, "adds and removes one region without pause"),
@@ -316,4 +326,77 @@ fn a_hole_of_a_gigabyte(field: &Field) -> Strike {
         stop.store(true, Ordering::Relaxed);
         done
     })
+}
+
+/// A guest behind a virtual IOMMU whose rings run, and its end of the channel for questions.
+fn behind(field: &Field) -> Strike<(Guest, UnixStream)> {
+    let usual = Plan::default();
+    let plan = Plan { features: usual.features | ACCESS_PLATFORM, ..usual };
+    let guest = Guest::negotiate(&field.evil(0), plan)?;
+    let (ours, theirs) = UnixStream::pair()?;
+    guest.link.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
+    guest.start()?;
+    Ok((guest, ours))
+}
+
+fn translations_that_cannot_be(field: &Field) -> Strike {
+    for (kind, iova, size, user, access) in [
+        (2, GUEST, 0, USER, 3),
+        (2, GUEST, 4096, USER, 0),
+        (2, GUEST, 4096, USER, 4),
+        (2, GUEST, 4096, USER - 1, 3),
+        (2, GUEST, 1 << 40, USER, 3),
+        (2, GUEST, u64::MAX, USER, 3),
+        (2, u64::MAX, 4096, USER, 3),
+        (2, GUEST, 4096, u64::MAX, 3),
+        (3, GUEST, u64::MAX, 0, 0),
+        (1, GUEST, 4096, USER, 3),
+        (255, GUEST, 4096, USER, 3),
+    ] {
+        let (guest, _channel) = behind(field)?;
+        guest.translate_all()?;
+        let _ = guest.translate(kind, iova, size, user, access);
+        guest.link.hung_up("a translation that cannot be")?;
+        field.struck();
+    }
+    let guest = field.plain()?;
+    let _ = guest.translate(2, GUEST, 4096, USER, 3);
+    guest.link.hung_up("a translation without an IOMMU")
+}
+
+fn translations_without_number(field: &Field) -> Strike {
+    let (guest, _channel) = behind(field)?;
+    guest.translate_all()?;
+    for (number, access) in (0..).zip([1, 2, 3].into_iter().cycle()) {
+        // Far away, and then over each other.
+        guest.translate(2, (1 << 48) + number * 8192, 4096, USER, 3)?;
+        guest.translate(2, (1 << 47) + number % 7 * 4096, 8192, USER, access)?;
+        guest.pump(1);
+        field.struck();
+    }
+    Ok(())
+}
+
+fn translations_that_end_under_traffic(field: &Field) -> Strike {
+    let (guest, _channel) = behind(field)?;
+    loop {
+        guest.translate_all()?;
+        guest.load(1, |_| (Header::default(), frame(BROADCAST, Guest::mac(1), EXPERIMENTAL, 60)));
+        guest.pump(1);
+        guest.repost(0);
+        guest.translate(3, 0, 0, 0, 0)?;
+        field.struck();
+    }
+}
+
+fn questions_that_nobody_answers(field: &Field) -> Strike {
+    let (guest, _channel) = behind(field)?;
+    // The rings are known, and no buffer is.
+    guest.translate(2, USER, guest.memory.len() as u64, USER, 3)?;
+    loop {
+        guest.pump(1);
+        guest.kick(0);
+        std::thread::sleep(Duration::from_micros(100));
+        field.struck();
+    }
 }

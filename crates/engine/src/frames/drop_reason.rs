@@ -82,7 +82,8 @@ drop_reasons! {
         TxDisabled = "tx_disabled",
         /// The receiver had no buffers for as long as a frame may wait.
         RxWaitedTooLong = "rx_waited_too_long",
-        /// The sender's transmit queue stopped while the frame waited for its receiver.
+        /// The sender's transmit queue stopped while the frame waited for its receiver, or the translation of the frame's
+        /// address ended.
         TxStopped = "tx_stopped",
         /// A Xen guest's transmit request breaks the guest's protocol.
         BadRequest = "bad_request",

@@ -21,7 +21,7 @@ mod under_way;
 
 pub use crate::frames::turn::Turn;
 pub use fill::{FillOrder, Place};
-pub use receive::{Filled, ReceiveQueue, Written, stop};
+pub use receive::{Filled, ReceiveQueue, Written, settle, stop};
 pub use transmit::{Source, Transmit, TransmitQueue};
 
 #[cfg(test)]

@@ -211,13 +211,24 @@ pub fn stop<'q, R: ReceiveRing>(
     index: usize,
     counters: &PortCounters,
 ) -> MutexGuard<'q, ReceiveQueue<R>> {
+    let mut queue = settle(queue, has_failed, index, counters);
+    queue.calls.reset();
+    queue.placed_before = queue.placed();
+    queue
+}
+
+/// Does the same for a ring that goes out of service for a while, and then continues.
+pub fn settle<'q, R: ReceiveRing>(
+    queue: &'q Mutex<ReceiveQueue<R>>,
+    has_failed: impl Fn() -> bool,
+    index: usize,
+    counters: &PortCounters,
+) -> MutexGuard<'q, ReceiveQueue<R>> {
     // A worker that copies into the ring is done soon; a worker that panicked has failed the port.
     let close = |queue: &mut ReceiveQueue<R>| queue.closing = true;
     let mut queue = lock_settled(queue, has_failed, close, |queue| queue.order.is_idle());
     queue.flush(index, counters);
-    queue.calls.reset();
     queue.closing = false;
-    queue.placed_before = queue.placed();
     queue.order.clear();
     queue
 }

@@ -273,6 +273,14 @@ impl<R: TransmitRing> TransmitQueue<R> {
         source: &S,
         why: DropReason,
     ) -> (MutexGuard<'_, Transmit<R>>, u64) {
+        let mut state = self.settle(source);
+        let dropped = state.abandon(source, why);
+        (state, dropped)
+    }
+
+    /// Locks the queue once workers have settled all taken frames, and take no new ones. Waiting frames go on waiting:
+    /// the ring can go out of service for a while.
+    pub fn settle<S: Source<Ring = R>>(&self, source: &S) -> MutexGuard<'_, Transmit<R>> {
         // A worker that panicked has failed the port, and is not waited for.
         let mut state = lock_settled(
             &self.state,
@@ -282,8 +290,7 @@ impl<R: TransmitRing> TransmitQueue<R> {
         );
         state.bursts.abandon();
         self.turns.settled();
-        let dropped = state.abandon(source, why);
-        (state, dropped)
+        state
     }
 }
 

@@ -25,5 +25,4 @@ mod run_queue;
 pub(crate) mod share;
 pub(crate) mod shared;
 pub(crate) mod stalls;
-mod warm;
 pub(crate) mod worker;

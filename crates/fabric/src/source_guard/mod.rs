@@ -3,7 +3,7 @@
 //! A frame is judged by its front, which is copied out of the sender's memory and delivered from the copy. A
 //! message passes only if the front shows all of it: no later fragment, no headers beyond the front, no checksum
 //! still to be filled in among the judged bytes. ARP and neighbour discovery must match the Ethernet source, which
-//! has its own [check](crate::port).
+//! has its own [check](crate::MacCheck).
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;

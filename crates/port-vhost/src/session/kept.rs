@@ -21,10 +21,9 @@ use weir_vhost_user::{
     Request, reply_bytes,
 };
 
-use super::{Reply, Session, Vring, refuse_unoffered, spec};
+use super::{Reply, Session, Vring, connection, refuse_unoffered, spec};
 use crate::error::{Refusal, StopReason};
 use crate::features::{Features, OFFERED_EVER, PROTOCOL_OFFERED_EVER};
-use crate::front_end::connection;
 use crate::keep::{
     InflightState, Keep, LeftBehind, LogState, RegionState, State, UnderWay, VringState,
 };
@@ -189,9 +188,10 @@ impl Session {
         left: LeftBehind,
         port: Arc<VhostPort>,
         engine: Arc<Engine>,
+        wake: Arc<OwnedFd>,
     ) -> Result<Self, Refusal> {
         let LeftBehind { state, mut files, under_way } = left;
-        let mut session = Self::new(connection(stream), port, engine);
+        let mut session = Self::new(connection(stream), port, engine, wake);
         let port = Arc::clone(&session.port);
         let Some(keep) = port.keep() else { return Err(Refusal::NotKept("its place")) };
         let mut kept = Kept::new(state.connection, state.vrings.len());
@@ -243,6 +243,7 @@ impl Session {
         if let Some(number) = state.requests {
             self.requests = file(number);
         }
+        self.find_iommu()?;
         if let Some(kept) = &mut self.kept {
             (kept.log, kept.log_call) = (state.log, state.log_call);
             (kept.mtu, kept.requests, kept.inflight) = (state.mtu, state.requests, state.inflight);
@@ -336,6 +337,8 @@ impl Session {
             err: false,
             enabled: false,
             log,
+            place: None,
+            late: None,
         };
         let number = index as u32; // below `VRINGS_MAX`
         let open = |fd: Option<u32>, file: &mut dyn FnMut(u32) -> Option<OwnedFd>| match fd {

@@ -31,15 +31,21 @@ impl Session {
         config: &RingConfig,
         at: &Addresses,
     ) -> Result<Logs, Refusal> {
-        let wanted = Wanted { data: self.features.log_all(), used: self.vrings[index].log };
+        // With a virtual IOMMU, the stated address is one of its own.
+        let used = self.vrings[index].log.map(|stated| match &self.iommu {
+            Some(_) => self.memory.guest_address(at.device).unwrap_or(u64::MAX),
+            None => stated,
+        });
+        let wanted = Wanted { data: self.features.log_all(), used };
         Ok(self.migration.of_ring(wanted, &self.memory, config, at)?)
     }
 
     /// Sets the logging that is now wanted of vring `index`, if it is in service.
     fn log_ring(&self, index: usize) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
-        let (Some(addresses), Some(size)) = (&vring.addresses, vring.size) else { return Ok(()) };
-        let logs = self.logs(index, &self.features.ring(size), addresses)?;
+        let place = if self.has_iommu() { &vring.place } else { &vring.addresses };
+        let (Some(place), Some(size)) = (place, vring.size) else { return Ok(()) };
+        let logs = self.logs(index, &self.features.ring(size), place)?;
         let set = |queue: &mut Queue| queue.ring.as_mut().map(|ring| ring.set_logs(logs));
         // The earlier mappings are dropped without the queue's lock.
         drop(self.port.with_queue(index, set));

@@ -41,7 +41,7 @@ impl Guest {
     }
 
     fn addresses(&mut self, index: u32, log: Option<u64>) -> Result<(), FrontEndError> {
-        let at = ring_at(index.into());
+        let at = self.stated(index);
         self.front.set_vring_addr(VringAddr {
             index,
             flags: log.map_or(0, |_| VHOST_VRING_F_LOG),
@@ -57,7 +57,11 @@ impl Guest {
         self.set_log(log, LOG_BYTES).unwrap();
         self.front.set_features(self.features | LOG_ALL).unwrap();
         for index in 0..2 {
-            self.addresses(index, Some(ring_at(index.into()).device - USER)).unwrap();
+            self.addresses(
+                index,
+                Some(ring_at(index.into()).device - USER + self.shift.unwrap_or(0)),
+            )
+            .unwrap();
         }
     }
 
@@ -91,9 +95,13 @@ fn drivers() -> impl Iterator<Item = u64> {
 
 #[test]
 fn every_page_that_weir_writes_has_its_bit() {
-    for features in drivers() {
+    for (features, behind) in drivers().flat_map(|it| [(it, false), (it, true)]) {
         let switch = Switch::new();
-        let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, features));
+        let mut b = match behind {
+            true => super::iommu::translated(&switch, 2, features),
+            false => switch.guest(2, features),
+        };
+        let mut a = switch.guest(1, modern());
         introduce(&mut a, &mut b);
         b.post(1);
         let log = Log::new(LOG_BYTES);

@@ -6,6 +6,7 @@ mod fair;
 mod front_ends;
 mod hostile;
 mod inflight;
+mod iommu;
 mod kept;
 mod migration;
 mod moderation;
@@ -179,6 +180,8 @@ pub(crate) struct Guest {
     pub features: u64,
     /// The guest accepts containers.
     pub unpacks: bool,
+    /// Added to its guest-physical addresses by a virtual IOMMU.
+    pub shift: Option<u64>,
     size: u16,
     pub memfd: File,
     pub memory: Arc<GuestMemory>,
@@ -221,6 +224,7 @@ impl Guest {
             mac: [0x52, 0x54, 0, 0, 0, mac],
             features,
             unpacks: false,
+            shift: None,
             rx: ring(0),
             tx: ring(1),
             memfd,
@@ -267,7 +271,7 @@ impl Guest {
         self.front.set_vring_num(index, self.size.into())?;
         let fresh = Features(self.features).ring(self.size).fresh_base();
         self.front.set_vring_base(index, fresh)?;
-        let at = ring_at(index.into());
+        let at = self.stated(index);
         self.front.set_vring_addr(VringAddr {
             index,
             flags: 0,
@@ -276,6 +280,14 @@ impl Guest {
             available: at.driver,
             log: 0,
         })
+    }
+
+    /// The addresses of a ring as its front end states them.
+    fn stated(&self, index: u32) -> Addresses {
+        let Addresses { descriptor, driver, device } = ring_at(index.into());
+        let [descriptor, driver, device] =
+            [descriptor, driver, device].map(|at| self.shift.map_or(at, |shift| at - USER + shift));
+        Addresses { descriptor, driver, device }
     }
 
     /// Fills the receive ring and kicks both rings for the first time.
@@ -301,7 +313,8 @@ impl Guest {
     pub fn post(&mut self, count: u16) {
         for _ in 0..count {
             let address = self.rx_free.pop().expect("a free receive buffer");
-            let buffer = Buffer { address, len: BUFFER as u32, writable: true };
+            let at = address + self.shift.unwrap_or(0);
+            let buffer = Buffer { address: at, len: BUFFER as u32, writable: true };
             let head = self.rx.offer(&[buffer]).expect("a free descriptor");
             self.rx_at[usize::from(head)] = address;
         }
@@ -321,6 +334,7 @@ impl Guest {
         let at = self.memory.slice(address, len).unwrap();
         at.write(&vnet.to_bytes());
         at.skip(VnetHdr::LEN).write(frame);
+        let address = address + self.shift.unwrap_or(0);
         self.tx.offer(&[Buffer { address, len, writable: false }]).unwrap();
     }
 

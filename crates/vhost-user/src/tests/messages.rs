@@ -533,7 +533,7 @@ fn config_space_arrives() {
 #[test]
 fn unserved_and_unknown_requests_arrive_whole() {
     let files = [memory(), memory()];
-    for number in [0, 22, 26, 27, 28, 29, 30, 33, 41, 42, 43, 44, 45, u32::MAX] {
+    for number in [0, 26, 27, 28, 29, 30, 33, 41, 42, 43, 44, 45, u32::MAX] {
         let (mut front, mut back) = pair();
         let bytes = message(RequestCode(number), 0, b"body");
         front.raw_send(&bytes, &borrow(&files)).unwrap();

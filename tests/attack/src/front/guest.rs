@@ -29,6 +29,8 @@ pub const PACKED: u64 = 1 << 34;
 pub const IN_ORDER: u64 = 1 << 35;
 /// Partial checksums and TCP segmentation for sent frames.
 pub const SEND_OFFLOADS: u64 = 1 | 1 << 11 | 1 << 12 | 1 << 56;
+/// `VIRTIO_F_ACCESS_PLATFORM`: the VM has a virtual IOMMU.
+pub const ACCESS_PLATFORM: u64 = 1 << 33;
 /// `VIRTIO_NET_F_MRG_RXBUF`: a frame may span receive buffers.
 pub const MRG_RXBUF: u64 = 1 << 15;
 /// `VIRTIO_NET_F_MQ`: several queues.
@@ -39,8 +41,9 @@ pub const PROTOCOL: u64 = 1 << 30;
 /// `VHOST_F_LOG_ALL`.
 pub const LOG_ALL: u64 = 1 << 26;
 
-/// Protocol features: several queues, shared log, acknowledgements, memory slots, status, reset.
-const PROTOCOL_FEATURES: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 13 | 1 << 15 | 1 << 16;
+/// Protocol features: several queues, shared log, acknowledgements, a channel for weir's requests, memory slots, status,
+/// reset.
+const PROTOCOL_FEATURES: u64 = 1 | 1 << 1 | 1 << 3 | 1 << 5 | 1 << 13 | 1 << 15 | 1 << 16;
 
 /// The memory's guest address.
 pub const GUEST: u64 = 0x1_0000_0000;
@@ -121,14 +124,37 @@ impl Guest {
     /// acknowledgement.
     pub fn attach(path: &Path, plan: Plan) -> Strike<Self> {
         let guest = Self::negotiate(path, plan)?;
-        guest.share()?;
-        for ring in 0..guest.rings() {
-            guest.fill(ring);
-            guest.serve(ring)?;
-            guest.kick(ring);
-        }
-        guest.link.ask(request::GET_FEATURES)?;
+        guest.start()?;
         Ok(guest)
+    }
+
+    /// Shares the memory and starts all rings, as [`Self::attach`] does.
+    pub fn start(&self) -> Strike {
+        self.share()?;
+        for ring in 0..self.rings() {
+            self.fill(ring);
+            self.serve(ring)?;
+            self.kick(ring);
+        }
+        self.link.ask(request::GET_FEATURES)?;
+        Ok(())
+    }
+
+    /// Tells of a translation behind a virtual IOMMU: `kind` is 2 for a new one, and 3 for the end of one. Returns
+    /// weir's answer.
+    pub fn translate(&self, kind: u8, iova: u64, size: u64, user: u64, access: u8) -> Strike<u64> {
+        let mut body = [iova, size, user].map(u64::to_le_bytes).concat();
+        body.extend([access, kind, 0, 0, 0, 0, 0, 0]);
+        self.link.acked(request::IOTLB_MSG, &body, &[])
+    }
+
+    /// Translates rings and buffers as if there were no IOMMU.
+    pub fn translate_all(&self) -> Strike {
+        let len = self.memory.len() as u64;
+        for at in [GUEST, USER] {
+            self.translate(2, at, len, USER, 3)?;
+        }
+        Ok(())
     }
 
     /// Number of rings.

@@ -140,7 +140,10 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
     for number in 0..EVILS {
         let agent = dir.join(format!("evil{number}.agent"));
         let agent = if open { format!("agent = {agent:?}\n") } else { String::new() };
-        vif(&format!("evil{number}"), &format!("queues = 8\n{agent}{storms}"));
+        vif(
+            &format!("evil{number}"),
+            &format!("queues = 8\naccess_platform = true\n{agent}{storms}"),
+        );
     }
     vif("stormy", "queues = 8\n");
     vif("bridge", &format!("mac_check = false\n{storms}"));

@@ -43,11 +43,11 @@ pub const ALL: &[SystemTest] = &[
         name: "weir_reaches_a_guests_bounce_buffers_and_no_other_half",
         run: traffic::weir_reaches_a_guests_bounce_buffers_and_no_other_half,
     },
-    SystemTest { name: "guest_sends_udp_to_guest", run: traffic::guest_sends_udp_to_guest },
     SystemTest {
-        name: "groups_judge_programs_of_guests_as_the_kernels_conntrack_does",
-        run: traffic::groups_judge_programs_of_guests_as_the_kernels_conntrack_does,
+        name: "guest_behind_a_virtual_iommu_sends_tcp",
+        run: traffic::guest_behind_a_virtual_iommu_sends_tcp,
     },
+    SystemTest { name: "guest_sends_udp_to_guest", run: traffic::guest_sends_udp_to_guest },
     SystemTest { name: "file_arrives_unchanged", run: traffic::file_arrives_unchanged },
     SystemTest {
         name: "tap_uplink_joins_guest_and_namespace",

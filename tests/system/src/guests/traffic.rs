@@ -4,19 +4,16 @@
 //!
 //! Access ports of different VLANs.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use weir_bed::{
     address,
     error::{Error, Result, check},
     iperf::{self, Datagrams, Tcp},
     lab::Lab,
-    process::{Placement, Process, run_in, wait_until},
     qemu::{Guest, GuestSpec},
-    uml::{self, UserModeLinux, Wire},
-    weir::{self, Setup, Vif, Weir},
+    weir::{Setup, Vif, Weir},
     weir_stats::Way,
-    workspace::{Workspace, socket_path},
 };
 
 use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
@@ -106,8 +103,58 @@ pub(super) fn weir_reaches_a_guests_bounce_buffers_and_no_other_half(lab: &Lab) 
     weir.stop()
 }
 
-/// Gives a guest 384 MiB in two halves. The higher half is shared, and is the processors' own memory: Linux has its
-/// bounce buffers at the top of the memory, and rings near the processor.
+/// A guest with a virtual IOMMU, by which Linux gives the device an address for each buffer, and one without.
+pub(super) fn guest_behind_a_virtual_iommu_sends_tcp(lab: &Lab) -> Result<()> {
+    let weir = Weir::start(lab, &Setup::vifs(2))?;
+    weir.set(0_u8, "access_platform=true")?;
+    let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
+    put_behind_iommu(&mut specs[0]);
+    let [mut behind, mut plain] = boot_specs(lab, &specs, weir.dir())?;
+    // The device is in a group only if an IOMMU translates for it.
+    behind.run("ls -d /sys/bus/virtio/devices/virtio0/../iommu_group/devices", PING_PATIENCE)?;
+    ping(&mut behind, &address::ip(1))?;
+    ping(&mut plain, &address::ip(0))?;
+    some_tcp(&mut behind, &mut plain, 1)?;
+    some_tcp(&mut plain, &mut behind, 0)?;
+    let stats = weir.stats()?;
+    check(stats.state("vif0")? == "running", || format!("the guest is stopped: {stats:?}"))?;
+    weir.stop()
+}
+
+/// TCP at any rate: each buffer takes a question and an answer.
+fn some_tcp(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
+    iperf::serve(server, iperf::PORT)?;
+    let transfer = Tcp::to(address::ip(to), FLOWS_SECONDS).run(client)?;
+    check(transfer.bits_per_second > 0.0, || format!("nothing arrives at guest {to}"))
+}
+
+fn put_behind_iommu(spec: &mut GuestSpec) {
+    for argument in &mut spec.plug.qemu_args {
+        if argument == "memory-backend=weir-mem" {
+            *argument = String::from("q35,memory-backend=weir-mem");
+        } else if argument.starts_with("virtio-net-pci") {
+            // Linux gives a ring of more entries pages from different places.
+            *argument = argument.replace("queue_size=1024", "queue_size=256");
+            argument.push_str(",bus=port0,disable-legacy=on,iommu_platform=on,ats=on");
+        }
+    }
+    let kernel = format!(
+        "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={} intel_iommu=on",
+        spec.cidr
+    );
+    let devices = [
+        "-device",
+        "intel-iommu,intremap=on,device-iotlb=on",
+        "-device",
+        "pcie-root-port,id=port0",
+        "-append",
+        &kernel,
+    ];
+    spec.plug.qemu_args.splice(0..0, devices.map(str::to_owned));
+}
+
+/// Gives a guest 384 MiB in two halves, the higher one of which is shared and has the processors. Linux has its bounce
+/// buffers at the top of the memory, and rings where the processor is.
 fn share_half(spec: &mut GuestSpec) {
     let mut before = String::new();
     for argument in &mut spec.plug.qemu_args {
@@ -288,96 +335,4 @@ mod tests {
         assert_eq!(snmp_counter(snmp, "Udp", "InCsumErrors"), Some(4));
         assert_eq!(snmp_counter(snmp, "Udp", "None"), None);
     }
-}
-
-/// The rules of `Rules::ClosedOut` in `crates/groups/tests/conntrack.rs`.
-const GUARDED: &str = r#"
-[group.guarded]
-default_out = "deny"
-rules = [
-    { direction = "in", protocol = "tcp", ports = "80" },
-    { direction = "in", protocol = "udp", ports = "53" },
-    { direction = "in", protocol = "icmp", types = "8" },
-    { direction = "out", protocol = "tcp", ports = "443" },
-    { direction = "out", protocol = "udp", ports = "53" },
-    { direction = "out", protocol = "icmp", types = "8" },
-]
-"#;
-
-/// A program of the guest in the group, 0, or of the other one, and whether it reaches whom it asks.
-const ASKED: [(usize, &str, bool); 15] = [
-    (0, "ping -c 3 -i 0.2 -W 5 PEER", true),
-    (1, "ping -c 3 -i 0.2 -W 5 PEER", true),
-    (0, "traceroute -I -n -m 1 -q 2 -w 5 PEER | grep -q ' ms'", true),
-    (0, "traceroute -n -m 1 -q 1 -w 1 PEER | grep -q ' ms'", false),
-    (1, "traceroute -n -m 1 -q 1 -w 1 PEER | grep -q ' ms'", false),
-    (0, "wget -q -T 5 -O /dev/null http://PEER:443/file", true),
-    (0, "wget -q -T 1 -O /dev/null http://PEER:8080/file", false),
-    (1, "wget -q -T 1 -O /dev/null http://PEER:8080/file", false),
-    (1, "nc -w 1 PEER 22 </dev/null", false),
-    // Nobody answers names there. The ICMP error comes back.
-    (0, "timeout 2 nslookup name.example PEER", false),
-    (1, "timeout 2 nslookup name.example PEER", false),
-    (1, "iperf3 -c PEER -p 80 -n 3M", true),
-    (1, "iperf3 -c PEER -p 80 -n 3M -R", true),
-    (1, "iperf3 -c PEER -p 80 -n 1M -P 3", true),
-    (1, "timeout 3 iperf3 -c PEER -p 80 -n 1K -u", false),
-];
-
-/// Two QEMU guests, and two of user-mode Linux where that runs. Their frames are judged once more by the kernel.
-pub(super) fn groups_judge_programs_of_guests_as_the_kernels_conntrack_does(
-    lab: &Lab,
-) -> Result<()> {
-    guarded(lab, |lab, weir| boot::<2>(lab, weir))?;
-    let Some(programs) = UserModeLinux::prepare_if_it_runs(&lab.workspace, &lab.image)? else {
-        return Ok(());
-    };
-    guarded(lab, |_, weir| {
-        let boot = |index: u8| -> Result<Guest> {
-            let console = weir.dir().join(format!("{}.console", weir::name(index)));
-            let mut guest = programs.boot(&Wire::VhostUser(&weir.socket(index)?), &console)?;
-            uml::set_addresses(&mut guest, index)?;
-            Ok(guest)
-        };
-        Ok([boot(0)?, boot(1)?])
-    })
-}
-
-fn guarded(lab: &Lab, boot: impl FnOnce(&Lab, &Weir) -> Result<[Guest; 2]>) -> Result<()> {
-    let weir = Weir::start(lab, &Setup { more: GUARDED.into(), ..Setup::vifs(2) })?;
-    weir.set(0_u8, "groups=guarded")?;
-    let mut guests = boot(lab, &weir)?;
-    let (file, log) = (weir.dir().join("groups.pcapng"), weir.dir().join("capture.log"));
-    let control = socket_path(weir.dir(), "control.sock")?;
-    let [program, control, path] = [&lab.weir, &control, &file].map(|it| it.to_string_lossy());
-    let argv = [
-        &program, "--control", &control, "capture", "vif0", "vif1", "--snap", "128", "-w", &path,
-    ];
-    let mut capture = Process::start_logged(&argv, &Placement::default(), &log)?;
-    wait_until("the capture", PING_PATIENCE, || {
-        Ok(fs::metadata(&file).is_ok_and(|it| it.len() > 0))
-    })?;
-    for (guest, port) in guests.iter_mut().zip([8080, 443]) {
-        let file = "mkdir /tmp/web; head -c 300000 /dev/zero > /tmp/web/file;";
-        iperf::serve_with(guest, &format!("{file} httpd -p {port} -h /tmp/web;"), port)?;
-    }
-    iperf::serve(&mut guests[0], 80)?;
-    for (from, command, may) in ASKED {
-        let command = command.replace("PEER", &address::ip(1 - from as u8));
-        let reached =
-            guests[from].run(&format!("if {command}; then echo yes; fi"), PING_PATIENCE)?;
-        check(reached.contains("yes") == may, || format!("guest {from}: {command}: {reached}"))?;
-    }
-    // Whatever was captured is written before weir ends.
-    weir.stop()?;
-    wait_until("the end of the capture", PING_PATIENCE, || Ok(capture.ended()?.is_some()))?;
-    let cargo = Workspace::cargo();
-    let test = "root_recorded_frames_pass_as_by_the_kernels_conntrack";
-    let argv =
-        [&cargo, "test", "-p", "weir-groups", "--test", "conntrack", "--", "--nocapture", test];
-    let said = run_in(&argv, &lab.workspace.root, &[("CAPTURE", file.as_os_str())])?;
-    let compared = said.lines().find(|line| line.contains("frames of guests"));
-    let compared = compared.ok_or_else(|| Error::parse("what was compared", said.as_str()))?;
-    println!("{compared}");
-    Ok(())
 }

@@ -112,6 +112,7 @@ impl Worker {
                     }
                 }
                 Retry::Sender(queue) => self.retry(queue, None, now_ns),
+                Retry::Fence(_) => {}
             }
         }
         self.stalls.take_due(now_ns, &mut queues);

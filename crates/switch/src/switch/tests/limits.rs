@@ -112,6 +112,8 @@ const TENANTS: &[(&str, Shows)] = &[
 
 /// Limits of an administrator's settings, of weir's own steps, of files that weir reads, and of other programs.
 const NOBODYS: &[&str] = &[
+    // Beyond these the oldest goes, and is asked for again.
+    "IOTLB_",
     "LAB_",
     "CONFIG_",
     "AGENT_",
