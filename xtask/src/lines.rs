@@ -19,7 +19,7 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 118_563;
+const CODE_MAX: usize = 118_564;
 const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_460;
 /// The crate of the command.

@@ -286,10 +286,14 @@ impl Client {
     ) -> Result<Vec<T>, ClientError> {
         let mut all: Vec<T> = Vec::new();
         loop {
-            let after = all.last().map(|last| format!("&after={}", key(last))).unwrap_or_default();
+            let last = all.last().map(&key);
+            let after = last.as_ref().map(|last| format!("&after={last}")).unwrap_or_default();
             let part: Vec<T> = self.get(&format!("{path}?limit={limit}{after}"))?;
-            // A weir from before parts sends all at once.
-            let ends = is_last(part.len()) || part.len() > limit;
+            // A weir from before parts sends all at once, whatever it is asked for.
+            if last.is_some() && part.last().map(&key) == last {
+                return Ok(all);
+            }
+            let ends = is_last(part.len());
             all.extend(part);
             if ends {
                 return Ok(all);

@@ -40,18 +40,7 @@ struct Recorder {
 impl ControlHandler for Recorder {
     fn handle(&self, request: Request) -> Response {
         let response = match &request {
-            Request::VifList(_) => Response::Vifs {
-                total: 1,
-                vifs: vec![VifStatus {
-                    config: vif("web0"),
-                    state: PortState::Running,
-                    stopped_reason: None,
-                    front_end: None,
-                    xen: false,
-                    origin: weir_switch::control::VifOrigin::File,
-                    unsaved: Vec::new(),
-                }],
-            },
+            Request::VifList(_) => Response::Vifs { total: 1, vifs: vec![status("web0")] },
             Request::Stats => {
                 let mut port = PortStats::new(name("web0"), PortKind::Vif);
                 port.drops.insert("rx_ring_full".into(), 7);
@@ -109,6 +98,18 @@ fn name(text: &str) -> PortName {
 
 fn vif(text: &str) -> VifConfig {
     VifConfig::new(name(text), format!("/run/weir/{text}.sock").parse().unwrap())
+}
+
+fn status(text: &str) -> VifStatus {
+    VifStatus {
+        config: vif(text),
+        state: PortState::Running,
+        stopped_reason: None,
+        front_end: None,
+        xen: false,
+        origin: weir_switch::control::VifOrigin::File,
+        unsaved: Vec::new(),
+    }
 }
 
 struct Served {

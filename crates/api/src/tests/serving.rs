@@ -180,6 +180,40 @@ impl ControlHandler for Many {
     }
 }
 
+/// A switch with this many interfaces, which may know of parts.
+struct Listed {
+    count: usize,
+    has_parts: bool,
+}
+
+impl ControlHandler for Listed {
+    fn handle(&self, request: Request) -> Response {
+        let Request::VifList(part) = request else { return Response::Ok };
+        let all: Vec<_> = (0..self.count).map(|n| status(&format!("vif{n:04}"))).collect();
+        let (vifs, total) = match self.has_parts {
+            true => part.of(all, |vif| &vif.config.name),
+            false => (all, self.count),
+        };
+        Response::Vifs { vifs, total }
+    }
+}
+
+#[test]
+fn a_client_has_each_interface_once_of_a_weir_with_parts_and_of_one_without() {
+    const MOST: usize = limits::CONTROL_PORTS_MAX;
+    let dir = tempfile::tempdir().unwrap();
+    for (count, has_parts) in
+        [(0, true), (MOST, true), (2 * MOST + 1, true), (MOST, false), (MOST + 1, false)]
+    {
+        let path = dir.path().join(format!("{count}-{has_parts}.sock"));
+        let _server = ApiServer::start(&path, Arc::new(Listed { count, has_parts })).unwrap();
+        let found = Client::connect(&path).unwrap().vifs().unwrap();
+        let found: Vec<_> = found.iter().map(|vif| vif.config.name.to_string()).collect();
+        let all: Vec<_> = (0..count).map(|n| format!("vif{n:04}")).collect();
+        assert_eq!(found, all, "{has_parts}");
+    }
+}
+
 #[test]
 fn what_readers_leave_unread_is_bounded_and_keeps_no_change_waiting() {
     let dir = tempfile::tempdir().unwrap();
