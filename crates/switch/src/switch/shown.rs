@@ -49,9 +49,9 @@ pub(super) fn seconds_since(ns: u64) -> Option<u64> {
 pub(super) type Looks = BTreeMap<PortName, (u64, u64)>;
 
 /// Fills in for how long the ports have been quiet.
-fn quiet(looks: &mut Looks, ports: impl Iterator<Item = PortStats>, now_ns: u64) -> Vec<PortStats> {
+fn quiet(looks: &mut Looks, ports: &mut [PortStats], now_ns: u64) {
     let before = std::mem::take(looks);
-    let look = |mut port: PortStats| {
+    for port in ports {
         let usual = |reason: &str| USUAL_DROPS.contains(&reason);
         let drops = port.drops.iter().filter(|(reason, _)| !usual(reason));
         let all = drops.chain(&port.budget_breaches).map(|(_, count)| count).sum::<u64>();
@@ -60,9 +60,7 @@ fn quiet(looks: &mut Looks, ports: impl Iterator<Item = PortStats>, now_ns: u64)
         let since_ns = same.map_or(now_ns, |(_, since_ns)| *since_ns);
         port.quiet_s = Duration::from_nanos(now_ns.saturating_sub(since_ns)).as_secs();
         looks.insert(port.name.clone(), (all, since_ns));
-        port
-    };
-    ports.map(look).collect()
+    }
 }
 
 impl Switch {
@@ -322,8 +320,7 @@ impl Switch {
         };
         drop(ports);
         stats.ports.extend(vifs.iter().map(|vif| self.vif_stats(vif)));
-        let ports = std::mem::take(&mut stats.ports).into_iter();
-        stats.ports = quiet(&mut lock(&self.looks), ports, clock::now_ns());
+        quiet(&mut lock(&self.looks), &mut stats.ports, clock::now_ns());
         stats
     }
 
@@ -667,7 +664,8 @@ mod tests {
         let mut look = |drops: &[(&str, u64)], now_s: u64| {
             let mut port = PortStats::new("web0".parse().unwrap(), PortKind::Vif);
             port.drops = drops.iter().map(|(reason, count)| ((*reason).into(), *count)).collect();
-            quiet(&mut looks, [port].into_iter(), now_s * S)[0].quiet_s
+            quiet(&mut looks, std::slice::from_mut(&mut port), now_s * S);
+            port.quiet_s
         };
         assert_eq!(look(&[("rx_ring_full", 7)], 10), 0);
         assert_eq!(look(&[("rx_ring_full", 7), ("hairpin", 9)], 700), 690, "a usual drop");
