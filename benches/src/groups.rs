@@ -27,11 +27,12 @@ use weir_wire::{
 
 use super::{Bench, CLIENT_CPU, Contender, SWITCH_CPU, pin};
 
-/// Rules of the group that both guests are in: each takes what the other opens at [`SERVER_PORT`].
+/// Rules of the group that both guests are in. Each guest accepts the connections that the other
+/// opens at [`SERVER_PORT`].
 pub(super) const RULES: &str = "[{ direction = \"in\", protocol = \"udp\", ports = \"7000\" }, \
                                 { direction = \"in\", protocol = \"tcp\", ports = \"7000\" }]";
 
-/// The same as flows of Open vSwitch, as the conntrack tutorial of its documentation has them.
+/// The same as flows of Open vSwitch, as in the conntrack tutorial of its documentation.
 pub(super) const FLOWS: [&str; 6] = [
     "table=0,priority=0,actions=drop",
     "table=0,priority=10,arp,actions=NORMAL",
@@ -113,8 +114,9 @@ pub(super) fn set_up(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     compare(bench, report, "group_setup", "connections/s", what, Load::Connections)
 }
 
-/// The connections that a tenant sets up beside a tenant whose guest opens others as fast as it can and confirms none,
-/// relative to those that it sets up alone.
+/// The connections that a tenant sets up during another tenant's flood, relative to those that it
+/// sets up without the flood. The other tenant's guest opens connections as fast as it can and
+/// confirms none.
 pub(super) fn set_up_beside_a_flood(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let rounds = bench.rounds(|round| {
         let mut found = Vec::new();
@@ -138,7 +140,8 @@ pub(super) fn set_up_beside_a_flood(bench: &Bench<'_>, report: &mut Report) -> R
     Ok(())
 }
 
-/// Connections a second that a tenant sets up of those that it wants, and SYNs a second of the other tenant's flood.
+/// Returns how many of the wanted connections a tenant sets up per second, and how many SYNs per
+/// second the other tenant's flood has.
 fn beside(bench: &Bench<'_>, is_flooded: bool) -> Result<(f64, f64)> {
     let vif = |vlan| weir::Vif { vlan: Some(vlan), ..weir::Vif::default() };
     let vifs = [1, 1, 2, 2].map(vif).to_vec();
@@ -163,7 +166,8 @@ fn beside(bench: &Bench<'_>, is_flooded: bool) -> Result<(f64, f64)> {
     })
 }
 
-/// Packets for each second that weir spends on packets: with groups, relative to none.
+/// Measures the packets for each second that weir spends on packets, with groups relative to
+/// without.
 pub(super) fn cost(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     for (flows, name, goal) in COSTS {
         let contenders = [Contender::WeirWithGroups, Contender::Weir];
@@ -246,7 +250,7 @@ struct Client {
     /// Index of the first guest's interface.
     first: u8,
     frames: Frames,
-    /// Flows that both guests have sent a frame of.
+    /// Flows of which both guests have sent a frame.
     established: u32,
     /// Connections opened.
     opened: u32,
@@ -269,7 +273,7 @@ struct Watch {
     time: Duration,
     /// The end of the latest look.
     looked: Instant,
-    /// Time of looks that found frames.
+    /// Time of polls that found frames.
     busy: Duration,
     counted: u64,
     last_arrival: Instant,
@@ -281,7 +285,8 @@ impl Watch {
         Self { begun: now, time, looked: now, busy: Duration::ZERO, counted: 0, last_arrival: now }
     }
 
-    /// Adds a look at both rings that brought `arrived` frames, and `counted` to count. True until the time is over.
+    /// Counts a poll of both rings that found `arrived` frames, of which `counted` count. Returns
+    /// true until the time is over.
     fn look(&mut self, arrived: u32, counted: u32) -> Result<bool> {
         let now = Instant::now();
         if arrived > 0 {
@@ -321,7 +326,8 @@ impl Client {
         Ok(Self { guests, first, frames: Frames::of(0), established: 0, opened: 0 })
     }
 
-    /// Each guest asks for the other by ARP until the other hears of it, so that the switch knows both.
+    /// Each guest asks for the other by ARP until the other receives the request, so that the
+    /// switch knows both.
     fn meet(&mut self) -> Result<()> {
         for index in 0..2_u8 {
             let begun = Instant::now();
@@ -626,7 +632,7 @@ fn ip_frame(sender: usize, address: u32, protocol: u8) -> [u8; FRAME] {
     let server_port = client_port(1 - sender);
     frame[server_port..server_port + 2].copy_from_slice(&SERVER_PORT.to_be_bytes());
     if protocol == protocol::UDP {
-        // Without a checksum, which IPv4 allows.
+        // The datagram has no checksum, which IPv4 allows.
         frame[L4 + 4..L4 + 6].copy_from_slice(&(len - 20).to_be_bytes());
     }
     frame
@@ -637,7 +643,8 @@ fn segment(sender: usize, address: u32, flags: u8) -> ([u8; FRAME], u16) {
     /// First sequence numbers of the client and the server.
     const ISN: [u32; 2] = [1000, 5000];
     let mut frame = ip_frame(sender, address, protocol::TCP);
-    // Every SYN and FIN counts as one byte. The client's last ACK is behind both FINs, the one of the handshake before.
+    // Every SYN and FIN counts as one byte. The client's last ACK follows both FINs. Its ACK of the
+    // handshake precedes them.
     let own = ISN[sender] + u32::from(flags & SYN == 0);
     let other = if flags & ACK == 0 {
         0

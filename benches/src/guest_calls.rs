@@ -2,8 +2,9 @@
 //! guests, Thakur 2014 §V for containers). The guests are user-mode Linux's, which run natively, or QEMU's without KVM
 //! where those do not run.
 //!
-//! All policies are measured in turn on the same guests, by `weir vif set`, with traffic of one rate. User-mode Linux
-//! has no port for an agent: where a guest polls, its timer has what the agent would set.
+//! All policies are measured in turn on the same guests, by `weir vif set`, with traffic of one
+//! rate. User-mode Linux has no port for an agent: where a guest polls, its timer has the values
+//! that the agent would set.
 
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ const WAYS: [Way; 6] = [
     GATHERED,
     Way { moderation: "aggregate-adaptive", ..GATHERED },
 ];
-/// The positions of single packets, and of containers with and without a fixed timeout.
+/// The indices in [`WAYS`] of single packets, and of containers with and without a fixed timeout.
 const SINGLE: usize = 0;
 const FIXED: usize = 4;
 const ADAPTIVE: usize = 5;
@@ -107,7 +108,7 @@ impl Spent {
     }
 }
 
-/// Measures each policy with a sender and so many receivers.
+/// Measures each policy with a sender and this number of receivers.
 pub(super) fn among<const RECEIVERS: u8>(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     bench.note_other_load()?;
     let vif = Vif { moderation: Some("immediate"), latency_budget: Some("1ms"), ..Vif::default() };
@@ -117,7 +118,7 @@ pub(super) fn among<const RECEIVERS: u8>(bench: &Bench<'_>, report: &mut Report)
     let [sender, receivers @ ..] = &mut *guests else { return Ok(()) };
     receivers.iter_mut().try_for_each(|guest| iperf::serve(guest, iperf::PORT))?;
 
-    // By flow and policy, one entry for each round.
+    // The costs are by flow and policy, with one entry for each round.
     let mut costs = vec![vec![Vec::new(); WAYS.len()]; FLOWS.len()];
     let mut delays = vec![Vec::new(); WAYS.len()];
     for _ in 0..bench.rounds {
@@ -177,7 +178,7 @@ fn boot(lab: &Lab, weir: &Weir, count: u8) -> Result<Vec<Guest>> {
 
 impl Way {
     fn set(self, weir: &Weir, receivers: &mut [Guest]) -> Result<()> {
-        // What the agent sets for a budget of 1 ms.
+        // The agent would set these values for a budget of 1 ms.
         let [empty_polls, timeout_ns] = if self.polls { [1_000, 1_000_000] } else { [0, 0] };
         let timer = format!(
             "cd /sys/class/net/eth0; echo {empty_polls} > napi_defer_hard_irqs; \
@@ -197,7 +198,8 @@ impl Flow {
     fn send(&self, sender: &mut Guest, receivers: u8) -> Result<()> {
         let Self { udp, bytes, per_second, .. } = *self;
         let bits = per_second / u32::from(receivers) * bytes * 8;
-        // Each packet is sent when it is due, and not those of a millisecond together.
+        // Each packet is sent when it is due, and not together with all others of the same
+        // millisecond.
         let kind = if udp { "-u --pacing-timer 100" } else { "" };
         // A server does not listen for a moment after each test.
         let to = |index: u8| {
@@ -229,7 +231,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values.collect::<Samples>().median()
 }
 
-/// Prints medians over the rounds: of each policy's ratios to single packets, and of these as they are.
+/// Prints medians over the rounds: each policy's values, and their ratios to those of single
+/// packets.
 fn print(receivers: u8, costs: &[Vec<Vec<[f64; 3]>>], delays: &[Vec<f64>]) {
     println!(
         "{receivers} receivers | policy | interrupts each | CPU us of receivers | of weir | ratios to immediate"

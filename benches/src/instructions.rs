@@ -38,7 +38,8 @@ pub fn show(workspace: &Workspace) -> Result<()> {
 
 const EXAMPLE: &str = "instructions";
 
-/// The function that is counted with all its callees. A pattern, since compilers append to names.
+/// The function that is counted with all its callees. The name is a pattern, since compilers append
+/// to names.
 const COUNTED: &str = "instructions::measured*";
 
 /// Number of bursts counted in each row.
@@ -61,7 +62,8 @@ const TUNABLES: (&str, &str) =
 #[derive(Debug)]
 struct Row {
     name: &'static str,
-    /// Name of both guests' rings in the program. The name also says if the sender has a filter of ten terms.
+    /// Name of both guests' rings in the program. The name also says whether the sender has a
+    /// filter of ten terms.
     rings: &'static str,
     /// Length of each frame (bytes).
     frame_bytes: u32,
@@ -75,7 +77,7 @@ impl Row {
     }
 }
 
-const ROWS: [Row; 13] = [
+const ROWS: [Row; 14] = [
     Row::new("instructions_per_packet_64_split_burst32", "split", 64, 32),
     Row::new("instructions_per_packet_64_split_burst1", "split", 64, 1),
     Row::new("instructions_per_packet_64_split_filtered_burst32", "split-filtered", 64, 32),
@@ -87,12 +89,14 @@ const ROWS: [Row; 13] = [
     Row::new("instructions_per_packet_1500_split_burst1", "split", 1500, 1),
     Row::new("instructions_per_packet_64_split_two_regions_burst32", "split-low", 64, 32),
     Row::new("instructions_per_packet_64_packed_two_regions_burst32", "packed-low", 64, 32),
+    Row::new("instructions_per_packet_64_split_translated_burst32", "split-translated", 64, 32),
     Row::new("instructions_per_packet_1500_split_linux_burst32", "split-linux", 1500, 32),
     Row::new("instructions_per_packet_65000_split_linux_burst4", "split-gso-pages", 65_000, 4),
 ];
 
-/// Instructions of security groups for a frame in bursts of 32, with the number of flows that take turns: of both ends
-/// for known flows of UDP, of one end for the handshake and close of TCP (0 flows).
+/// Instructions of security groups for a frame in bursts of 32, by the number of flows that take
+/// turns. A row with flows counts both ends for known flows of UDP. The row with 0 flows counts one
+/// end for the handshake and close of TCP.
 const GROUPS: [(&str, u32); 3] = [
     ("instructions_per_packet_groups_one_flow", 1),
     ("instructions_per_packet_groups_1000_flows", 1000),
@@ -168,8 +172,8 @@ fn capture_off(workspace: &Workspace) -> Result<bool> {
     let program = Programs::build(workspace)?.example(EXAMPLE);
     let dir = workspace.target("instructions")?;
     let mut least = [f64::INFINITY; 2];
-    // The count includes what the switch does about time that it loses to other programs: the smallest count has least
-    // of it.
+    // The count includes work that the switch does after it has lost time to other programs. The
+    // smallest count includes the least of that work.
     for _ in 0..3 {
         for (least, row) in least.iter_mut().zip(CAPTURED) {
             *least = least.min(row.count(&program, &dir)?);

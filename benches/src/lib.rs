@@ -165,6 +165,7 @@ const ROWS: &[Row] = &[
     Row { name: "group_cost", measure: groups::cost },
     Row { name: "group_setup_beside_flood", measure: groups::set_up_beside_a_flood },
     Row { name: "rr_p99_vs_ovs", measure: request_response::measure },
+    Row { name: "rr_stages", measure: request_response::stages },
     Row { name: "rr_front", measure: request_response::front },
     Row { name: "gbps_tso_per_core", measure: load_cost::large_segments },
     Row { name: "cpu_at_1gbps_1500B", measure: load_cost::paced },

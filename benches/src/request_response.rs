@@ -3,15 +3,18 @@
 use std::{
     path::PathBuf,
     thread,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::Value as Json;
 use weir_bed::{
     error::{Error, Result, check},
     report::{Figure, Goal, Report, Samples},
     switch::Switch,
-    weir::Vif,
+    weir::{self, Vif, Weir},
 };
+use weir_guestmem::ticks;
 
 use super::{
     Bench, CLIENT_CPU, Contender, SWITCH_CPU, load_cost, peers::tap_bridge::tap, relay,
@@ -118,7 +121,8 @@ struct Value {
     read: fn(&Run) -> f64,
 }
 
-/// The largest ratio to Open vSwitch that is the goal of a value and a way, by the ends of their figures' names.
+/// Returns the goal of a value and a way, given the ends of their figures' names: the largest
+/// permitted ratio to Open vSwitch.
 fn goal(value: &str, way: &str) -> Option<Goal> {
     let most = match (value, way) {
         ("cpu", "") => 0.3,
@@ -180,8 +184,8 @@ pub(super) fn measure(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Measures many rates: what each way of weir's, and each peer, takes in CPU time for which round trips. A peer that
-/// does not start and a rate that a way does not answer have no figures.
+/// Measures many rates: the CPU time and the round trips of each way of weir's and of each peer. A
+/// peer that does not start and a rate that a way does not answer have no figures.
 pub(super) fn front(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
     let rounds = bench.rounds(|round| {
         let mut cells = Vec::new();
@@ -210,7 +214,7 @@ pub(super) fn front(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         }
         Ok(cells)
     })?;
-    // `what` is the unit.
+    // In these values, `what` is the unit.
     let values = [
         Value { name: "p50", what: "us", read: |run| run.times.us[0] },
         Value { name: "p99", what: "us", read: |run| run.times.us[1] },
@@ -228,6 +232,126 @@ pub(super) fn front(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Parts of a frame's way with a worker that polls, in their order. The stages that weir measures itself have their
+/// names in its statistics.
+const STAGES: [(&str, Option<&str>, &str); 8] = [
+    ("seen", None, "from the sender's time stamp until the worker reads its ring; median"),
+    ("taken", Some("take"), "the ring is read, and the header checked; mean"),
+    ("classified", Some("classify"), "the receiver is found; mean"),
+    ("copied", Some("copy"), "the receiver's buffer is filled; mean"),
+    ("published", Some("publish"), "used indices are written; mean"),
+    ("called", Some("call"), "it is decided when the guest is called, and a call is made; mean"),
+    ("held", None, "the call is held; median"),
+    (
+        "guest",
+        None,
+        "the rest of half a round trip: the guest's thread wakes up, and takes the frame",
+    ),
+];
+
+/// The ways whose stages are shown: settings of `moderation`, with the suffixes of their figures' names.
+const STAGED: [(Option<&str>, &str); 2] =
+    [(None, "dedicated"), (Some("immediate"), "dedicated_immediate")];
+
+/// The number of requests that are followed for their first stage: a tenth of a second of them.
+const FOLLOWED: &str = "1000";
+
+/// Measures where a frame's time goes with a worker that polls.
+pub(super) fn stages(bench: &Bench<'_>, report: &mut Report) -> Result<()> {
+    let rounds = bench.rounds(|round| {
+        let mut found = Vec::new();
+        for (moderation, name) in STAGED {
+            let us = by_stage(bench, moderation)?;
+            let said = STAGES.iter().zip(us).map(|((stage, ..), us)| format!("  {stage} {us:.2}"));
+            println!("round {round}/{}: {name}:{} us", bench.rounds, said.collect::<String>());
+            found.push(us);
+        }
+        Ok(found)
+    })?;
+    for (way, (_, name)) in STAGED.iter().enumerate() {
+        for (nth, (stage, _, what)) in STAGES.iter().enumerate() {
+            let us: Samples = rounds.iter().map(|ways| ways[way][nth]).collect();
+            let what = format!("10,000 requests of 64 B a second, a worker that polls: {what}");
+            report.add(Figure::new(format!("rr_stages_{stage}_{name}"), "us", what, us));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the time of each of [`STAGES`] (us).
+fn by_stage(bench: &Bench<'_>, moderation: Option<&'static str>) -> Result<[f64; STAGES.len()]> {
+    let vif = Vif { moderation, ..Vif::default() };
+    let (weir, sockets) = load_cost::start_with(bench, &vif, true)?;
+    let ask = || warm_load(bench, Way::WeirDedicated, &sockets, REQUESTS_PER_SECOND, SECONDS);
+    let mut load = ask()?;
+    weir.control(&["stats", "--stages", "on"])?;
+    let (begin, ticks_before) = (Instant::now(), ticks::now());
+    let line = load.line()?;
+    let ticks = ticks::now().saturating_sub(ticks_before) as f64;
+    let ticks_per_us = ticks / (begin.elapsed().as_secs_f64() * 1e6);
+    let stats = weir.stats()?;
+    weir.control(&["stats", "--stages", "off"])?;
+    drop(load);
+    let times = RoundTrips::parse(&line).ok_or_else(|| Error::parse("round trips", &*line))?;
+    let run = Run { times, cores: f64::NAN, all_cores: f64::NAN };
+    let way = checked(run, REQUESTS_PER_SECOND * SECONDS)?.times.us[0] / 2.0;
+    // It is another run, since following takes time itself.
+    let mut load = ask()?;
+    let seen = until_seen(&weir)?;
+    load.line()?;
+    let ports = [0_u8, 1].map(|index| stats.hold_ns(&weir::name(index)));
+    let [here, there] = ports;
+    let held = (here? + there?) as f64 / 2_000.0;
+    let mut us = [0.0; STAGES.len()];
+    for (us, (stage, own, _)) in us.iter_mut().zip(STAGES) {
+        *us = match own {
+            Some(own) => stats.ticks_per_frame(own)? / ticks_per_us,
+            None if stage == "seen" => seen,
+            None if stage == "held" => held,
+            None => 0.0,
+        };
+    }
+    let rest = way - us.iter().sum::<f64>();
+    if let Some(last) = us.last_mut() {
+        *last = rest;
+    }
+    Ok(us)
+}
+
+/// Follows requests, and returns the median time until the worker begins to read the ring that has one (us).
+fn until_seen(weir: &Weir) -> Result<f64> {
+    let follow = ["trace", "vif0", "--live", "--json", "-f", "udp", "-c", FOLLOWED];
+    let followed = weir.control(&follow)?;
+    let monotonic = clock_gettime(ClockId::Monotonic);
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let epoch = unix as i128
+        - (i128::from(monotonic.tv_sec) * 1_000_000_000)
+        - i128::from(monotonic.tv_nsec);
+    let mut all: Vec<f64> = Vec::new();
+    for line in followed.lines() {
+        let us =
+            time_until_read(line, epoch).ok_or_else(|| Error::parse("a followed frame", line))?;
+        all.push(us);
+    }
+    all.sort_by(f64::total_cmp);
+    let median = all.get(all.len() / 2).copied();
+    median.ok_or_else(|| Error::Check("no request was followed".into()))
+}
+
+/// The place of a request's time stamp (ns of the monotonic clock) in its frame.
+const STAMP: std::ops::Range<usize> = 50..58;
+
+/// Returns the time from a request's time stamp until a worker read its ring (us). `epoch` is the time since 1970 at
+/// which the monotonic clock began (ns).
+fn time_until_read(line: &str, epoch: i128) -> Option<f64> {
+    let frame: Json = serde_json::from_str(line).ok()?;
+    let digits = frame["front"].as_str()?.get(2 * STAMP.start..2 * STAMP.end)?;
+    let stamp = u64::from_str_radix(digits, 16).ok()?;
+    let read = i128::from(frame["at_ns"].as_u64()?);
+    // A worker may begin to read just before the request is there.
+    Some((read - epoch - i128::from(stamp)).max(0) as f64 / 1_000.0)
 }
 
 impl Way {
@@ -305,7 +429,7 @@ fn run_on(
         }
     };
     let guests = load.usage();
-    // The kernel's part is in the guests' threads.
+    // The kernel's part is included in the guests' threads.
     let spent = |switch: &dyn Switch| match way {
         Way::Bridge => Ok(Duration::ZERO),
         _ => switch.cpu_time(),
@@ -357,6 +481,17 @@ fn warm_load(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_is_read_after_its_time_stamp() {
+        let line = |at_ns: u64| {
+            let front = format!("{}{:016x}", "ab".repeat(STAMP.start), 5_000);
+            format!("{{\"at_ns\":{at_ns},\"front\":\"{front}\",\"steps\":[]}}")
+        };
+        assert_eq!(time_until_read(&line(1_007_500), 1_000_000), Some(2.5));
+        assert_eq!(time_until_read(&line(1_004_000), 1_000_000), Some(0.0));
+        assert_eq!(time_until_read("{}", 0), None);
+    }
 
     #[test]
     fn round_trips_are_read() {

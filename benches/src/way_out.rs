@@ -38,7 +38,7 @@ pub(super) const HOST: &str = passt::HOST;
 /// The outside host's address.
 const OUTSIDE: &str = "192.0.2.2";
 
-/// gvproxy, made by Go in the directory in which weir's own tests have it.
+/// gvproxy, built by Go in the directory in which weir's own tests keep it.
 const GVPROXY: &str = "github.com/containers/gvisor-tap-vsock/cmd/gvproxy@v0.8.7";
 const GVPROXY_DIR: &str = "tmp/go";
 /// gvproxy's own address and the guest's, in gvproxy's network.

@@ -95,7 +95,7 @@ class Weir:
 
     def addresses(self, *, after=None, limit=None):
         """Stations that the switch knows, and the port behind which each is: a part, as of `/v1/ports`.
-        `after`: The last entry of the part before: its name, or of an address `VLAN/MAC`.
+        `after`: The last entry of the part before: its name, or `VLAN/MAC` for an address.
         `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of AddressEntry."""
         return self._ask("GET", "/v1/addresses", {"after": after, "limit": limit})
 
@@ -112,7 +112,7 @@ class Weir:
     def reload(self, body, *, partly=None, unchanged=None):
         """Changes the switch to a configuration. `outcome` tells whether it did.
         `partly`: Changes that are possible are made, although others are not.
-        `unchanged`: Makes no change, and refuses a configuration that says otherwise than what runs.
+        `unchanged`: Makes no change, and refuses a configuration that differs from what runs.
         `body`: text. Returns Reloaded."""
         return self._ask("PUT", "/v1/configuration", {"partly": partly, "unchanged": unchanged}, "application/toml", body)
 
@@ -129,9 +129,10 @@ class Weir:
         return self._ask("POST", "/v1/configuration/saved", {}, "application/toml", body)
 
     def flush(self, *, of=None):
-        """Forgets connections of interfaces in groups. Those that the rules let one of their ends open go on.
-        `of`: The interface, or the network whose interfaces are meant. An interface of that name goes
-        first. Without it, the connections of all interfaces are meant. Returns Done."""
+        """Forgets connections of interfaces in groups. Connections that the rules would let one of their ends
+        open go on.
+        `of`: The interface, or the network whose interfaces are meant. A name of both stands for the
+        interface. Without a name, the connections of all interfaces are meant. Returns Done."""
         return self._ask("DELETE", "/v1/connections", {"of": of})
 
     def drops(self):
@@ -146,7 +147,7 @@ class Weir:
     def ports(self, *, after=None, limit=None):
         """Ports: interfaces and uplinks, by name. The header `x-total-count` has the number of all. The next
         part is `after` the last port of this one, and an empty part is the end.
-        `after`: The last entry of the part before: its name, or of an address `VLAN/MAC`.
+        `after`: The last entry of the part before: its name, or `VLAN/MAC` for an address.
         `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of PortStats."""
         return self._ask("GET", "/v1/ports", {"after": after, "limit": limit})
 
@@ -205,12 +206,12 @@ class Weir:
         return self._ask("GET", f"/v1/templates/{quote(template, safe='')}/vifs/{quote(vif, safe='')}", {})
 
     def upgrade(self):
-        """Has the program that is now installed take this weir's place, which then ends. Returns Done."""
+        """Replaces this weir with the program that is now installed. This weir then ends. Returns Done."""
         return self._ask("POST", "/v1/upgrade", {})
 
     def vifs(self, *, after=None, limit=None):
         """Interfaces with their configurations: a part, as of `/v1/ports`.
-        `after`: The last entry of the part before: its name, or of an address `VLAN/MAC`.
+        `after`: The last entry of the part before: its name, or `VLAN/MAC` for an address.
         `limit`: Most entries of this part: at most 256, or 4096 addresses. Returns a list of VifStatus."""
         return self._ask("GET", "/v1/vifs", {"after": after, "limit": limit})
 

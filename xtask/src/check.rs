@@ -41,7 +41,7 @@ pub fn run(workspace: &Workspace) -> Result<Tally> {
         let args = [&["clippy"], &*names, &["--all-targets", "--", "-D", "warnings"]].concat();
         steps::check(workspace, "clippy", &args)
     });
-    // Crates that use the changed ones.
+    // The crates that use the changed ones are checked, too.
     tally += steps::timed("users", &|| steps::check(workspace, "users", &["check", "--workspace"]));
     tally += steps::timed("unit", &|| {
         let kinds: BTreeSet<_> = touched.iter().flat_map(|member| &member.unit_tests).collect();

@@ -139,7 +139,7 @@ fn largest_circle(needs: &Needs<'_>) -> Vec<Vec<String>> {
     circles.max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// The modules to which paths lead from `at`, over others too.
+/// The modules to which paths lead from `at`, directly or by way of other modules.
 fn reached(
     needs: &BTreeMap<&[String], BTreeSet<Vec<String>>>,
     at: &[String],

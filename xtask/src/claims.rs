@@ -60,7 +60,8 @@ pub(crate) fn all_tests() -> BTreeSet<String> {
     tests
 }
 
-/// True if `tests` has a test called `name`; with a `*` at the end of `name`, a test that begins so.
+/// True if `tests` has a test called `name`; with a `*` at the end of `name`, a test whose name
+/// begins so.
 pub(crate) fn exists(tests: &BTreeSet<String>, name: &str) -> bool {
     match name.strip_suffix('*') {
         Some(front) => tests.iter().any(|test| test.starts_with(front)),

@@ -212,7 +212,7 @@ fn lines_of_the_page(workspace: &Workspace, weir: &Path) -> Result<()> {
     let script = blocks.iter().filter(|block| block.run_by == Some(HERE));
     let script: Vec<_> = script.flat_map(|block| block.lines.iter().copied()).collect();
     let examples = workspace.root.join("examples").to_string_lossy().into_owned();
-    // The last line is run twice, as a program that is asked again.
+    // The last line is run twice: the second run changes nothing.
     let last = script.last().copied().unwrap_or_default();
     let script = format!("{}\n{last}\n", script.join("\n"))
         .replace("/usr/share/doc/weir/examples", &examples)

@@ -173,11 +173,12 @@ fn chart(template: &str, record: &Record) -> String {
     chart::draw(&bars.collect::<Vec<_>>())
 }
 
-/// Values of requests at many rates, as their figures' names have them, with their units.
+/// Values of requests at many rates, by the words in the names of their figures, with their units.
 const FRONT: [(&str, &str); 3] =
     [("p50", "median, us"), ("p99", "99th percentile, us"), ("cpu", "CPUs")];
 
-/// For each way that has it, a value of requests by their rate: figures `rr_front_VALUE_WAY_RATE`.
+/// The values of requests by their rate, for each way that has them: figures
+/// `rr_front_VALUE_WAY_RATE`.
 fn front<'r>(record: &'r Record, value: &str) -> BTreeMap<&'r str, BTreeMap<u32, f64>> {
     let mut ways = BTreeMap::<_, BTreeMap<_, _>>::new();
     for name in record.runs.iter().flat_map(|run| run.figures.keys()) {
@@ -328,14 +329,27 @@ pub fn record(workspace: &Workspace, name: &str, by: Option<&str>, only: &[Strin
     fs::write(&path, written(&record)).map_err(Error::io("write", &path))
 }
 
-/// Six digits: no run repeats more of them.
+/// Rounds to six digits. No two runs agree in more digits.
 fn recorded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
-/// A record with a line for each figure.
+/// A record. Figures share lines of up to 118 columns.
 fn written(record: &Record) -> String {
-    in_lines(&serde_json::json!(record), 4)
+    const FIGURE: &str = "        \"";
+    let mut lines = Vec::<String>::new();
+    for line in in_lines(&serde_json::json!(record), 4).lines() {
+        let figure = line.starts_with(FIGURE).then(|| &line[FIGURE.len() - 2..]);
+        match (figure, lines.last_mut()) {
+            (Some(figure), Some(last))
+                if last.starts_with(FIGURE) && last.len() + figure.len() <= 118 =>
+            {
+                last.push_str(figure);
+            }
+            _ => lines.push(line.into()),
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 /// A report's figures, each with its smallest and largest value.

@@ -145,7 +145,7 @@ fn table(page: &str, rows: &[Row]) -> String {
     let with = |line: &str| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, name, inputs, ..] = cells[..] else { return line.to_owned() };
-        // A row of numbers, and not one of the table above it.
+        // The row must contain numbers, to exclude rows of the table above it.
         let before = grouped(inputs);
         let row = rows.iter().find(|row| name.trim_matches('`') == row.target && row.edges > 0);
         row.zip(before).map_or(line.to_owned(), |(row, before)| {

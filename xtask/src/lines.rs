@@ -19,14 +19,14 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 118_564;
+const CODE_MAX: usize = 119_950;
 const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_460;
 /// The crate of the command.
 const COMMAND: &str = "cli";
 
 /// Most files in git, and most lines of them that programs have written.
-const FILES_MAX: usize = 1_302;
+const FILES_MAX: usize = 1_300;
 const WRITTEN_MAX: usize = 2_000;
 /// Documents that programs write, and the folder whose JSON they write.
 const WRITTEN: [&str; 6] = [

@@ -8,7 +8,7 @@ use std::{fs, path::Path};
 const ARRIVES: [&str; 6] =
     [".accept(", "accept_with(", "accept4(", "recvmsg(", "recvmmsg(", ".incoming("];
 
-/// Files with such a call, and the reason for which none of them can delay others by a close.
+/// Files with such a call, and the reason why none of them can delay others by a close.
 #[rustfmt::skip]
 const MAY: [(&str, &str); 11] = [
     ("api/src/server.rs", "wraps what it accepts in `Foreign`"),
@@ -24,7 +24,7 @@ const MAY: [(&str, &str); 11] = [
     ("testing/src/slow.rs", "is what tests send"),
 ];
 
-/// Files that take a descriptor out of its `Foreign`, or have a listener without one, each with the reason for which a
+/// Files that take a descriptor out of its `Foreign`, or have a listener without one, each with the reason why a
 /// close there keeps nobody waiting.
 #[rustfmt::skip]
 const BARE: [(&str, &str); 12] = [

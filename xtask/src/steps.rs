@@ -69,7 +69,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Tally {
         &|| guests(workspace, selection, "guests", guests::ALL, GUESTS_TOGETHER),
         &|| beside_guests(workspace, selection),
     ]);
-    // These measure.
+    // These tests measure, so each runs alone.
     tally += guests(workspace, selection, "undisturbed guests", guests::UNDISTURBED, 1);
     tally += selection.step("guides", || guides::check(workspace, selection, false));
     println!("all of it took {:.0} s", start.elapsed().as_secs_f32());
@@ -82,7 +82,7 @@ const WHOLE_LIMIT: Duration = Duration::from_secs(75 * 60);
 /// Names of what runs.
 static RUNNING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Runs something that has a name while others look at what runs.
+/// Runs `run`, and lists its name among the running steps meanwhile.
 fn named<T>(name: &str, run: impl FnOnce() -> T) -> T {
     let running = || RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     running().insert(name.to_owned());
@@ -250,7 +250,7 @@ fn on_xen(workspace: &Workspace, selection: &Selection) -> Result<Tally> {
     Ok(Tally::skipped())
 }
 
-/// The model checks of the rings, with a target directory of their own, so that nothing else is rebuilt.
+/// The model checks of the rings, with their own target directory, so that nothing else is rebuilt.
 const MODEL_CHECKS: &[&str] = &[
     "-p",
     "weir-ring",
@@ -347,7 +347,7 @@ struct Program {
 }
 
 impl Program {
-    /// The program of which cargo tells in a line of JSON.
+    /// The program that a line of cargo's JSON names.
     fn told(line: &str) -> Option<Self> {
         let told: serde_json::Value = serde_json::from_str(line).ok()?;
         let path = told["executable"].as_str().filter(|_| told["profile"]["test"] == true)?;
@@ -433,7 +433,7 @@ struct Suites {
 impl Suites {
     fn see(&mut self, line: &str) {
         if let Some((_, test)) = line.split_once(SKIPPED_TEST) {
-            // A test may report it more than once.
+            // A test may report the skip more than once.
             self.skipped.insert(test.split(": ").next().unwrap_or(test).to_owned());
         } else if let Some(more) = test_result(line) {
             self.done += skip(more, std::mem::take(&mut self.skipped).len());

@@ -135,7 +135,7 @@ const START: &str = "(below main)";
 /// A table of counts per packet.
 struct Counted {
     name: &'static str,
-    /// callgrind's options for it.
+    /// callgrind's options for these counts.
     options: &'static [&'static str],
     /// callgrind's events that are added up.
     events: &'static [&'static str],
@@ -148,7 +148,8 @@ const INSTRUCTIONS: Counted = Counted { name: "stage", options: &[], events: &["
 const CACHES: &[&str] =
     &["--cache-sim=yes", "--I1=32768,8,64", "--D1=32768,8,64", "--LL=1048576,16,64"];
 
-/// Misses that a worker's core would have by itself. What another core's writes cost is in the table of lines.
+/// Misses that a worker's core would have by itself. The table of lines shows the cost of another
+/// core's writes.
 const MISSES: [Counted; 3] = [
     Counted { name: "code misses", options: CACHES, events: &["I1mr"] },
     Counted { name: "data misses", options: CACHES, events: &["D1mr", "D1mw"] },

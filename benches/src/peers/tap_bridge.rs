@@ -16,7 +16,7 @@ use weir_bed::{
 
 const BRIDGE: &str = "br0";
 
-/// A bridge with TAPs `tap0`, `tap1`, ... in a network namespace of its own.
+/// A bridge with TAPs `tap0`, `tap1`, ... in its own network namespace.
 pub struct TapBridge {
     netns: Netns,
 }
@@ -100,7 +100,7 @@ impl NatBridge {
     }
 }
 
-/// Returns rules as libvirt has them for a network with `forward mode='nat'`.
+/// Returns the rules that libvirt makes for a network with `forward mode='nat'`.
 fn rules() -> String {
     let forward = "add rule inet lan forward";
     [

@@ -59,7 +59,7 @@ impl Nic {
         self.dir.join(name)
     }
 
-    /// Returns the NAPI instances whose settings differ from these of the interface.
+    /// Returns the NAPI instances whose settings differ from those of the interface.
     pub(crate) fn napis_set_alone(&self, polls: u64, timeout_ns: u64) -> Vec<Napi> {
         let ifindex = self.number(IFINDEX).ok().and_then(|number| number.try_into().ok());
         ifindex.map_or_else(Vec::new, |ifindex| Napi::set_alone(ifindex, polls, timeout_ns))

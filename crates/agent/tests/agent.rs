@@ -18,7 +18,7 @@ use weir_wire::Mac;
 const MAC: &str = "52:54:00:00:00:01";
 /// The unit of `/proc/stat`.
 const TICK_NS: u64 = 10_000_000;
-/// A time longer than anything takes that does not hang.
+/// A time that only a thread that hangs exceeds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Agent(Child);

@@ -65,7 +65,7 @@ impl Access {
 /// The party at the other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Caller {
-    /// A user of this machine, by the kernel's word (`SO_PEERCRED`).
+    /// A user of this machine, as the kernel reports it (`SO_PEERCRED`).
     User(u32),
     /// A client over TCP.
     Network,
@@ -167,7 +167,7 @@ fn is_own(authority: &Authority) -> bool {
     address.parse::<IpAddr>().is_ok() || !host.contains('.')
 }
 
-/// True if an `Origin` is that of a page from `host`; `null` is no page that weir knows.
+/// True if an `Origin` is that of a page from `host`; `null` stands for no page that weir knows.
 fn is_of(origin: &HeaderValue, host: Option<&Authority>) -> bool {
     let origin = origin.to_str().ok();
     let rest = origin.and_then(|it| it.strip_prefix("http://").or(it.strip_prefix("https://")));

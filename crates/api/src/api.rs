@@ -1,7 +1,12 @@
-//! The parts of every route: the callers, the bodies of requests, and the answers. Requests to the switch are parsed,
-//! made and answered on a thread of their own, because all of this takes time, and filters open files.
+//! The parts of every route: the callers, the bodies of requests, and the answers. Requests to the
+//! switch are parsed, made and answered on their own thread, because all of this takes time, and
+//! filters open files.
 
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -9,11 +14,14 @@ use axum::extract::{FromRequestParts, Path, Query, Request};
 use axum::http::{HeaderValue, StatusCode, header, request::Parts};
 use axum::response::{IntoResponse, Response};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{self as http_body, Frame, SizeHint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use weir_config::PortName;
-use weir_limits::{CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS, FRAME_LEN_MAX};
+use weir_limits::{
+    CONTROL_PORTS_TOGETHER_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS, FRAME_LEN_MAX,
+};
 use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
 use weir_switch::stats::{Limits, PortStats, SwitchStats};
 
@@ -208,8 +216,8 @@ pub(crate) fn written(content_type: &'static str, body: impl Into<Body>) -> Resp
 }
 
 impl Api {
-    /// Has `job` done for a caller. While it waits for its turn, another connection can take its place; the request is
-    /// then refused.
+    /// Runs `job` for a caller. While the request waits for its turn, another connection can take
+    /// its place. The request is then refused.
     pub(crate) async fn ask<T: Send + 'static>(
         &self,
         asker: &Asker,
@@ -239,40 +247,132 @@ impl Api {
         answered.unwrap_or_else(IntoResponse::into_response)
     }
 
-    /// Answers with the result of `show` for the counters.
-    pub(crate) async fn show<T: Serialize>(
+    /// Answers with the result of `show` for the counters of a port.
+    pub(crate) async fn show<T: Serialize + 'static>(
         &self,
         asker: &Asker,
-        show: impl FnOnce(SwitchStats) -> Result<T, Problem> + Send + 'static,
+        name: PortName,
+        show: fn(PortStats) -> T,
     ) -> Response {
-        let limits = self.places.limits();
         let job = move |handler: &dyn ControlHandler| {
-            let stats = counters(handler, limits)?;
-            Ok(json(&show(stats)?))
+            let port = ports(handler, vec![name.clone()])?.pop();
+            let port = port.ok_or_else(|| {
+                let detail = format!("there is no interface or uplink called {name}");
+                Problem::new(StatusCode::NOT_FOUND, detail)
+                    .with_help("GET /v1/ports lists those there are")
+            })?;
+            Ok(json(&show(port)))
         };
         self.answer(asker, job).await
     }
+
+    /// Has `each` take in the counters of these ports, of a few in each turn: whoever waits has a turn in between.
+    pub(crate) async fn of_ports<T: Send + 'static>(
+        &self,
+        asker: &Asker,
+        names: &[PortName],
+        mut so_far: T,
+        each: fn(&mut T, Vec<PortStats>),
+    ) -> Result<T, Problem> {
+        for names in names.chunks(CONTROL_PORTS_TOGETHER_MAX) {
+            let names = names.to_vec();
+            let job = move |handler: &dyn ControlHandler| {
+                each(&mut so_far, ports(handler, names)?);
+                Ok::<_, Problem>(so_far)
+            };
+            so_far = self.ask(asker, job).await??;
+        }
+        Ok(so_far)
+    }
 }
 
-/// The switch's counters, with those of the API.
+/// The switch's counters without those of its ports, with those of the API; and the names of its ports.
 pub(crate) fn counters(
     handler: &dyn ControlHandler,
     limits: Limits,
-) -> Result<SwitchStats, Problem> {
+) -> Result<(SwitchStats, Vec<PortName>), Problem> {
     match handler.handle(Ask::Stats) {
         Answer::Stats { mut stats } => {
             stats.limits.extend(limits);
-            Ok(*stats)
+            Ok((*stats, port_names(handler)?))
         }
         other => Err(Problem::of(other)),
     }
 }
 
-/// One port's counters.
-pub(crate) fn of_port(stats: SwitchStats, name: &PortName) -> Result<PortStats, Problem> {
-    let port = stats.ports.into_iter().find(|port| port.name == *name);
-    port.ok_or_else(|| {
-        let detail = format!("there is no interface or uplink called {name}");
-        Problem::new(StatusCode::NOT_FOUND, detail).with_help("GET /v1/ports lists those there are")
-    })
+pub(crate) fn port_names(handler: &dyn ControlHandler) -> Result<Vec<PortName>, Problem> {
+    match handler.handle(Ask::PortNames) {
+        Answer::PortNames { names } => Ok(names),
+        other => Err(Problem::of(other)),
+    }
+}
+
+fn ports(handler: &dyn ControlHandler, names: Vec<PortName>) -> Result<Vec<PortStats>, Problem> {
+    match handler.handle(Ask::Ports(names)) {
+        Answer::Ports { ports } => Ok(ports),
+        other => Err(Problem::of(other)),
+    }
+}
+
+/// A list of ports in JSON that is written by and by.
+pub(crate) struct Listed {
+    pieces: Pieces,
+    is_begun: bool,
+    /// What comes behind the list.
+    tail: Vec<u8>,
+}
+
+impl Listed {
+    /// Begins behind `head`, JSON whose last part is an empty list.
+    pub(crate) fn in_place_of_the_last(head: &impl Serialize) -> Self {
+        let mut head = serde_json::to_vec(head).unwrap_or_default();
+        let tail = head.split_off(head.iter().rposition(|byte| *byte == b']').unwrap_or(0));
+        let mut pieces = Pieces::default();
+        pieces.add(head);
+        Self { pieces, is_begun: false, tail }
+    }
+
+    /// Adds ports at the end of the list.
+    pub(crate) fn add(&mut self, ports: &[PortStats]) {
+        let mut json = serde_json::to_vec(ports).unwrap_or_default();
+        json.pop();
+        if json.len() > 1 {
+            // The first port of all has no comma before it.
+            json[0] = b',';
+            self.pieces.add(if self.is_begun { json } else { json.split_off(1) });
+            self.is_begun = true;
+        }
+    }
+
+    pub(crate) fn answer(mut self) -> Response {
+        self.pieces.add(self.tail);
+        written("application/json", Body::new(self.pieces))
+    }
+}
+
+/// A body of pieces, none of which is copied.
+#[derive(Default)]
+pub(crate) struct Pieces(VecDeque<Bytes>);
+
+impl Pieces {
+    pub(crate) fn add(&mut self, bytes: impl Into<Vec<u8>>) {
+        // They may wait for their reader for seconds, without the room to grow.
+        self.0.push_back(Vec::into_boxed_slice(bytes.into()).into());
+    }
+}
+
+impl http_body::Body for Pieces {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|bytes| bytes.len() as u64).sum())
+    }
 }

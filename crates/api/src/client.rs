@@ -1,6 +1,7 @@
 //! The client's side, blocking: the requests of the command `weir` to a running weir.
 
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +20,7 @@ use tokio::time::timeout;
 use weir_config::reload::Difference;
 use weir_config::{Defaults, FilterRule, PortName, TemplateName, VifChanges, VifConfig};
 use weir_limits as limits;
-use weir_switch::capture::CaptureRequest;
+use weir_switch::capture::{CaptureRequest, Seen, seen_in};
 use weir_switch::control::{AddressEntry, Extent, Put, VifShown, VifStatus};
 use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, SwitchStats};
@@ -32,7 +33,7 @@ const TIMEOUT: Duration = Duration::from_secs(limits::CONTROL_TIMEOUT_SECS);
 const UPGRADE_TIMEOUT: Duration = Duration::from_secs(limits::UPGRADE_TIMEOUT_SECS);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(limits::RELOAD_TIMEOUT_SECS);
 
-/// The reason why a request has no good answer.
+/// The reason why a request has no usable answer.
 #[derive(Debug, Error, Diagnostic)]
 pub enum ClientError {
     /// No process serves the socket.
@@ -142,7 +143,7 @@ impl Client {
         let sender = runtime.block_on(async {
             let stream = TokioIo::new(tokio::net::UnixStream::from_std(stream)?);
             let (sender, connection) = handshake(stream).await.map_err(io::Error::other)?;
-            // An error of the connection shows in the request.
+            // The request reports an error of the connection.
             tokio::spawn(async { drop(connection.await) });
             Ok::<_, io::Error>(sender)
         })?;
@@ -354,7 +355,7 @@ impl Client {
         self.ask_within(Method::PUT, path, toml(text), RELOAD_TIMEOUT)
     }
 
-    /// Has the program that is now installed take the running weir's place; returns a note about it.
+    /// Replaces the running weir with the program that is now installed; returns a note about it.
     pub fn upgrade(&mut self) -> Result<Option<String>, ClientError> {
         let done = self.ask_within(Method::POST, "/v1/upgrade", None, UPGRADE_TIMEOUT);
         done.map(|done: Done| done.note)
@@ -373,6 +374,24 @@ impl Client {
         each: impl FnMut(&[u8]) -> bool,
     ) -> Result<(), ClientError> {
         self.stream("/v1/captures", json(request), each)
+    }
+
+    /// The first frames of a capture that takes `time`; none for a user who may not capture.
+    pub fn watch(&mut self, request: &CaptureRequest, time: Duration) -> io::Result<Vec<Seen>> {
+        let socket = self.socket()?;
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(time);
+            // The shutdown fails only if the switch has ended. In that case the stream ends, too.
+            let _ = socket.shutdown(Shutdown::Both);
+        });
+        let mut stream = Vec::new();
+        // The shutdown comes in the middle of an answer.
+        let _ = self.capture(request, |bytes| {
+            stream.extend_from_slice(bytes);
+            stream.len() < limits::CONTROL_RESPONSE_BYTES_MAX
+        });
+        let _ = end.join();
+        Ok(seen_in(&stream))
     }
 
     /// The next frames that `name` sends, with the time of each stage.

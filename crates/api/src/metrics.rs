@@ -12,6 +12,8 @@ use weir_switch::stats::{
     PortKind, PortState, PortStats, QueueStats, SwitchStats, TIME_BOUNDS_NS, Times, WorkerStats,
 };
 
+use crate::api::Pieces;
+
 /// The type of the text.
 pub(crate) const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -31,9 +33,17 @@ type Named = (&'static str, &'static str);
 /// No labels.
 const NONE: [Label<'static>; 0] = [];
 
-/// The growing text. A thousand interfaces have 50,000 lines: a line allocates nothing.
+/// The growing text. A thousand interfaces have 50,000 lines, so a line must not allocate memory.
 #[derive(Default)]
-struct Text(String);
+pub(crate) struct Text {
+    /// The lines of the present metric.
+    lines: String,
+    /// The lines of each metric before, in pieces: those of the switch, and then those of a few ports each.
+    metrics: Vec<Vec<String>>,
+    /// The number of the present metric, and of the first one of ports.
+    now: usize,
+    of_ports: usize,
+}
 
 impl Text {
     /// Writes a metric with all its series: labels and a value each. A metric without series is left out.
@@ -47,11 +57,12 @@ impl Text {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
         };
-        let mut head = Some(kind);
+        let mut head = self.begin().then_some(kind);
         for (labels, value) in series {
             self.head(name, help, head.take());
             self.line([name, ""], labels.as_ref(), None, value);
         }
+        self.end();
     }
 
     /// Writes distributions of times, which come in ns and are written in seconds.
@@ -61,7 +72,7 @@ impl Text {
         series: impl IntoIterator<Item = (impl AsRef<[Label<'a>]>, Times)>,
     ) {
         let bounds = TIME_BOUNDS_NS.map(|ns| seconds(ns).to_string());
-        let mut head = Some("histogram");
+        let mut head = self.begin().then_some("histogram");
         for (labels, times) in series {
             let labels = labels.as_ref();
             self.head(name, help, head.take());
@@ -72,13 +83,30 @@ impl Text {
             self.line([name, "_sum"], labels, None, seconds(times.sum));
             self.line([name, "_count"], labels, None, times.count);
         }
+        self.end();
+    }
+
+    /// True if the metric has no series yet.
+    fn begin(&mut self) -> bool {
+        if self.now == self.metrics.len() {
+            self.metrics.push(Vec::new());
+        }
+        self.metrics[self.now].is_empty()
+    }
+
+    fn end(&mut self) {
+        let lines = std::mem::take(&mut self.lines);
+        if !lines.is_empty() {
+            self.metrics[self.now].push(lines);
+        }
+        self.now += 1;
     }
 
     /// Writes the lines before the first series.
     fn head(&mut self, name: &str, help: &str, kind: Option<&str>) {
         if let Some(kind) = kind {
             // Writing to a string does not fail, here and below.
-            let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+            let _ = writeln!(self.lines, "# HELP {name} {help}\n# TYPE {name} {kind}");
         }
     }
 
@@ -89,32 +117,32 @@ impl Text {
         at_most: Option<&str>,
         value: impl Display,
     ) {
-        self.0.extend(name);
+        self.lines.extend(name);
         let mut before = '{';
         let labels = labels.iter().map(|(key, text)| (*key, &**text));
         for (key, text) in labels.chain(at_most.map(|bound| ("le", bound))) {
-            self.0.push(before);
-            self.0.extend([key, "=\""]);
+            self.lines.push(before);
+            self.lines.extend([key, "=\""]);
             self.text(text);
-            self.0.push('"');
+            self.lines.push('"');
             before = ',';
         }
         if before == ',' {
-            self.0.push('}');
+            self.lines.push('}');
         }
-        let _ = writeln!(self.0, " {value}");
+        let _ = writeln!(self.lines, " {value}");
     }
 
     /// Writes the text of a label, escaped.
     fn text(&mut self, text: &str) {
         if !text.contains(['\\', '"', '\n']) {
-            return self.0.push_str(text);
+            return self.lines.push_str(text);
         }
         for char in text.chars() {
             match char {
-                '\\' | '"' => self.0.extend(['\\', char]),
-                '\n' => self.0.push_str("\\n"),
-                other => self.0.push(other),
+                '\\' | '"' => self.lines.extend(['\\', char]),
+                '\n' => self.lines.push_str("\\n"),
+                other => self.lines.push(other),
             }
         }
     }
@@ -124,14 +152,27 @@ fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
-/// All metrics of a switch.
-pub(crate) fn metrics(stats: &SwitchStats) -> String {
-    let mut text = Text::default();
-    of_switch(stats, &mut text);
-    of_ports(&stats.ports, &mut text);
-    of_calls(&stats.ports, &mut text);
-    of_queues(&stats.ports, &mut text);
-    text.0
+impl Text {
+    /// The metrics of a switch without those of its ports.
+    pub(crate) fn of_switch(stats: &SwitchStats) -> Self {
+        let mut text = Self::default();
+        of_switch(stats, &mut text);
+        Self { of_ports: text.now, ..text }
+    }
+
+    /// Adds the series of ports.
+    pub(crate) fn add(&mut self, ports: &[PortStats]) {
+        self.now = self.of_ports;
+        of_ports(ports, self);
+        of_calls(ports, self);
+        of_queues(ports, self);
+    }
+
+    pub(crate) fn pieces(self) -> Pieces {
+        let mut pieces = Pieces::default();
+        self.metrics.into_iter().flatten().for_each(|lines| pieces.add(lines));
+        pieces
+    }
 }
 
 fn of_switch(stats: &SwitchStats, text: &mut Text) {
@@ -292,6 +333,13 @@ mod tests {
     };
 
     use super::*;
+
+    /// All metrics of a switch, whose ports come one by one.
+    fn metrics(stats: &SwitchStats) -> String {
+        let mut text = Text::of_switch(stats);
+        stats.ports.chunks(1).for_each(|ports| text.add(ports));
+        text.metrics.concat().concat()
+    }
 
     fn switch() -> SwitchStats {
         let mut port = PortStats::new("web0".parse().unwrap(), PortKind::Vif);

@@ -1,6 +1,7 @@
-//! Places for connections. When no place is free, a new connection takes the place of one that waits, for its client or
-//! for its turn. The user with the most connections loses it, by the process with the most, and there the connection
-//! that has waited longest. Fewer requests run than there are places, so one connection always waits.
+//! Places for connections. When no place is free, a new connection takes the place of one that
+//! waits, for its client or for its turn. The user with the most connections loses one: among the
+//! user's processes the one with the most, and of its connections the one that has waited longest.
+//! Fewer requests run than there are places, so one connection always waits.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -149,7 +150,7 @@ impl Ticket {
         self.set(State::Queues(Instant::now()), None);
     }
 
-    /// A request's body is awaited, under a limit of its own; or the answer is a stream without an end.
+    /// A request's body is awaited, under its own limit; or the answer is a stream without an end.
     pub(crate) fn waits_without_end(&self) {
         self.set(State::Waits(Instant::now()), None);
     }

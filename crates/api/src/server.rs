@@ -104,7 +104,7 @@ impl AsyncWrite for ClientSocket {
 }
 
 const NAME: &str = "weir-control";
-/// Pause after `accept` failed, so that a full table of descriptors makes no busy loop.
+/// Pause after `accept` failed, so that a full table of descriptors causes no busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A served control socket. Dropping it closes the connections, ends the threads and removes the socket.
@@ -213,7 +213,8 @@ impl Reactor {
             places: self.places.clone(),
             hub: Hub::new(work.clone()),
         });
-        // The routes are described to the last field, and only a client that asks has the description made again.
+        // From now on, the descriptions of all routes exist. Only a client that asks for them needs
+        // that much memory again.
         weir_switch::give_back_start();
         let mut stopped = self.stopped.clone();
         loop {
@@ -256,7 +257,7 @@ impl Reactor {
         Ok((Of { caller, process: peer?.pid() }, stream))
     }
 
-    /// Serves a new connection. If it has no place, which cannot happen, it ends at once.
+    /// Serves a new connection. A connection without a place, which cannot happen, ends at once.
     fn admit<S>(&self, stream: S, of: Of, service: &axum::Router)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

@@ -42,14 +42,15 @@ impl ControlHandler for Recorder {
         let response = match &request {
             Request::VifList(_) => Response::Vifs { total: 1, vifs: vec![status("web0")] },
             Request::Stats => {
+                let stats = SwitchStats { version: "9.9".into(), ..SwitchStats::default() };
+                Response::Stats { stats: Box::new(stats) }
+            }
+            Request::PortNames => Response::PortNames { names: vec![name("web0")] },
+            Request::Ports(names) => {
                 let mut port = PortStats::new(name("web0"), PortKind::Vif);
                 port.drops.insert("rx_ring_full".into(), 7);
-                let stats = SwitchStats {
-                    version: "9.9".into(),
-                    ports: vec![port],
-                    ..SwitchStats::default()
-                };
-                Response::Stats { stats: Box::new(stats) }
+                let known = names.iter().filter(|it| **it == port.name);
+                Response::Ports { ports: known.map(|_| port.clone()).collect() }
             }
             Request::VifDel { .. } => {
                 Response::not_found("no such interface", "look at `weir vif list`")
@@ -224,6 +225,8 @@ fn requests_reach_the_switch_and_answers_the_client() {
         Request::Upgrade,
         Request::VifList(Part::default()),
         Request::Stats,
+        Request::PortNames,
+        Request::Ports(vec![name("web0")]),
     ];
     assert_eq!(*served.handler.requests.lock().unwrap(), asked);
 }
@@ -365,8 +368,9 @@ fn lists_come_in_parts_of_bounded_size_with_the_number_of_all() {
         addresses(None, most),
         addresses(after, 2),
         addresses(None, 99_999_999),
-        Request::Stats,
-        Request::Stats,
+        Request::PortNames,
+        Request::Ports(vec![name("web0")]),
+        Request::PortNames,
         Request::VifList(Part::default()),
         Request::VifList(part),
     ];

@@ -53,8 +53,9 @@ pub(crate) enum Kind {
     Compile,
 }
 
-/// The turns to have a thread: a number for each kind, and one for each caller that only reads, or compiles. Threads are
-/// left for all other requests, and such a caller with many requests waits for its own.
+/// The turns to use a thread. Each kind of request has a limit, which leaves threads for the other
+/// kinds. Each caller that only reads, or compiles, has a limit as well: a caller with many
+/// requests waits for its own requests.
 #[derive(Debug)]
 struct Turns {
     reads: Arc<Semaphore>,
@@ -161,7 +162,7 @@ impl Work {
         self.turns.next(kind, caller).await
     }
 
-    /// Runs `job` on a thread, in this turn. Without one it is for readers.
+    /// Runs `job` on a thread, in this turn. Without a turn, a thread for readers runs it.
     ///
     /// # Errors
     /// The job panicked, or weir is ending.

@@ -16,7 +16,7 @@
 //! | `figures.rs` | figures with a value of each round |
 //! | `rig/` | the switch and the guests of `weir bench`, `weir demo` and `weir lab` |
 //! | `demo/` | `weir demo` |
-//! | `steps.rs` | waits, the progress bar, and the reasons for which there is no result |
+//! | `steps.rs` | waits, the progress bar, and the reasons why there is no result |
 //! | `args.rs` | the command line of both |
 
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Steps of every measurement: waits, the progress bar, and the reasons for which there is no result.
+//! Steps of every measurement: waits, the progress bar, and the reasons why there is no result.
 
 use std::io;
 use std::thread;
@@ -14,7 +14,7 @@ pub(super) const SLICES: u32 = 5;
 /// Longest time for any step: on a busy machine a thread may wait for seconds.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The reason for which there is no result.
+/// The reason why there is no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum BenchError {
     /// The switch or a guest failed.

@@ -90,8 +90,8 @@ fn ways() -> Result<Vec<(&'static str, Way)>, Box<dyn Error>> {
         }),
     ));
 
-    // Cost of a thread in between for its caller, which finds the thread asleep; the thread's own
-    // cost is not included.
+    // This is the cost of an intermediate thread for its caller, which finds the thread asleep. The
+    // thread's own cost is not included.
     let (fd, theirs) = (call()?, call()?);
     let ours = fd.try_clone()?;
     std::thread::spawn(move || {

@@ -76,9 +76,9 @@ impl Call {
     }
 }
 
-/// Makes `socket` receive nothing from now on, and closes what has come. Descriptors in flight to a
-/// socket are open as long as the socket is: if the front end's end of its own connection is among
-/// them, the session would never end.
+/// Makes `socket` receive nothing from now on, and closes the descriptors that have arrived.
+/// Descriptors in flight to a socket are open as long as the socket is: if the front end's end of
+/// its own connection is among them, the session would never end.
 fn hold_nothing(socket: &OwnedFd) -> Result<(), CallError> {
     let has_address = |address: SocketAddrAny| {
         SocketAddrUnix::try_from(address).is_ok_and(|unix| {
@@ -328,7 +328,8 @@ mod tests {
         (socket.into(), peer)
     }
 
-    /// Leaves `fd` in flight to the other end of `socket`, which closes it when closed.
+    /// Leaves `fd` in flight to the other end of `socket`. The kernel closes `fd` together with
+    /// that end.
     fn send_along(socket: &UnixStream, fd: OwnedFd) {
         let fds = [fd.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -345,7 +346,7 @@ mod tests {
         send_along(&theirs, socket);
         let (_other, kept) = UnixStream::pair().unwrap();
         let kept = new_call(kept.into(), &proxy).unwrap();
-        // A call through a socket would have closed it by now.
+        // A call as `new_call` makes it would already have closed the descriptor in flight.
         let call = Call::Line(proxy.line(ours.into(), Kind::UnixStream).unwrap());
         assert!(ends(move || drop(call)), "not by whoever drops it");
         eventually("the thread is stuck", || proxy.stuck_ns().is_some());

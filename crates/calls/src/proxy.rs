@@ -1,7 +1,7 @@
 //! A thread that writes calls to the descriptors of one front end, for workers, which must not wait.
 //!
-//! A pipe's reader can hold the pipe's mutex for as long as it likes, and even a non-blocking write waits for that;
-//! user-mode Linux knows no eventfds. So workers only ring:
+//! A pipe's reader can hold the pipe's mutex for as long as it likes, and even a non-blocking write
+//! waits for the mutex; user-mode Linux knows no eventfds. So workers only ring:
 //!
 //! ```text
 //! worker: Line::ring ── wanted, weir's own eventfd ──▶ thread of this VIF ── write, 8 bytes ──▶ front end
@@ -152,8 +152,8 @@ impl Proxy {
 }
 
 impl Line {
-    /// Requests that a call is written, without waiting. Further calls before the write are one
-    /// with it.
+    /// Requests that a call is written, without waiting. Further calls before the write count as
+    /// the same call.
     ///
     /// # Errors
     /// [`CallError::Stuck`]: the thread does not come back.
@@ -206,7 +206,7 @@ impl Shared {
                 all.partition(|line| line.flags.gone.load(Ordering::SeqCst));
             state.lines = lines;
             let lines = state.lines.clone();
-            // A later line finds the bell, or no thread and starts one.
+            // A later line either finds the bell, or finds no thread and starts one.
             let over = state.lines.is_empty() && gone.is_empty();
             state.running = !over;
             drop(state);
@@ -220,7 +220,7 @@ impl Shared {
                 }
             }
             if self.state().lines.is_empty() {
-                // Wakes the thread once more, to end.
+                // Wakes the thread once more, so that it ends.
                 self.ring();
             }
         }

@@ -92,7 +92,7 @@ pub fn available() -> io::Result<()> {
     common().map(|_| ()).map_err(io::Error::from_raw_os_error)
 }
 
-/// Adds 1 to the counter of `eventfd`. Never blocks; a counter at its end stays there.
+/// Adds 1 to the counter of `eventfd`. Never blocks; a counter at its maximum stays there.
 ///
 /// # Errors
 /// Nothing was signalled: the descriptor is no eventfd, the kernel had no memory, or [`available`]
@@ -159,7 +159,7 @@ mod tests {
             thread::scope(|scope| scope.spawn(|| signal(fd.as_fd()).unwrap()).join().unwrap());
         }
         assert_eq!(count(&fd), 100);
-        // Contexts of this test and of those beside it.
+        // The free contexts are those of this test and of tests that run at the same time.
         assert!(lock(&common().unwrap().free).len() < 50);
     }
 

@@ -44,7 +44,7 @@ struct Iocb {
 struct Ring {
     id: u32,
     len: u32,
-    /// Index before which completions were seen.
+    /// Index of the first completion that was not yet seen.
     head: AtomicU32,
     /// Index of the kernel's next completion.
     tail: AtomicU32,

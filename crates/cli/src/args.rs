@@ -15,10 +15,11 @@ use weir_config::{
     ValueError, VifChanges, VifConfig,
 };
 use weir_doctor::bridging::UplinkCommand;
+use weir_doctor::qemu::{MemorySize, QemuVersion};
 use weir_libvirt::LibvirtCommand;
 use weir_workbench::args::LabCommand;
 
-use crate::vm_args::{MemorySize, Monitor, QemuVersion};
+use crate::vm_args::Monitor;
 
 pub use look::{CaptureArgs, DoctorArgs, Sandbox, SandboxArgs, TopArgs, TraceArgs};
 
@@ -260,6 +261,11 @@ pub struct QemuArgs {
     /// from 10.2 on no `reconnect`.
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<QemuVersion>,
+    /// Put the devices behind a virtual IOMMU, for DPDK or a hypervisor in the guest
+    ///
+    /// The interfaces need `access_platform = true`.
+    #[arg(long)]
+    pub iommu: bool,
 }
 
 const QEMU_ARGS_EXAMPLES: &str = "\
@@ -365,7 +371,7 @@ Examples:
   weir vif set web0 rx_rate=500Mbit rx_packets_per_second=100000
   weir vif set web0 queues=4               takes effect when the VM connects again";
 
-/// Keys of an interface, each as a setting begins (`mtu=`) and with its sentence.
+/// Keys of an interface: each as the beginning of a setting (`mtu=`), with its description.
 type SettingKeys = LazyLock<Vec<(String, &'static str)>>;
 
 /// The keys of `weir vif add`.
@@ -378,7 +384,7 @@ fn setting_key(key: Key) -> (String, &'static str) {
     (format!("{}=", key.name), key.says.trim_end_matches('.'))
 }
 
-/// A help, with the keys behind it.
+/// A help text, followed by the keys.
 fn with_keys(help: &str, keys: &SettingKeys) -> String {
     let line = |(key, says): &(String, _)| format!("\n  {:<22} {says}", key.trim_end_matches('='));
     format!("{help}\n\nKeys:{}", keys.iter().map(line).collect::<String>())

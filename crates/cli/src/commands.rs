@@ -18,6 +18,7 @@ use weir_config::{
     Config, Defaults, PortName, Setting, SocketPath, SocketRole, VifChanges, VifConfig, Workers,
     mirror_note,
 };
+use weir_doctor::qemu::QemuVersion;
 use weir_libvirt::LibvirtError;
 use weir_limits::CONTROL_RESPONSE_BYTES_MAX;
 use weir_switch::control::{AddressEntry, Put, PutOutcome, VifOrigin, VifShown, VifStatus};
@@ -233,14 +234,16 @@ pub fn qemu_args(
         .map(|name| find_vif(name, &known, &source_name))
         .collect::<Result<_, _>>()?;
     let asks = args.monitor.is_for_qemu() && args.qemu_version.is_none();
-    let installed = asks.then(weir_doctor::qemu::installed_version).flatten().map(Into::into);
+    let installed = asks.then(weir_doctor::qemu::installed_version).flatten();
+    let installed = installed.map(|(major, minor)| QemuVersion(major, minor));
     let options = VmOptions {
         memory: (!args.no_memory).then_some(args.memory),
         vectors: args.vectors,
         qemu_version: args.qemu_version.or(installed),
-        // A named version is that of another host.
+        // A version that the user names can be that of another host.
         kvm: (asks && args.monitor == Monitor::Qemu).then(weir_doctor::qemu::kvm),
         architecture: std::env::consts::ARCH,
+        iommu: args.iommu,
     };
     let vm_args = args.monitor.args(&vifs, &options)?;
     // A person copies several lines. `$(weir qemu-args ...)` would take the backslashes as words.

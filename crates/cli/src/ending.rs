@@ -1,9 +1,9 @@
 //! Signals end weir in time, whatever its threads wait for.
 //!
-//! The thread `weir-signals` waits for signals and for nothing else. It passes each to the main thread, which ends
-//! weir in order. If that takes too long, `weir-signals` ends weir itself: it restores weir's changes to this
-//! machine, logs the threads that delayed the end, and exits. It writes no log before: whoever does not read the log
-//! would keep it waiting.
+//! The thread `weir-signals` waits for signals and for nothing else. It passes each to the main
+//! thread, which ends weir in order. If that takes too long, `weir-signals` ends weir itself: it
+//! restores weir's changes to this machine, logs the threads that delayed the end, and exits. It
+//! writes no log before that: a program that does not read the log would keep it waiting.
 
 use std::io;
 use std::sync::mpsc::{self, Receiver};
@@ -64,7 +64,7 @@ impl Asks {
                 // If the main thread has ended, it receives nothing.
                 let _ = ask.send((signal, asked));
                 if asked == Asked::End {
-                    weir_switch::leave_memory_to_exit();
+                    weir_switch::leave_to_exit();
                     if let Some(compiler) = &left.compiler {
                         compiler.begin();
                     }

@@ -118,14 +118,16 @@ pub fn log_to_stderr() {
     }
 }
 
-/// The filter for the text of [`LOG_VARIABLE`]. An empty text and a wrong one select info; the second is named.
+/// The filter for the text of [`LOG_VARIABLE`]. An empty text and a wrong one select info; a wrong
+/// one is returned as well.
 fn log_filter(text: &str) -> (EnvFilter, Option<String>) {
     let info = || EnvFilter::new("info");
     let text = text.trim();
     if text.is_empty() {
         return (info(), None);
     }
-    // The library takes a word that is no level for a module's name, and a filter for that alone drops all messages.
+    // The library reads a word that is no level as the name of a module, and a filter for that
+    // module alone drops all messages.
     let is_known = |word: &&str| word.parse::<LevelFilter>().is_ok() || word.starts_with("weir");
     let mut words =
         text.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', '{', '}', ']']));
@@ -322,7 +324,7 @@ fn runs_alone(control: &SocketPath) -> Result<(), RunError> {
     Ok(())
 }
 
-/// Has the state noted for the next weir, if there was traffic.
+/// Makes the switch note its state for the next weir, if there was traffic.
 fn notes_of(switch: &Arc<Switch>) -> impl FnMut() + Send + 'static {
     let (switch, mut seen) = (Arc::downgrade(switch), 0);
     move || {
@@ -404,7 +406,8 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// As long as the value exists, a signal ends this process at once. It serves nobody yet, and may wait for a keeper.
+/// As long as the value exists, a signal ends this process at once. The process serves nobody yet, and may wait for a
+/// keeper.
 struct EndsAtOnce(Arc<AtomicBool>);
 
 impl EndsAtOnce {

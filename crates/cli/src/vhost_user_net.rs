@@ -124,8 +124,9 @@ pub enum BackendSocketError {
 impl BackendArgs {
     /// Makes the socket that the options ask for.
     ///
-    /// The specification does not say if `--fd` is connected or listening: QEMU's back ends expect a connected
-    /// socket, others a listening one. The socket itself tells (`SO_ACCEPTCONN`).
+    /// The specification does not say whether `--fd` is connected or listening: QEMU's back ends
+    /// expect a connected socket, others a listening one. The socket itself tells
+    /// (`SO_ACCEPTCONN`).
     pub(crate) fn open_socket(&self, hands: &Hands) -> Result<BackendSocket, BackendSocketError> {
         match (&self.socket_path, self.fd) {
             (Some(path), _) => {

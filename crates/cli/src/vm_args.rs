@@ -1,22 +1,25 @@
 //! Arguments of a VM monitor that connect its guest to an interface: `weir qemu-args`.
 
 use std::collections::BTreeSet;
-use std::fmt;
-use std::str::FromStr;
 
 use clap::ValueEnum;
 use miette::Diagnostic;
 use thiserror::Error;
 use weir_config::{PortName, RingSize, SocketPath, SocketRole, VifConfig};
-use weir_doctor::qemu::VECTORS_MIN;
+use weir_doctor::qemu::{MemorySize, QemuVersion, VECTORS_MIN};
 use weir_libvirt::domain::{self, RECONNECT_SECS, escaped};
 
 /// The virtio-serial port that `weir-agent` opens in the guest.
 const AGENT_PORT: &str = "org.weir.agent.0";
 /// The first QEMU with `reconnect-ms`. QEMU 10.2 has removed `reconnect`.
-const QEMU_RECONNECT_MS: QemuVersion = QemuVersion { major: 9, minor: 2 };
+const QEMU_RECONNECT_MS: QemuVersion = QemuVersion(9, 2);
 /// The first QEMU whose emulated processors get on with interrupt vectors.
-const QEMU_VECTORS: QemuVersion = QemuVersion { major: VECTORS_MIN.0, minor: VECTORS_MIN.1 };
+const QEMU_VECTORS: QemuVersion = QemuVersion(VECTORS_MIN.0, VECTORS_MIN.1);
+
+/// The number of the PCI Express ports of devices behind an IOMMU: any that no other port has.
+const CHASSIS: u8 = 119;
+/// A note for whoever boots the guest.
+const BOOT_WITH_IOMMU: &str = "the guest translates once its kernel is booted with intel_iommu=on";
 
 /// A program that runs VMs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -51,6 +54,8 @@ pub struct VmOptions {
     pub kvm: Option<Result<(), String>>,
     /// The host's architecture, as Rust calls it.
     pub architecture: &'static str,
+    /// Whether the guest gets a virtual IOMMU, which translates the addresses of its devices.
+    pub iommu: bool,
 }
 
 impl VmOptions {
@@ -94,7 +99,7 @@ pub enum VmArgsError {
         /// The monitor's name on the command line.
         monitor: String,
     },
-    /// An interface is one device of one virtual machine.
+    /// An interface is named twice, although it is one device of one virtual machine.
     #[error("{name} is named twice, and a VM has an interface once")]
     #[diagnostic(help("name each interface once; `weir vif add NAME` makes another one"))]
     Twice {
@@ -117,6 +122,20 @@ pub enum VmArgsError {
         /// The socket.
         path: String,
     },
+    /// QEMU itself refuses a device behind an IOMMU whose back end does not offer what it takes.
+    #[error("{name} has no `access_platform`, without which QEMU puts no device behind an IOMMU")]
+    #[diagnostic(help("`weir vif set {name} access_platform=true`"))]
+    NoAccessPlatform {
+        /// The interface.
+        name: PortName,
+    },
+    /// The device exists on one architecture.
+    #[error("QEMU has intel-iommu on x86_64 only, and this is {architecture}")]
+    #[diagnostic(help("leave out --iommu"))]
+    NoIommu {
+        /// The host's.
+        architecture: &'static str,
+    },
     /// Incus asks QEMU for shared memory on one architecture.
     #[error(
         "Incus shares a guest's memory on x86_64 only, and this is {architecture}: weir cannot map it"
@@ -137,6 +156,7 @@ impl Monitor {
         let of_qemu = [
             ("--vectors", options.vectors.is_some()),
             ("--qemu-version", options.qemu_version.is_some()),
+            ("--iommu", options.iommu),
         ];
         let given = of_qemu.into_iter().find(|(_, is_given)| *is_given);
         if let Some((option, _)) = given.filter(|_| !self.is_for_qemu()) {
@@ -146,6 +166,12 @@ impl Monitor {
         let mut named = BTreeSet::new();
         if let Some(twice) = vifs.iter().find(|vif| !named.insert(&vif.name)) {
             return Err(VmArgsError::Twice { name: twice.name.clone() });
+        }
+        if options.iommu && options.architecture != "x86_64" {
+            return Err(VmArgsError::NoIommu { architecture: options.architecture });
+        }
+        if let Some(vif) = vifs.iter().find(|vif| options.iommu && !vif.access_platform) {
+            return Err(VmArgsError::NoAccessPlatform { name: vif.name.clone() });
         }
         match self {
             Self::Qemu => Ok(qemu(vifs, options)),
@@ -176,8 +202,9 @@ fn qemu(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         notes.push(format!("QEMU emulates the processor, which is slow, because {why}"));
     }
     let by_kvm = (options.kvm == Some(Ok(()))).then(|| "-accel kvm -cpu max".to_owned());
-    let lines = by_kvm.into_iter().chain(size).chain(shared_memory(options)).chain(lines).collect();
-    VmArgs { lines, notes }
+    let machine = options.iommu.then(|| "-machine q35".to_owned());
+    let before = by_kvm.into_iter().chain(machine).chain(size).chain(shared_memory(options));
+    VmArgs { lines: before.chain(lines).collect(), notes }
 }
 
 /// weir maps the guest's memory: it must be a shared file.
@@ -192,8 +219,14 @@ fn shared_memory(options: &VmOptions) -> Vec<String> {
 /// With `reconnect` QEMU may be started before weir (it waits before it boots the guest), and the
 /// guest goes on when weir is started again.
 fn qemu_devices(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
-    let mut lines = Vec::new();
-    for vif in vifs {
+    let (mut lines, mut notes) = (Vec::new(), Vec::new());
+    if options.iommu {
+        // KVM's own interrupt controller knows no remapping. The device comes before those that it translates for.
+        lines.push("-machine kernel-irqchip=split".into());
+        lines.push("-device intel-iommu,intremap=on,device-iotlb=on".into());
+        notes.push(BOOT_WITH_IOMMU.into());
+    }
+    for (index, vif) in vifs.iter().enumerate() {
         let name = &vif.name;
         let link = match vif.mode {
             SocketRole::Client => "server=on,wait=off".into(),
@@ -206,16 +239,24 @@ fn qemu_devices(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         let vectors = options.vectors(pairs);
         let mtu = vif.mtu.map(|mtu| format!(",host_mtu={mtu}")).unwrap_or_default();
         let [rx_ring, tx_ring] = vif.ring_sizes();
+        let behind = if options.iommu {
+            // Translations are a matter of PCI Express. A chassis has each slot once, and others have chassis 0.
+            lines.push(format!(
+                "-device pcie-root-port,id=weir-port-{name},chassis={CHASSIS},slot={index}"
+            ));
+            format!(",bus=weir-port-{name},disable-legacy=on,iommu_platform=on,ats=on")
+        } else {
+            String::new()
+        };
         lines.push(format!("-chardev socket,id=weir-{name},path={path},{link}"));
         lines
             .push(format!("-netdev vhost-user,id=weir-{name},chardev=weir-{name},queues={queues}"));
         lines.push(format!(
             "-device virtio-net-pci,netdev=weir-{name},mac={}{mq},vectors={vectors}\
-             ,rx_queue_size={rx_ring},tx_queue_size={tx_ring}{mtu}",
+             ,rx_queue_size={rx_ring},tx_queue_size={tx_ring}{mtu}{behind}",
             vif.mac_or_derived(),
         ));
     }
-    let mut notes = Vec::new();
     if options.qemu_version.is_none() {
         notes.push(format!(
             "no QEMU is found here that says its version: this is for {QEMU_RECONNECT_MS} and later; for an older one, \
@@ -268,11 +309,14 @@ fn proxmox(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
     notes.push(
         "this line stands in /etc/pve/qemu-server/VMID.conf; root alone may set it, with `qm set VMID --args`".into(),
     );
+    if options.iommu {
+        notes.push("the VM must have `machine: q35`, without `viommu`".into());
+    }
     notes.push(match options.memory {
         Some(memory) => format!(
             "the VM must have `memory: {}`, no `numa`, no hotplug of memory and no virtiofs; with `hugepages` or virtiofs \
              its memory is shared already: --no-memory",
-            memory.mib
+            memory.mib()
         ),
         None => "the VM must have `hugepages` or virtiofs, which share its memory".into(),
     });
@@ -301,7 +345,7 @@ fn incus(vifs: &[VifConfig], options: &VmOptions) -> Result<VmArgs, VmArgsError>
     if options.architecture != "x86_64" {
         return Err(VmArgsError::MemoryNotShared { architecture: options.architecture });
     }
-    // The paths stand in YAML and in a profile of AppArmor.
+    // The paths become part of YAML and of an AppArmor profile.
     only_plain_paths("Incus", vifs)?;
     let VmArgs { lines, mut notes } = qemu_devices(vifs, options);
     let mut paths: Vec<_> = vifs.iter().map(|vif| &vif.socket).collect();
@@ -340,6 +384,10 @@ fn libvirt(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         );
         xml.extend(domain::memory());
     }
+    if options.iommu {
+        xml.push("<!-- in <features> of a domain with <type machine='q35'> -->".into());
+        xml.push("<ioapic driver='qemu'/>".into());
+    }
     let asked = options.vectors.map(|vectors| (vectors, "<!-- in <domain> -->".to_owned()));
     let own = || {
         let only = format!(
@@ -356,8 +404,12 @@ fn libvirt(vifs: &[VifConfig], options: &VmOptions) -> VmArgs {
         xml.push(domain::overrides(vifs.iter().map(|vif| domain::alias_of(&vif.name)), vectors));
     }
     xml.push("<!-- in <devices> -->".into());
-    xml.extend(vifs.iter().flat_map(|vif| domain::interface(vif, has_alias)));
     let mut notes = Vec::new();
+    if options.iommu {
+        xml.push("<iommu model='intel'><driver intremap='on' iotlb='on'/></iommu>".into());
+        notes.push(BOOT_WITH_IOMMU.into());
+    }
+    xml.extend(vifs.iter().flat_map(|vif| domain::interface(vif, has_alias, options.iommu)));
     if let Some(agent) = agent_socket(vifs, &mut notes) {
         let path = escaped(agent.as_str());
         xml.push("<channel type='unix'>".into());
@@ -445,78 +497,6 @@ fn plain_path(monitor: &'static str, vif: &VifConfig) -> Result<String, VmArgsEr
 fn shell_word(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%=".contains(c);
     if text.chars().all(plain) { text.into() } else { format!("'{text}'") }
-}
-
-/// An amount of memory in whole MiB: `512M`, `1G`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemorySize {
-    mib: u64,
-}
-
-/// Text that is no [`MemorySize`].
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("write a whole number and a unit, M or G, for example 512M or 2G")]
-pub struct NotAMemorySize;
-
-impl FromStr for MemorySize {
-    type Err = NotAMemorySize;
-    fn from_str(text: &str) -> Result<Self, NotAMemorySize> {
-        let (number, unit_mib) = match (text.strip_suffix('M'), text.strip_suffix('G')) {
-            (Some(number), _) => (number, 1),
-            (_, Some(number)) => (number, 1024),
-            (None, None) => return Err(NotAMemorySize),
-        };
-        let number = number.parse::<u64>().map_err(|_| NotAMemorySize)?;
-        match number.checked_mul(unit_mib) {
-            Some(mib) if mib > 0 => Ok(Self { mib }),
-            _ => Err(NotAMemorySize),
-        }
-    }
-}
-
-impl fmt::Display for MemorySize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.mib.is_multiple_of(1024) {
-            write!(f, "{}G", self.mib / 1024)
-        } else {
-            write!(f, "{}M", self.mib)
-        }
-    }
-}
-
-/// A QEMU release: `10.0`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct QemuVersion {
-    major: u32,
-    minor: u32,
-}
-
-impl From<(u32, u32)> for QemuVersion {
-    fn from((major, minor): (u32, u32)) -> Self {
-        Self { major, minor }
-    }
-}
-
-impl fmt::Display for QemuVersion {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.major, self.minor)
-    }
-}
-
-/// Text that is no [`QemuVersion`].
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("write MAJOR.MINOR, for example 10.0")]
-pub struct NotAVersion;
-
-impl FromStr for QemuVersion {
-    type Err = NotAVersion;
-    fn from_str(text: &str) -> Result<Self, NotAVersion> {
-        let mut parts = text.splitn(3, '.').map(|part| part.parse::<u32>().ok());
-        match (parts.next().flatten(), parts.next().flatten()) {
-            (Some(major), Some(minor)) => Ok(Self { major, minor }),
-            _ => Err(NotAVersion),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -166,7 +166,7 @@ fn weir_answers_while_front_ends_take_all_descriptors_that_they_may() {
     eventually("a guest comes in", guest);
 }
 
-/// The most interfaces of which `weir check` says nothing under the limit.
+/// The largest number of interfaces for which `weir check` does not complain about the limit.
 fn carried() -> usize {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("weir.toml");

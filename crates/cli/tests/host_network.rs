@@ -1,5 +1,5 @@
-//! The host's side of a TAP, as `docs/guide/host-network.md` has it: systemd-networkd runs in namespaces of its own, and
-//! netplan and ifupdown say what they would do.
+//! The host's side of a TAP, as in `docs/guide/host-network.md`: systemd-networkd runs in its own
+//! namespaces, and netplan and ifupdown say what they would do.
 
 use std::fs;
 use std::path::Path;

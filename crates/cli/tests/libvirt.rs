@@ -49,7 +49,7 @@ network = \"blue\"
 struct Host {
     libvirt: Process,
     weir: Child,
-    /// The process that has replaced it.
+    /// The process that has replaced the first weir.
     later: Option<Pid>,
     keeper: Child,
     dir: TempDir,
@@ -73,12 +73,13 @@ impl Host {
         Self::named("one")
     }
 
-    /// A host for what takes long: `make hooks` names a system, `make test` does not.
+    /// A host for tests that take long: `make hooks` names a system, `make test` does not.
     fn of_named_system() -> Option<Self> {
         libvirt::root().and_then(|_| Self::start())
     }
 
-    /// A host with this name. The length of the name makes its identity: libvirt migrates nothing between equal ones.
+    /// A host with this name. Its identity follows from the length of the name: libvirt migrates
+    /// nothing between hosts of equal identity.
     fn named(name: &str) -> Option<Self> {
         let root = libvirt::root();
         let is_installed = || {
@@ -173,7 +174,7 @@ impl Host {
         command.arg("--control").arg(self.path("control.sock")).args(args).output().unwrap()
     }
 
-    /// The interfaces that libvirt keeps, by name: what `weir vif list` says of them.
+    /// The interfaces that libvirt keeps, as `weir vif list` reports them.
     fn vifs(&self) -> Vec<Value> {
         let listed = eventually("weir answers", || {
             let output = self.weir_command(&["vif", "list", "--json"]);
@@ -218,7 +219,7 @@ impl Host {
         }
     }
 
-    /// SIGKILL; the next one starts as it would under a service manager.
+    /// Kills weir with SIGKILL. The next weir starts as it would under a service manager.
     fn kill_weir(&mut self) {
         self.end_weir();
         self.weir = run(self.dir.path());
@@ -259,7 +260,7 @@ impl Host {
         path.to_string_lossy().into_owned()
     }
 
-    /// A domain's file. `{DIR}` stands for where the sockets are.
+    /// A domain's file. `{DIR}` stands for the directory of the sockets.
     fn domain(&self, number: usize, elements: &str, interfaces: &str) -> String {
         let place = self.dir.path().display().to_string();
         let xml = format!(
@@ -348,7 +349,7 @@ fn root_a_domain_has_its_interface_from_its_start_to_its_end() {
     let gone = host.weir_command(&["vif", "del", "late"]);
     assert!(gone.status.success(), "{}", text(&gone));
     host.restart_libvirtd();
-    // libvirtd answers before it has met each domain.
+    // libvirtd answers before it has looked at each domain.
     eventually("what is missing is there again", || {
         (host.names() == ["late", "web1"]).then_some(())
     });
@@ -442,7 +443,7 @@ fn root_domains_of_two_tenants_have_what_their_templates_say() {
     let refused = host.virsh(&["create", &green]);
     assert!(!refused.status.success() && text(&refused).contains("green"), "{}", text(&refused));
     assert_eq!(host.names(), ["web1", "web2"]);
-    // The end of one is not the end of the other's.
+    // The end of one domain leaves the interface of the other.
     host.does(&["destroy", "d1"]);
     assert_eq!(host.names(), ["web2"]);
     host.does(&["destroy", "d2"]);
@@ -603,7 +604,7 @@ fn root_an_interface_moves_with_its_domain_and_stays_where_a_move_fails() {
         let how = ["--live", "--migrateuri", "tcp://127.0.0.1", "--xml", &file];
         here.virsh(&[&["migrate", "d1", &uri], &how[..]].concat())
     };
-    // The name is one of the file's there.
+    // The file there has an interface of this name.
     let refused = moves(&arriving.replace("<weir:vif ", "<weir:vif name='file' "));
     assert!(text(&refused).contains("file exists already"), "{}", text(&refused));
     assert_eq!((here.names(), there.names()), (vec!["web1".into()], vec![]));

@@ -195,7 +195,7 @@ fn a_confined_weir_does_all_it_did_and_its_threads_have_nothing() {
     {
         assert!(filters(narrower) > filters("weir-manager"), "{narrower}");
     }
-    // A filter takes the kernel longer than all the rest of a session's beginning.
+    // The kernel takes longer for a filter than for the whole rest of a session's beginning.
     assert_eq!(filters("weir-session"), filters("weir-sessions"));
 
     drop(d);

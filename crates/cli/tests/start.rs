@@ -195,7 +195,7 @@ const NO_SWITCH: [&str; 9] = [
     "/cli/src/top/",
 ];
 
-/// The beginnings of a name that stands elsewhere in the file than in the call that gives it.
+/// The beginnings of a name that is written elsewhere in the file than in the call that uses it.
 const ELSEWHERE_IN_FILE: [&str; 4] =
     ["NAME: &str = \"", "let name = \"", "stream(\"", "name: format!(\""];
 
@@ -259,13 +259,14 @@ fn number(path: &str, key: &str) -> u64 {
 struct Start {
     /// Lines of the log.
     lines: usize,
-    /// Calls of write(2) beside one for each line of the log. Most of these calls wake another thread.
+    /// The number of write(2) calls beyond one for each line of the log. Most of these calls wake
+    /// another thread.
     other_writes: u64,
-    /// Times that the threads woke which look after all interfaces.
+    /// Times that the threads which look after all interfaces woke.
     wakes: u64,
 }
 
-/// Starts a weir with so many interfaces.
+/// Starts a weir with this number of interfaces.
 fn start(vifs: usize) -> Start {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use rustix::process::{Pid, Signal, kill_process};
-use weir_testing::eventually;
+use weir_testing::{Running, eventually};
 use weir_vif::{Options, Vif};
 use weir_wire::Mac;
 
@@ -266,6 +266,76 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
             });
         }
     }
+}
+
+/// The system calls that the main thread, the thread of sessions and the helper make one after another at the end of a
+/// weir with so many interfaces, each with a silent guest; and the threads that begin then. `None` if the machine was too
+/// busy for an end in order.
+fn steps_of_an_end(interfaces: usize) -> Option<(usize, usize)> {
+    let dir = tempfile::tempdir().unwrap();
+    let vifs = (0..interfaces).map(|n| format!("[vif.v{n}]\n")).collect::<String>();
+    let mut weir = Weir::start(dir.path(), &format!("workers = 1\n{vifs}"), &[]);
+    assert_eq!(weir.other_news(), "READY=1");
+    let guest = |n: usize| {
+        let options = Options::new(Mac([0x52, 0x54, 0, 0, 0, n as u8]));
+        let socket = dir.path().join(format!("v{n}.sock"));
+        eventually("weir serves a guest", || Vif::connect(&socket, &options).ok())
+    };
+    let guests: Vec<_> = (0..interfaces).map(guest).collect();
+    let id = weir.process.id();
+    eventually("sessions are silent", || {
+        let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+        let name = |task: PathBuf| fs::read_to_string(task.join("comm")).unwrap_or_default();
+        let mut names = tasks.map(|task| name(task.unwrap().path()));
+        names.all(|name| name.trim() != "weir-session").then_some(())
+    });
+    let children = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let name = |id: &&str| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    let helper = children.split_whitespace().find(|id| name(id).trim() == "weir-helper").unwrap();
+    let calls = dir.path().join("calls");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(&calls).args(["-p", &id.to_string(), "-p", helper]);
+    let mut strace = Running(command.spawn().unwrap());
+    let in_order = [id.to_string(), weir.thread("weir-sessions").to_string(), helper.to_owned()];
+    eventually("all threads are traced", || {
+        let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap();
+        let tasks = tasks.map(|task| task.unwrap().path());
+        let helper = Path::new("/proc").join(helper);
+        let traced = |task: PathBuf| {
+            let status = fs::read_to_string(task.join("status")).unwrap_or_default();
+            !status.contains("TracerPid:\t0\n")
+        };
+        tasks.chain([helper]).all(traced).then_some(())
+    });
+    weir.signal(Signal::TERM);
+    let status = eventually("it ends", || weir.process.try_wait().unwrap());
+    assert!(status.success() || status.code() == Some(6), "{status}: {}", weir.log());
+    eventually("its calls are written", || strace.0.try_wait().unwrap());
+    drop(guests);
+    let calls = fs::read_to_string(calls).unwrap();
+    let calls = calls.lines().filter(|line| !line.contains(" resumed>"));
+    let (mut steps, mut threads) = (0, 0);
+    for line in calls {
+        let (thread, call) = line.split_once(' ').unwrap();
+        steps += usize::from(in_order.iter().any(|it| it == thread));
+        threads += usize::from(call.trim_start().starts_with("clone"));
+    }
+    status.success().then_some((steps, threads))
+}
+
+/// What an end does for each interface, a thousand interfaces do one after another, and the end is to take two seconds.
+#[test]
+fn root_an_end_takes_few_steps_for_each_interface() {
+    const FEW: usize = 16;
+    const MORE: usize = 40;
+    if !weir_testing::is_root("strace of a confined weir") || !weir_testing::has("strace", "strace")
+    {
+        return;
+    }
+    let [few, many] = [10, 10 + MORE].map(|n| eventually("an end", || steps_of_an_end(n)));
+    println!("steps and threads of 10 interfaces {few:?}, of {} {many:?}", 10 + MORE);
+    assert!(many.0 <= few.0 + MORE * FEW, "{few:?}, {many:?}");
+    assert!(many.1 < few.1 + MORE / 4, "{few:?}, {many:?}");
 }
 
 /// A worker that polls all the time says that it serves; one without traffic says that it sleeps.

@@ -1,4 +1,5 @@
-//! The rule-book: what has to hold of a configuration, whether it comes from a file, a command or a request.
+//! The rule-book: the rules for a configuration, whether it comes from a file, a command or a
+//! request.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use super::{UplinkConfig, VifConfig, XenConfig};
 /// The name by which commands ask where workers run: no port has it.
 pub const PLACEMENT: &str = "placement";
 
-/// A rule that does not hold of a table of the whole.
+/// A rule that a table of the configuration breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableFault {
     /// The table, such as `vif.web0`.
@@ -37,7 +38,7 @@ pub(super) struct Shown {
     pub help: String,
 }
 
-/// A configuration, as it is or would be.
+/// A whole configuration: the present one, or the one after a change.
 #[derive(Debug, Clone)]
 pub struct Whole<'a> {
     /// The control socket.
@@ -65,11 +66,12 @@ pub struct Whole<'a> {
 const MAC: &str = "MAC address";
 
 impl Whole<'_> {
-    /// Each rule that does not hold.
+    /// Each rule that the configuration breaks.
     pub fn faults(&self) -> Vec<TableFault> {
         let ports = self.uplinks.len() + self.vifs.len() + self.networks.own_ports();
         if ports > PORTS_MAX {
-            // Ports are compared with each other: with too many of them only that is said.
+            // Ports are compared with each other. If there are too many, only their number is
+            // reported.
             return vec![too_many(ports)];
         }
         let mut faults = Vec::new();
@@ -92,7 +94,7 @@ impl Whole<'_> {
         faults
     }
 
-    /// Each rule that does not hold, and that held `before`.
+    /// Each rule that the configuration breaks and that `before` kept.
     pub fn faults_since(&self, before: &Self) -> Vec<TableFault> {
         let mut faults = self.faults();
         if !faults.is_empty() {
@@ -270,7 +272,7 @@ impl Whole<'_> {
         }
     }
 
-    /// A MAC address is one station's in each VLAN and network.
+    /// Reports interfaces with the same MAC address in a VLAN or network.
     fn macs(&self, faults: &mut Vec<TableFault>) {
         let mut owners: BTreeMap<_, Vec<&VifConfig>> = BTreeMap::new();
         for vif in &self.vifs {
@@ -288,7 +290,7 @@ impl Whole<'_> {
         }
     }
 
-    /// The keeper is another process, whose socket is nobody else's.
+    /// Reports a keeper's socket that is also another socket. The keeper is another process.
     fn keeper_socket(&self, faults: &mut Vec<TableFault>) {
         let Some(keeper) = self.keeper else { return };
         let uses = |vif: &&&VifConfig| vif.socket == *keeper || vif.agent.as_ref() == Some(keeper);

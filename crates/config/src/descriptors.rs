@@ -35,7 +35,8 @@ impl Carried {
         Self::by(limit_of_run(), of_switch(config), &config.vifs, keeper)
     }
 
-    /// The part of `vifs` that `limit` allows to a switch with so many descriptors of its own, with or without a keeper.
+    /// The part of `vifs` that `limit` allows to a switch with `of_switch` own descriptors, with or
+    /// without a keeper.
     pub fn by<'a, I>(limit: u64, of_switch: u64, vifs: I, keeper: bool) -> Self
     where
         I: IntoIterator<Item = &'a VifConfig>,
@@ -92,7 +93,8 @@ pub fn reserve(config: &Config) {
     weir_sandbox::descriptors::reserve(of_switch(config));
 }
 
-/// Descriptors that are no interface's: of workers, of uplinks' queues, and room for one message of one agent.
+/// Descriptors that belong to no interface: those of workers and of uplinks' queues, and room for
+/// one message of one agent.
 fn of_switch(config: &Config) -> u64 {
     let workers = worker_count(config.switch.workers) as u64;
     let uplinks = (config.uplinks.len() + usize::from(config.networks.overlay.is_some())) as u64;

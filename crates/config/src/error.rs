@@ -69,7 +69,7 @@ pub(super) const HEADER: &str = "";
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{reason}")]
 pub struct Fault {
-    /// The keys, of one table: the first is the one to change.
+    /// The keys, all of one table. The first is the one to change.
     pub keys: [&'static str; 2],
     /// The reason why the keys cannot have these values.
     pub reason: String,
@@ -181,7 +181,7 @@ impl Problem {
         }
     }
 
-    /// A problem with words of a command line, where no value stands in quotes or brackets.
+    /// A problem with words of a command line, where values have no quotes or brackets.
     pub(super) fn of_command_line(mut self) -> Self {
         for label in &mut self.labels {
             let words = label.label().unwrap_or_default();

@@ -26,7 +26,7 @@ mod tests;
 pub use dhcp::{BootClient, BootConfig, BootFile, Route};
 
 keys! {
-    /// The keys of `[network.NAME]` about weir's services, as the file has them.
+    /// The keys of `[network.NAME]` about weir's services, as in the file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct GatewayKeys {
         /// weir's own addresses, each with the prefix length of its subnet.
@@ -251,7 +251,7 @@ from_toml_string! {
 pub(super) struct OneOrMore<T>(Vec<Located<T>>);
 
 impl<T: Clone> OneOrMore<T> {
-    /// Values that stand in no text; `None` without one.
+    /// Values that come from no text, or `None` if there are none.
     fn of(values: impl Iterator<Item = T>) -> Option<Self> {
         let all: Vec<_> = values.map(|value| Located::nowhere(&value)).collect();
         (!all.is_empty()).then_some(Self(all))
@@ -277,7 +277,7 @@ impl<T: FromToml> FromToml for OneOrMore<T> {
     }
 }
 
-/// A value, or a list of them, each with its place. Of a list that has wrong elements, each of these is reported, and
+/// A value, or a list of them, each with its place. In a list, each wrong element is reported, and
 /// the others are taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Elements<T>(Vec<Located<T>>);
@@ -289,7 +289,7 @@ impl<T> Default for Elements<T> {
 }
 
 impl<T: Clone> Elements<T> {
-    /// Values that stand in no text.
+    /// Values that come from no text.
     fn of(values: &[T]) -> Self {
         Self(values.iter().map(Located::nowhere).collect())
     }

@@ -68,7 +68,8 @@ impl FromToml for GroupIds {
         };
         let entries = table.iter().map(|(key, groups)| {
             let text = key.get_ref();
-            // One way to write a number: the parser finds an ID that is there twice.
+            // A number can be written in one way only, so that the parser finds an ID that is there
+            // twice.
             let id = text.parse().ok().filter(|id: &u16| *id != 0 && id.to_string() == **text);
             let Some(id) = id else {
                 let (min, max) = (1, u16::MAX.into());

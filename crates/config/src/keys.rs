@@ -1,5 +1,6 @@
-//! Tables of keys. Each key is declared once, by [`keys!`]: its name, type and default, what it means, whether it can
-//! change, and whose it is. The struct, the parser, the difference, `vif set` and `vif show` come from there.
+//! Tables of keys. Each key is declared once, by [`keys!`]: its name, type, default and meaning,
+//! whether it can change, and which interfaces can have it. The struct, the parser, the difference,
+//! `vif set` and `vif show` come from there.
 
 use std::fmt::Display;
 
@@ -40,7 +41,8 @@ pub struct Key {
     others: &'static [(&'static str, &'static str)],
 }
 
-/// A key with its value as text, as the file would say it; without a value where the file need not name the key.
+/// A key with its value as text, as it would be in the file; without a value where the file need
+/// not name the key.
 pub(crate) type Row = (Key, Option<String>);
 pub(crate) type Rows = Vec<Row>;
 
@@ -199,13 +201,13 @@ impl<T: FromToml> FromToml for Change<T> {
 
 /// The part of a `T` that `weir vif set` changes.
 pub(crate) trait Alters<T>: Sized {
-    /// Reads the change from a section; no change if the section says nothing.
+    /// Reads the change from a section; no change if the section does not have the key.
     fn read(key: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self;
 
     /// Makes the change.
     fn apply(self, to: &mut T);
 
-    /// The keys that are read. A table has keys of its own.
+    /// The keys that are read. For a table, these are the keys inside it.
     fn keys(key: Key) -> Vec<Key> {
         vec![key]
     }

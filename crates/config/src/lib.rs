@@ -57,8 +57,6 @@ pub mod descriptors;
 pub mod error;
 pub mod filter;
 mod gateway;
-#[allow(unsafe_code)]
-mod give_back;
 mod group;
 mod guard;
 mod keys;
@@ -84,13 +82,13 @@ mod tests;
 
 pub use calls::Moderation;
 pub use check::{PLACEMENT, TableFault, Whole};
+pub use cost::give_back;
 pub use error::{ConfigError, Fault, Problem};
 pub use filter::{Expression, FilterRule, FilterRules};
 pub use gateway::{
     AddressRange, BootClient, BootConfig, BootFile, DhcpConfig, DomainName, FixedAddress, Forward,
     ForwardProtocol, GatewayConfig, HostAddresses, NatConfig, OwnAddress, Route,
 };
-pub use give_back::give_back;
 pub use group::{
     GroupConfig, GroupIds, GroupRule, Groups, NoSuchGroup, RuleProtocol, RuleSide, RuleValues,
     TO_A_GROUP, VifGroups,
@@ -142,7 +140,8 @@ pub struct Config {
 /// The defaults that depend on the user and on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Defaults {
-    /// The control socket. VIF sockets without a path stand beside it, as `NAME.sock`.
+    /// The control socket. A VIF without a path of its own gets the socket `NAME.sock` in the same
+    /// directory.
     pub control: SocketPath,
     /// True if `control` comes from the command line. It then takes precedence over the file.
     pub control_named: bool,
@@ -194,7 +193,8 @@ impl Config {
     /// The default path of the configuration of `weir run`.
     pub const DEFAULT_PATH: &str = "/etc/weir/weir.toml";
 
-    /// A sentence about rules of groups that do not mean guests of the other hosts that there are.
+    /// A sentence about rules of groups that do not cover guests of other hosts, if there are such
+    /// hosts.
     pub fn note_of_groups(&self) -> Option<String> {
         self.networks.overlay.as_ref()?;
         self.groups.note_over_hosts()
@@ -223,7 +223,7 @@ impl Config {
         Self::from_toml(&path.display().to_string(), &text, defaults)
     }
 
-    /// Checks a configuration's text; `source_name` is what diagnostics call it.
+    /// Checks a configuration's text, which diagnostics call `source_name`.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem in it.
@@ -236,7 +236,7 @@ impl Config {
             .map_err(|problems| ConfigError::invalid(source_name, text, problems))
     }
 
-    /// The uplinks without the further ones of each bond, which may be in the LAN of its first.
+    /// The uplinks, with only the first one of each bond: the others may be in the same LAN.
     pub fn unbonded(&self) -> impl Iterator<Item = &UplinkConfig> {
         let further = |bond: &UplinkConfig, name: &PortName| {
             bond.members().iter().skip(1).any(|further| further == name)

@@ -63,7 +63,7 @@ impl OverlayConfig {
 }
 
 keys! {
-    /// The keys of `[network.NAME]`, as the file has them.
+    /// The keys of `[network.NAME]`, as in the file.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct NetworkKeys {
         /// The VLAN that the network is.
@@ -438,7 +438,7 @@ impl Networks {
         usize::from(self.overlay.is_some()) + gateways.count()
     }
 
-    /// Notes on networks whose settings are valid, and probably not what was meant.
+    /// Notes on networks whose settings are valid, but probably not intended.
     pub fn notes(&self, vifs: &[VifConfig]) -> Vec<String> {
         let mut notes = Vec::new();
         for NetworkConfig { name, kind, gateway, .. } in &self.all {
@@ -632,7 +632,8 @@ pub(super) fn networks(
     Networks { overlay, all }
 }
 
-/// Networks with `nat` share the host: it routes by their subnets, and forwards its ports to their guests.
+/// Reports networks with `nat` that need the same part of the host: it routes by their subnets, and
+/// forwards its ports to their guests.
 fn share_no_host(ways_out: &[(&NetworkConfig, &Range<usize>)], problems: &mut Vec<Problem>) {
     let gateways =
         ways_out.iter().filter_map(|(it, header)| Some((*it, it.gateway.as_ref()?, *header)));

@@ -36,7 +36,7 @@ pub(super) struct Located<T> {
 }
 
 impl<T: Clone> Located<T> {
-    /// A value that stands in no text.
+    /// A value that comes from no text.
     pub fn nowhere(value: &T) -> Self {
         Self { value: value.clone(), span: 0..0 }
     }
@@ -72,10 +72,10 @@ pub(super) fn document(text: &str) -> Result<Spanned<DeTable<'_>>, Vec<Problem>>
     Err(errors.iter().take(limits::CONFIG_PROBLEMS_MAX).map(problem).collect())
 }
 
-/// The parser's words about a header or a key that stands twice.
+/// The parser's words about a header or a key that appears twice.
 const DUPLICATE: &str = "duplicate key";
 
-/// The first place of the header or key that stands once more in the line at `second`.
+/// The first place of the header or key that appears again in the line at `second`.
 fn first_place(text: &str, second: usize) -> Option<Range<usize>> {
     let mut end = 0;
     let lines: Vec<_> = text
@@ -432,7 +432,8 @@ pub(super) fn missing(section: &Section<'_>, key: &str, help: &str) -> Problem {
         .help(help)
 }
 
-/// Reports every value that stands in more than one place: the `what` VALUE `place` is there again.
+/// Reports every value that is in more than one place. The message says that the value is repeated:
+/// `what` names its kind, and `place` its table.
 pub(super) fn report_repeated(
     (what, place, help): (&str, &str, &str),
     values: impl Iterator<Item = (String, Range<usize>)>,

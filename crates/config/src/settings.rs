@@ -86,8 +86,8 @@ fn as_toml(name: &PortName, settings: &[Setting]) -> String {
 }
 
 impl VifConfig {
-    /// The interface `name` with `settings`; a template is only a name here. The default socket stands beside
-    /// `control`.
+    /// The interface `name` with `settings`; a template is only a name here. The default socket is
+    /// in the directory of `control`.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] with every problem of the settings.
@@ -121,7 +121,7 @@ impl VifConfig {
     }
 }
 
-/// The interface that `text` is a table of.
+/// The interface whose table is `text`.
 pub(super) fn from_text(text: &str, control: &SocketPath) -> Result<VifConfig, ConfigError> {
     parse::single_vif(text, control).map_err(|problems| invalid(text, problems))
 }

@@ -79,9 +79,9 @@ impl Receiving {
         bytes.into_iter().chain(without(key, packet_burst.is_some(), needs, packets.is_some()))
     }
 
-    /// The receiving rates for the engine. The default burst is
-    /// [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT) of the rate, but at least a GSO frame or a burst of
-    /// frames.
+    /// The receiving rates for the engine. The default burst is the rate times
+    /// [`POLICE_BURST_NS_DEFAULT`](limits::POLICE_BURST_NS_DEFAULT), but at least a GSO frame or a
+    /// burst of frames.
     pub fn limit(&self) -> RateLimit {
         let Self { rate, burst, packets_per_second, packet_burst } = *self;
         rate_limit(
@@ -148,9 +148,9 @@ impl Sharing {
         Ok(Self { rate, burst: Some(format!("{burst}B").parse()?), ..self })
     }
 
-    /// The sending rates for the engine. The default burst is
-    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT) of the rate, but at least a GSO frame or a burst of
-    /// frames.
+    /// The sending rates for the engine. The default burst is the rate times
+    /// [`RATE_BURST_NS_DEFAULT`](limits::RATE_BURST_NS_DEFAULT), but at least a GSO frame or a
+    /// burst of frames.
     pub fn limit(&self) -> RateLimit {
         let bits = (self.rate, self.burst);
         let packets = (self.packets_per_second, self.packet_burst);
@@ -158,8 +158,8 @@ impl Sharing {
     }
 }
 
-/// A limit in the engine's numbers. The default burst is `burst_ns` of the rate, but at least a GSO frame or a
-/// burst of frames.
+/// A limit in the engine's numbers. The default burst is the rate times `burst_ns`, but at least a
+/// GSO frame or a burst of frames.
 fn rate_limit(
     (rate, burst): (Option<BitRate>, Option<BurstSize>),
     (packet_rate, packet_burst): (Option<PacketRate>, Option<PacketBurst>),
@@ -283,7 +283,7 @@ mod tests {
             packets: Some(Rate { per_s: 100_000, burst: 256 }),
         };
         assert_eq!((sharing.receive.limit(), sharing.limit()), (limit, RateLimit::NONE));
-        // The default burst is 10 ms of the rate, but at least a burst of frames.
+        // The default burst is the rate times 10 ms, but at least a burst of frames.
         let fast = parse("drr", "rx_rate = \"10Gbit\"\nrx_packets_per_second = 100").unwrap();
         let limit = RateLimit {
             bits: Some(Rate { per_s: 10_000_000_000, burst: 100_000_000 }),

@@ -1,8 +1,9 @@
 //! "Did you mean ...?": the closest word by edit distance.
 
-/// The word of `candidates` that `written` was most likely meant to be. Two of its letters may be inserted, deleted,
-/// changed or swapped, or a third of them if that is more, but fewer than half of a short word: `on` is not meant to be
-/// `off`, nor `tx` to be `rx`. `None` if no word is that close.
+/// The word of `candidates` that `written` was most likely meant to be. Up to two of its letters
+/// may be inserted, deleted, changed or swapped. In a long word up to a third of the letters may
+/// be, in a short word fewer than half: `on` is not meant to be `off`, nor `tx` to be `rx`. `None`
+/// if no word is that close.
 pub fn closest<'a>(written: &str, candidates: &[&'a str]) -> Option<&'a str> {
     // The time to compute a distance is the product of both lengths. A word of twice the longest candidate's length is
     // no typing error.

@@ -111,7 +111,8 @@ impl NoSuchTemplate {
 }
 
 impl TemplateConfig {
-    /// The template of which `keys` are the keys, an interface's name and socket aside.
+    /// A template with these `keys`. The name and the socket of the interface that holds them mean
+    /// nothing.
     pub fn new(name: TemplateName, keys: VifConfig) -> Self {
         Self { name, vif: keys }
     }
@@ -181,7 +182,8 @@ impl Templates {
         VifConfig { name: vif.name.clone(), socket: vif.socket.clone(), ..base }
     }
 
-    /// `vif` after its template has become what `new` says: keys that had the template's value have the new one.
+    /// `vif` after its template has become that of `new`: keys that had the old template's value
+    /// get the new one's.
     pub fn followed(&self, new: &Self, vif: &VifConfig) -> VifConfig {
         let mut vif = vif.clone();
         let of =
@@ -297,8 +299,8 @@ impl Copied {
     }
 }
 
-/// The interface that `section` is the table of, with the keys of `base`, such as its template's. `none` takes a key
-/// back to its default. The other keys of the section are not read yet.
+/// The interface whose table is `section`, with the keys of `base`, such as its template's. `none`
+/// resets a key to its default. The other keys of the section are not read yet.
 pub(super) fn under(base: &VifConfig, section: &mut Section<'_>) -> VifConfig {
     let mut vif = base.clone();
     let plain = VifConfig::template();

@@ -820,7 +820,7 @@ fn a_socket_that_is_listened_on_fits_sockaddr_un_exactly() {
         let text = format!("[switch]\n{key} = {}\n", path(max + 1));
         assert_eq!(messages(&text).len(), 1, "{text}");
     }
-    // weir connects to this one by a descriptor.
+    // weir connects to this socket by a descriptor.
     let dialed = |len| vif_with(&format!("mode = \"client\"\nsocket = {}", path(len)));
     assert!(dialed(limits::DIALED_PATH_LEN_MAX).is_ok());
     assert!(dialed(limits::DIALED_PATH_LEN_MAX + 1).is_err());

@@ -91,7 +91,7 @@ impl UplinkConfig {
         Self::template().rows().into_iter().flat_map(|(key, _)| key.with_others())
     }
 
-    /// An uplink that is to get a name and an interface yet.
+    /// An uplink that still needs a name and an interface.
     pub(super) fn template() -> Self {
         Self::defaults("new".parse().expect("a constant that is a valid name"))
     }
@@ -115,7 +115,7 @@ impl UplinkConfig {
         }
     }
 
-    /// The values that a table need not write. Each table says its kind.
+    /// The values that a table may leave out. Each table has to name its kind.
     pub(super) fn base() -> Rows {
         Self::template().rows().into_iter().filter(|(key, _)| key.name != "kind").collect()
     }
@@ -157,7 +157,7 @@ impl UplinkConfig {
         has.into_iter().find(|(_, has)| *has).map(|(key, _)| key)
     }
 
-    /// What is behind the uplink, as people call it: the interface of the host, or a stream's socket.
+    /// The host's interface behind the uplink, a stream's socket, or the uplinks of a bond.
     pub fn device(&self) -> String {
         match (&self.path, self.kind) {
             (Some(path), UplinkKind::Stream) => path.to_string(),

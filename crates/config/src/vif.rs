@@ -159,7 +159,7 @@ impl VifConfig {
         Self::template().rows().into_iter().flat_map(|(key, _)| key.with_others())
     }
 
-    /// An interface that is to get a name and a socket yet.
+    /// An interface that still needs a name and a socket.
     pub(super) fn template() -> Self {
         Self::defaults("new".parse().expect("a constant that is a valid name"))
     }
@@ -169,7 +169,7 @@ impl VifConfig {
         Self { socket, ..Self::defaults(name) }
     }
 
-    /// Has this moderation, without settings that it ignores.
+    /// Sets the moderation, and clears the settings that it ignores.
     pub(super) fn moderate(&mut self, moderation: Moderation) {
         self.moderation = moderation;
         self.rx_usecs = self.rx_usecs.filter(|_| moderation.takes_rx_usecs());
@@ -183,7 +183,8 @@ impl VifConfig {
         self.mtu.unwrap_or(Mtu::ETHERNET)
     }
 
-    /// The entries of each ring for which the virtual machine is asked: to receive, and to send.
+    /// The number of entries for each receive ring and for each transmit ring that the virtual
+    /// machine is asked for.
     pub fn ring_sizes(&self) -> [RingSize; 2] {
         [self.rx_ring, self.tx_ring].map(|size| size.unwrap_or(RingSize::DEFAULT))
     }

@@ -1,4 +1,5 @@
-//! The keys that say in which VLANs or network a port is, or of which ports it is a mirror. They are one setting.
+//! The keys for the VLANs or the network of a port, or for the ports that it mirrors. Together they
+//! are one setting.
 
 use super::error::Problem;
 use super::keys::{Alters, Key, NONE, Rows, Value};
@@ -6,7 +7,7 @@ use super::section::Section;
 use super::values::{MirroredPorts, NetworkName, TrunkVids, Vid, VlanMode};
 use super::vif::VifConfig;
 
-/// The keys that a port has in place of `vlan`, each with its sentence.
+/// The keys that a port may have in place of `vlan`, each with its description.
 pub(super) const IN_PLACE_OF_VLAN: &[(&str, &str)] = &[
     ("trunk", "The VLANs of a trunk, or `all`."),
     ("native", "The VLAN of a trunk's untagged frames."),
@@ -14,7 +15,7 @@ pub(super) const IN_PLACE_OF_VLAN: &[(&str, &str)] = &[
     ("mirror", "The ports whose frames it gets copies of, and nothing else."),
 ];
 
-/// The names of all keys that say the mode.
+/// The names of all keys that set the mode.
 pub(super) fn vlan_keys() -> impl Iterator<Item = &'static str> {
     std::iter::once("vlan").chain(IN_PLACE_OF_VLAN.iter().map(|(name, _)| *name))
 }
@@ -34,7 +35,7 @@ impl Value for VlanMode {
 
 impl Alters<VlanMode> for Option<VlanMode> {
     fn read(_: &Key, section: &mut Section<'_>, problems: &mut Vec<Problem>) -> Self {
-        // `none` of one and a value of another are one change. A `native` goes with its trunk.
+        // A change may set one key to `none` and give another key a value. `native` is reset together with `trunk`.
         if section.has("trunk") && section.is_word("native", NONE) {
             section.hide("native");
         }
@@ -77,7 +78,7 @@ fn vlan(section: &mut Section<'_>, problems: &mut Vec<Problem>) -> VlanMode {
                 true => continue,
                 false => key.name,
             };
-            // A setting that is reset to its default can stand beside `mirror`.
+            // A setting that is reset to its default is allowed beside `mirror`.
             if !section.has(key) || section.is_word(key, NONE) {
                 continue;
             }

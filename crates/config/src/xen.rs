@@ -26,7 +26,7 @@ keys! {
         split_event_channels: bool = false, [fixed(NEEDS_A_RESTART)];
         /// The settings of each vif; its name, its socket and its MAC address come with the guest.
         vif: VifConfig = VifConfig::template(), [];
-        /// The settings of vifs with a table of their own, `[xen-vif."NAME.N"]`.
+        /// The settings of vifs with their own table, `[xen-vif."NAME.N"]`.
         own: OwnVifs = OwnVifs::default(), [];
     }
 }
@@ -186,7 +186,7 @@ impl fmt::Display for Bridges {
 pub struct OwnVifs(BTreeMap<String, VifConfig>);
 
 impl OwnVifs {
-    /// True if no vif has a table of its own.
+    /// True if no vif has its own table.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

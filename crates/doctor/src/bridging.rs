@@ -1,9 +1,10 @@
 //! `weir uplink bridge`: the host's card becomes a port of a new bridge, which takes over its addresses, its routes and
 //! its MAC address, and gives them back unless somebody confirms.
 //!
-//! A mistake on the way to a remote host cuts off whoever makes it. So another process, made before the first change,
-//! takes all back when the time is over, whatever has become of the command. A file has the commands for that; whoever
-//! renames it has the decision: the one who confirms, or the process that takes back.
+//! A mistake on the way to a remote host cuts off the user who makes it. So another process,
+//! started before the first change, takes the change back when the time is over, whatever has
+//! become of the command. A file holds the commands for this. The process that renames the file
+//! decides: the command that confirms, or the process that takes the change back.
 //!
 //! `ip -batch` makes the change in one go. An address is on the bridge before it leaves the card, and a route is
 //! replaced rather than removed. Connections go on: their packets find the address and a route, and the neighbours'
@@ -53,13 +54,13 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv6", "autoconf"),
     ("ipv6", "addr_gen_mode"),
 ];
-/// Words of a shown route that say how it is, and not what it is.
+/// Words of a shown route that describe its state, and are no part of its settings.
 const STATES: [&str; 6] = ["linkdown", "dead", "offload", "rt_offload", "trap", "rt_trap"];
 
 /// The reason why a bridge is not made, confirmed or taken back.
 #[derive(Debug, Error, Diagnostic)]
 pub enum BridgeError {
-    /// The host is not as it has to be. Nothing was changed.
+    /// The host does not meet the requirements. Nothing was changed.
     #[error("{what}")]
     Refused {
         /// The fault.
@@ -133,7 +134,7 @@ before --confirm: the guide's host-network.md.";
 
 /// The card as `ip -j -d addr` shows it.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
-struct Card {
+pub(crate) struct Card {
     #[serde(default)]
     ifname: String,
     #[serde(default)]
@@ -149,12 +150,19 @@ struct Card {
     addr_info: Vec<Address>,
 }
 
+impl Card {
+    /// The card's name with each of its addresses.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (String, IpAddr)> {
+        self.addr_info.iter().filter_map(|it| Some((self.ifname.clone(), it.local?)))
+    }
+}
+
 /// An address of the card.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Address {
     local: Option<IpAddr>,
-    /// The other end, of a link between two.
+    /// The address of the other end, on a link between two hosts.
     address: Option<IpAddr>,
     prefixlen: u8,
     broadcast: Option<IpAddr>,
@@ -167,7 +175,8 @@ struct Address {
 }
 
 impl Address {
-    /// The address as arguments of `ip addr`; none of an address that the kernel shows in a form of its own.
+    /// The address as arguments of `ip addr`; none for an address that the kernel shows in a
+    /// special form.
     fn arguments(&self) -> Option<String> {
         let local = self.local?;
         let mut text = match self.address {
@@ -216,7 +225,8 @@ struct Route {
 }
 
 impl Route {
-    /// The route of a line of `ip -o route show table all`; `None` if the kernel makes it, for one of `nets`.
+    /// The route in a line of `ip -o route show table all`; `None` for a route to one of `nets`
+    /// that the kernel itself makes.
     fn of(family: &'static str, line: &str, nets: &[IpNet]) -> Option<Result<Self, String>> {
         let mut words = line.split_whitespace().filter(|word| !STATES.contains(word)).peekable();
         let first = *words.peek()?;
@@ -244,7 +254,7 @@ impl Route {
                 }
                 _ => {}
             }
-            // The word alone has no family.
+            // The word `default` does not give the address family.
             let word = if word == "default" { everything(family) } else { word };
             text.push(word.to_owned());
         }
@@ -299,7 +309,7 @@ impl BridgeArgs {
     /// Makes the change. It is taken back after the time that was set, unless it is confirmed before.
     ///
     /// # Errors
-    /// [`BridgeError`]; the host is as it was, then.
+    /// [`BridgeError`]. The host is then as it was before.
     fn begin(&self) -> Result<(), BridgeError> {
         let interface = &self.interface;
         let found = self.look()?;
@@ -399,8 +409,8 @@ impl BridgeArgs {
         let make = format!(
             "link add {bridge} address {address} mtu {mtu} type bridge stp_state 0 forward_delay 0\n"
         );
-        // The bridge has a carrier as soon as it is up, without which IPv6 has no routes. Packets for an address are
-        // taken on any interface meanwhile.
+        // The bridge is up, and so has a carrier, before it gets addresses: without a carrier, IPv6 has no
+        // routes. Until then, any interface accepts packets for the host's addresses.
         let mut take = format!("link set {interface} master {bridge}\nlink set {bridge} up\n");
         // The kernel may have made the link-local address by then.
         for arguments in addr_info.iter().filter_map(Address::arguments) {
@@ -410,14 +420,15 @@ impl BridgeArgs {
             let _ = writeln!(take, "link set {port} master {bridge}");
         }
         take.extend(routes.iter().map(|route| route.replace(bridge)));
-        // A first address takes the others of its subnet along.
+        // Removing a first address also removes the others of its subnet.
         for net in addr_info.iter().rev().filter_map(Address::net) {
             let _ = writeln!(take, "addr del {net} dev {interface}");
         }
         [make, take]
     }
 
-    /// The commands of `ip` that take the change back. Each holds whether the change was made in part or not at all.
+    /// The commands of `ip` that take the change back. Each works whether the change was made in
+    /// part or not at all.
     fn back(&self, found: &Found) -> String {
         let (interface, bridge) = (&self.interface, &self.name);
         let mut back = String::new();
@@ -428,15 +439,15 @@ impl BridgeArgs {
         }
         let _ = writeln!(back, "link set {interface} nomaster");
         back.extend(found.routes.iter().map(|route| route.replace(interface)));
-        // Its addresses, its routes and its ports go with it.
+        // The bridge's addresses, routes and ports go with the bridge.
         let _ = writeln!(back, "link del {bridge}");
-        // The end of the bridge may have taken a route of the same destination along.
+        // Removing the bridge may also have removed a route to the same destination.
         back.extend(found.routes.iter().map(|route| route.replace(interface)));
         back
     }
 
-    /// Starts the process that takes the change back, and waits until it has noted how. No end of the terminal or of
-    /// this process ends it.
+    /// Starts the process that takes the change back, and waits until that process has noted the
+    /// commands. The process survives the end of the terminal and of this process.
     fn timer(&self, back: &str) -> Result<Child, BridgeError> {
         let start = || -> io::Result<(Child, String)> {
             let seconds = self.within.to_string();
@@ -482,7 +493,8 @@ fn everything(family: &str) -> &'static str {
     if family == "6" { "::/0" } else { "0.0.0.0/0" }
 }
 
-/// Removes the routes that a card still has: the kernel leaves some of an address that would have expired.
+/// Removes the routes that a card still has: the kernel leaves some routes of an address with a
+/// limited lifetime.
 fn flush(interface: &InterfaceName, routes: &[Route]) {
     let main = ["4", "6"].map(|family| (family, "main"));
     let others = routes.iter().filter_map(|it| Some((it.family, it.table.as_deref()?)));
@@ -525,9 +537,9 @@ fn batch(arguments: &[&str], commands: &str) -> io::Result<()> {
 #[derive(Debug)]
 struct Note {
     open: PathBuf,
-    /// The file when it is being taken back.
+    /// The name of the file while the change is being taken back.
     claimed: PathBuf,
-    /// The time when it was taken back, in words.
+    /// The time at which the change was taken back, in words.
     over: PathBuf,
 }
 
@@ -544,16 +556,16 @@ impl Note {
         made.and_then(|mut file| file.write_all(back.as_bytes()))
     }
 
-    /// Takes the decision. False if somebody else has taken it.
+    /// Claims the decision. False if another process has claimed it.
     fn claim(&self) -> bool {
         fs::rename(&self.open, &self.claimed).is_ok()
     }
 }
 
-/// Has the change stay.
+/// Confirms the change, which then stays.
 ///
 /// # Errors
-/// There is no change that waits.
+/// No change waits to be confirmed.
 fn confirm(interface: &InterfaceName) -> Result<(), BridgeError> {
     let note = Note::of(interface);
     if !note.claim() {
@@ -589,7 +601,7 @@ fn nothing(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> {
     }
 }
 
-/// Takes back a change whose decision is this process's.
+/// Takes back a change whose decision this process has claimed.
 fn take_back(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> {
     let back =
         fs::read_to_string(&note.claimed).map_err(failed("cannot read what takes it back"))?;
@@ -626,7 +638,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
     let note = Note::of(&interface);
     let mut back = String::new();
     let read = io::stdin().read_to_string(&mut back);
-    // Whoever asks has ended before the first change.
+    // The process that asks has ended before the first change.
     if read.is_err() || !back.ends_with(COMPLETE) {
         return Some(ExitCode::FAILURE);
     }

@@ -3,12 +3,16 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use weir_config::PortName;
+use weir_switch::capture::Seen;
 use weir_switch::control::VifStatus;
-use weir_switch::explain::{Explanation, PlacementExplanation};
+use weir_switch::explain::{
+    Explanation, PlacementExplanation, TrafficExplanation, UplinkExplanation,
+};
 use weir_switch::host::Lack;
 use weir_switch::stats::{PortKind, PortStats, SwitchStats};
 
@@ -21,6 +25,8 @@ pub struct Facts {
     pub switch: Option<SwitchStats>,
     /// The same switch's counters some time before. If a fault's counter has grown since, the fault continues.
     pub before: Option<SwitchStats>,
+    /// What ports have said to their neighbours meanwhile; see [`watched`](crate::watched).
+    pub seen: Vec<Seen>,
     /// The switch's interfaces.
     pub vifs: Vec<VifStatus>,
     /// The decisions of policies, for the ports that explain them.
@@ -68,8 +74,16 @@ pub struct Host {
     pub unlike_file: Vec<String>,
     /// What the host lacks for the ways out of networks.
     pub lacks: Vec<Lack>,
+    /// What need be no fault of the host.
+    pub doubts: Vec<Lack>,
     /// weir's other processes that ended before weir.
     pub ended: Vec<String>,
+    /// Other weirs that serve.
+    pub others: Vec<String>,
+    /// True if weir's program is not on the disk any more.
+    pub is_replaced: bool,
+    /// The host's addresses, each with its interface.
+    pub addresses: Vec<(String, IpAddr)>,
 }
 
 /// A configuration file that weir refuses.
@@ -90,6 +104,8 @@ pub struct Link {
     pub is_up: bool,
     /// True if the interface has a carrier.
     pub has_carrier: bool,
+    /// The state of a bridge's port, of which 3 is "forwarding" (the kernel's if_bridge.h).
+    pub port_state: Option<u8>,
 }
 
 /// A QEMU that runs.
@@ -105,6 +121,10 @@ pub struct Qemu {
     pub args: Vec<String>,
     /// The version that is written in the process's program.
     pub version: Option<(u32, u32)>,
+    /// True if the process is stopped by a signal.
+    pub is_stopped: bool,
+    /// Interfaces' sockets that are not in the process's file system.
+    pub unseen: Vec<PathBuf>,
 }
 
 /// A socket on which weir listens, as a file.
@@ -201,6 +221,22 @@ impl Facts {
         self.ports().filter(|port| port.kind == PortKind::Vif)
     }
 
+    /// What is known of an uplink.
+    pub(super) fn uplink(&self, name: &PortName) -> Option<&UplinkExplanation> {
+        match self.explained.get(name)? {
+            Explanation::Uplink(uplink) => Some(uplink),
+            _ => None,
+        }
+    }
+
+    /// What is known of the traffic at a port.
+    pub(super) fn traffic(&self, port: &PortName) -> Option<&TrafficExplanation> {
+        match self.explained.get(port)? {
+            Explanation::Vif(vif) => Some(&vif.traffic),
+            _ => Some(&self.uplink(port)?.traffic),
+        }
+    }
+
     /// All ports.
     pub(super) fn ports(&self) -> impl Iterator<Item = &PortStats> {
         self.switch.iter().flat_map(|switch| &switch.ports)
@@ -216,7 +252,7 @@ impl Facts {
 /// A result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// The name of the check in the guide.
+    /// The name of the check in the guide. It is added when the check has ended.
     pub check: &'static str,
     /// True if something does not work as it should; otherwise the finding is only worth knowing.
     pub wrong: bool,
@@ -232,14 +268,13 @@ pub struct Finding {
 
 /// A finding: a fault, or something worth knowing.
 pub(crate) fn finding(
-    check: &'static str,
     subject: impl ToString,
     what: impl Into<String>,
     known_by: impl Into<String>,
     mend: impl Into<String>,
 ) -> Finding {
     Finding {
-        check,
+        check: "",
         wrong: true,
         subject: subject.to_string(),
         what: what.into(),

@@ -3,17 +3,23 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{self, DirEntry, Metadata};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use weir_config::PortName;
+use weir_config::{Config, Defaults, Direction, PortName};
+use weir_limits::CAPTURE_PORTS_MAX;
+use weir_switch::capture::CaptureRequest;
 use weir_switch::control::VifStatus;
+use weir_switch::host::{cut_off, doubts, lacks, shown};
+use weir_switch::stats::{PortKind, PortState, PortStats, SwitchStats};
 use weir_topology::parse_cpu_list;
 
+use super::bridging::Card;
 use super::qemu::{self, version};
-use super::{Host, Link, Permissions, Qemu, SocketFile};
+use super::{BadFile, Facts, Host, Link, Permissions, Qemu, SocketFile};
 
 /// The name of weir's process in the kernel.
 const WEIR: &str = "weir";
@@ -26,6 +32,46 @@ const DENIED: [&str; 2] = ["apparmor=\"DENIED\"", "avc:  denied"];
 /// The flag of an interface that was brought up (`IFF_UP`).
 const UP: u32 = 1;
 
+/// Expression for what stations say to their neighbours, for ICMP of their own by its TTL, and for what DHCP servers
+/// answer.
+const NEIGHBOURS: &str = "arp or (icmp6 and ip6[40] >= 135 and ip6[40] <= 136) or udp src port 67 \
+    or (icmp and (ip[8] = 64 or ip[8] = 128 or ip[8] = 255))";
+
+/// What is captured while the counters are watched: what some ports say to their neighbours. Uplinks come first, and
+/// then the guests that have received least.
+pub fn watched(switch: &SwitchStats) -> CaptureRequest {
+    let runs = |port: &&PortStats| port.state == PortState::Running && port.kind != PortKind::Own;
+    let mut ports: Vec<_> = switch.ports.iter().filter(runs).collect();
+    ports.sort_by_key(|port| (port.kind == PortKind::Vif, port.rx.frames));
+    ports.truncate(CAPTURE_PORTS_MAX);
+    let filter = format!("{NEIGHBOURS} or (vlan and ({NEIGHBOURS}))");
+    CaptureRequest {
+        ports: ports.into_iter().map(|port| port.name.clone()).collect(),
+        direction: Some(Direction::Tx),
+        filter: filter.parse().unwrap_or_default(),
+        snap_len: Some(128),
+        ..CaptureRequest::default()
+    }
+}
+
+impl Facts {
+    /// Adds what the file is like with which weir would start again, and what the host lacks for it. A file that cannot
+    /// be read adds no facts.
+    pub fn look_at_file(&mut self, path: &Path, defaults: &Defaults) {
+        match Config::load(path, &Defaults { control_named: true, ..defaults.clone() }) {
+            Ok(config) => {
+                self.host.lacks = lacks(&config);
+                self.host.lacks.extend(cut_off(&config));
+                self.host.doubts = doubts(&config);
+            }
+            Err(error) if !error.problems().is_empty() => {
+                self.host.bad_file = Some(BadFile { path: path.into(), mistakes: error.lines() });
+            }
+            Err(_) => {}
+        }
+    }
+}
+
 /// The visible state of the machine, of a weir, and of the sockets of `vifs`. `server` is the process that listens on
 /// the control socket: weir, or its helper.
 pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
@@ -34,7 +80,22 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
     let own = own(Path::new("/"), weir);
     let peers: Vec<_> = vifs.iter().filter_map(|vif| vif.front_end).collect();
     let sockets: Vec<_> = vifs.iter().map(|vif| vif.config.socket.as_path()).collect();
+    let mut host = below(Path::new("/"), weir, &peers);
+    for qemu in &mut host.qemus {
+        let is_missing = |path: &&&Path| {
+            let is_there = path.exists();
+            let path = format!("/proc/{}/root{}", qemu.pid, path.display());
+            is_there && fs::metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+        };
+        qemu.unseen = sockets.iter().filter(is_missing).map(|path| path.to_path_buf()).collect();
+    }
+    // A weir whose process is not known, as behind a container, would count as another one.
+    if weir.is_none() && !vifs.is_empty() {
+        host.others.clear();
+    }
+    let cards: Vec<Card> = shown(&["-j", "addr", "show"]).unwrap_or_default();
     Host {
+        addresses: cards.iter().flat_map(Card::addresses).collect(),
         now_s: SystemTime::UNIX_EPOCH.elapsed().ok().map(|since| since.as_secs()),
         kernel: rustix::system::uname().release().to_str().ok().and_then(version),
         qemu_version: qemu::installed_version(),
@@ -44,7 +105,7 @@ pub fn look_at_host(vifs: &[VifStatus], server: Option<u32>) -> Host {
             .collect(),
         seccomp: lines(&log, |line| line.contains(SECCOMP) && is_of(line, &own)),
         denied: lines(&log, |line| is_denied(line, &own, &sockets)),
-        ..below(Path::new("/"), weir, &peers)
+        ..host
     }
 }
 
@@ -109,6 +170,8 @@ pub(super) fn below(root: &Path, weir: Option<u32>, peers: &[u32]) -> Host {
         bridges: root.bridges(),
         qemus: root.qemus(peers),
         ended: root.ended(weir),
+        others: root.others(weir),
+        is_replaced: root.is_replaced(weir),
         ..Host::default()
     }
 }
@@ -194,7 +257,8 @@ impl Root<'_> {
             let is_up = u32::from_str_radix(flags.trim_start_matches("0x"), 16).ok()? & UP != 0;
             // The kernel does not give the carrier of an interface that is down.
             let has_carrier = of("carrier").is_none_or(|carrier| carrier == "1");
-            Some((name, Link { mtu: of("mtu")?.parse().ok()?, is_up, has_carrier }))
+            let port_state = of("brport/state").and_then(|state| state.parse().ok());
+            Some((name, Link { mtu: of("mtu")?.parse().ok()?, is_up, has_carrier, port_state }))
         };
         self.entries("sys/class/net").filter_map(link).collect()
     }
@@ -232,9 +296,28 @@ impl Root<'_> {
             let mut groups = numbers("Groups:");
             groups.extend(numbers("Gid:").get(1));
             let version = qemu::version_in(&entry.path().join("exe"));
-            Some(Qemu { pid, user, groups, args, version })
+            let is_stopped = field(&status, "State:").is_some_and(|state| state.starts_with('T'));
+            Some(Qemu { pid, user, groups, args, version, is_stopped, unseen: Vec::new() })
         };
         self.entries("proc").filter_map(qemu).collect()
+    }
+
+    /// Other weirs that serve, by their processes and commands.
+    fn others(&self, weir: Option<u32>) -> Vec<String> {
+        let is_other = |it: &Process| it.name == WEIR && Some(it.pid) != weir;
+        let others =
+            self.processes().into_iter().filter(|it| is_other(it) && Some(it.parent) != weir);
+        let served = others.filter_map(|it| {
+            let line = self.text(format!("proc/{}/cmdline", it.pid))?.replace('\0', " ");
+            line.contains(" run ").then(|| format!("process {}: {}", it.pid, line.trim()))
+        });
+        served.collect()
+    }
+
+    /// True if the program of this process is not on the disk any more.
+    fn is_replaced(&self, weir: Option<u32>) -> bool {
+        let exe = weir.and_then(|pid| fs::read_link(self.0.join(format!("proc/{pid}/exe"))).ok());
+        exe.is_some_and(|exe| exe.to_string_lossy().ends_with(" (deleted)"))
     }
 
     /// Processes of [`HELPERS`] that have ended while their weir continues without them.
@@ -282,7 +365,7 @@ fn cpus(list: &str) -> Option<usize> {
     Some(parse_cpu_list(list).ok()?.len()).filter(|cpus| *cpus > 0)
 }
 
-/// The text after `name` on a line of its own.
+/// The text after `name`, in the line that begins with `name`.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
@@ -309,7 +392,7 @@ pub fn look_at_socket(path: &Path, unmade: Option<Permissions>) -> Option<Socket
         above.filter_map(|dir| Some((dir.to_owned(), permissions(fs::metadata(dir).ok()?))));
     let mut records = path.as_os_str().to_owned();
     records.push(".rings");
-    // weir makes the file, and a full file system gives it no room.
+    // On a full file system, weir can create the file, but the file stays empty.
     let has_records = fs::metadata(records).is_ok_and(|file| file.len() > 0);
     Some(SocketFile { file, above: above.collect(), has_records })
 }

@@ -21,13 +21,15 @@ mod tests;
 
 pub use checks::{CHECKS, Check};
 pub use facts::{BadFile, Closed, Facts, Finding, Host, Link, Permissions, Qemu, SocketFile};
-pub use host::{Joined, joined_by_a_bridge, look_at_host, look_at_socket};
+pub use host::{Joined, joined_by_a_bridge, look_at_host, look_at_socket, watched};
 
 /// The findings of all checks, faults first.
 pub fn examine(facts: &Facts) -> Vec<Finding> {
     let mut found = Vec::new();
     for check in CHECKS {
+        let others = found.len();
         (check.find)(facts, &mut found);
+        found.iter_mut().skip(others).for_each(|it| it.check = check.name);
     }
     found.sort_by_key(|finding| !finding.wrong);
     found

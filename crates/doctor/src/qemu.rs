@@ -1,11 +1,15 @@
-//! The installed QEMU, and the running ones.
+//! The installed QEMU, and the running ones; versions and sizes as QEMU has them.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::str::FromStr;
 use std::sync::mpsc;
 use std::time::Duration;
+
+use thiserror::Error;
 
 /// The first QEMU that can use interrupt vectors with an emulated processor. An older one exits when a guest uses
 /// vectors of a vhost-user device. `/dev/kvm` does not say whether a VM has an emulated processor.
@@ -35,6 +39,76 @@ const fn of_this_machine() -> &'static str {
 /// The version of the QEMU in `PATH`, as major and minor number; `None` if none prints one.
 pub fn installed_version() -> Option<(u32, u32)> {
     PROGRAMS.iter().find_map(|program| version_of(Path::new(program)))
+}
+
+/// A QEMU release: major and minor number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct QemuVersion(pub u32, pub u32);
+
+impl fmt::Display for QemuVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1)
+    }
+}
+
+/// Text that is no [`QemuVersion`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write MAJOR.MINOR, for example 10.0")]
+pub struct NotAVersion;
+
+impl FromStr for QemuVersion {
+    type Err = NotAVersion;
+    fn from_str(text: &str) -> Result<Self, NotAVersion> {
+        let mut parts = text.splitn(3, '.').map(|part| part.parse::<u32>().ok());
+        match (parts.next().flatten(), parts.next().flatten()) {
+            (Some(major), Some(minor)) => Ok(Self(major, minor)),
+            _ => Err(NotAVersion),
+        }
+    }
+}
+
+/// The memory of a VM, in whole MiB: `512M`, `1G`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemorySize {
+    mib: u64,
+}
+
+/// Text that is no [`MemorySize`].
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("write a whole number and a unit, M or G, for example 512M or 2G")]
+pub struct NotAMemorySize;
+
+impl MemorySize {
+    /// The number of MiB.
+    pub fn mib(self) -> u64 {
+        self.mib
+    }
+}
+
+impl FromStr for MemorySize {
+    type Err = NotAMemorySize;
+    fn from_str(text: &str) -> Result<Self, NotAMemorySize> {
+        let (number, unit_mib) = match (text.strip_suffix('M'), text.strip_suffix('G')) {
+            (Some(number), _) => (number, 1),
+            (_, Some(number)) => (number, 1024),
+            (None, None) => return Err(NotAMemorySize),
+        };
+        let number = number.parse::<u64>().map_err(|_| NotAMemorySize)?;
+        match number.checked_mul(unit_mib) {
+            Some(mib) if mib > 0 => Ok(Self { mib }),
+            _ => Err(NotAMemorySize),
+        }
+    }
+}
+
+impl fmt::Display for MemorySize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.mib.is_multiple_of(1024) {
+            write!(f, "{}G", self.mib / 1024)
+        } else {
+            write!(f, "{}M", self.mib)
+        }
+    }
 }
 
 /// Whether this process may run VMs by KVM.
@@ -71,7 +145,8 @@ pub fn version_of(program: &Path) -> Option<(u32, u32)> {
         .ok()?;
     let output = qemu.stdout.take()?;
     let (sender, answer) = mpsc::channel();
-    // The reader is a thread of its own: the process that holds the pipe's other end need not be this child.
+    // The reader has its own thread: the process that holds the pipe's other end need not be this
+    // child.
     std::thread::spawn(move || {
         let mut said = Vec::new();
         let read = output.take(ANSWER_BYTES_MAX).read_to_end(&mut said);

@@ -119,6 +119,11 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
         "the front end's pipe or socket blocks weir's thread for it",
         "end the front end's process",
     ),
+    (
+        "lies in pieces behind",
+        "a large ring behind a virtual IOMMU is in pieces that weir cannot map as one",
+        "rx_ring = 256 and tx_ring = 256 in [vif.NAME], then weir reload; start the VM anew",
+    ),
     ("internal error", "a bug in weir", "report it with the log: journalctl -u weir"),
     ("ring ", "the driver broke the rules of virtio", "update the guest's driver"),
     (
@@ -130,6 +135,16 @@ pub(super) const REASONS: &[(&str, &str, &str)] = &[
         "of a translation",
         "the front end tells impossible translations of its virtual IOMMU",
         "start the VM anew, with another version of its monitor",
+    ),
+    (
+        "is not the type of a message about translations",
+        "the front end says something else of its virtual IOMMU than a translation, or the end of one",
+        "start the VM anew, with another version of its monitor",
+    ),
+    (
+        "translation that has ended is still in use",
+        "a worker stands still, or a bug in weir",
+        "report it with the log: journalctl -u weir",
     ),
 ];
 

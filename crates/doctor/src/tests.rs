@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use weir_config::{Config, Defaults, GroupDefault, PlacementMode, PortName, SocketPath};
+use weir_switch::capture::Seen;
 use weir_switch::control::{VifOrigin, VifStatus};
 use weir_switch::explain::{
     AgentExplanation, AgentState, Explanation, GroupsExplanation, HostHeard, MachineSummary,
@@ -139,7 +140,7 @@ fn healthy() -> Facts {
     let permissions = |mode, group| Permissions { mode, user: 900, group };
     let above = vec![("/run/weir".into(), permissions(0o40_750, 64_055))];
     let socket = SocketFile { file: permissions(0o140_660, 64_055), above, has_records: true };
-    let link = Link { mtu: 1500, is_up: true, has_carrier: true };
+    let link = Link { mtu: 1500, is_up: true, has_carrier: true, port_state: None };
     let qemu = Qemu {
         pid: VM,
         user: 64_055,
@@ -151,6 +152,8 @@ fn healthy() -> Facts {
             "q35,memory-backend=mem".into(),
         ],
         version: Some((10, 0)),
+        is_stopped: false,
+        unseen: Vec::new(),
     };
     Facts {
         host: Host {
@@ -176,9 +179,14 @@ fn healthy() -> Facts {
             bad_file: None,
             unlike_file: Vec::new(),
             lacks: Vec::new(),
+            doubts: Vec::new(),
             ended: Vec::new(),
+            others: Vec::new(),
+            is_replaced: false,
+            addresses: vec![("eth0".into(), "10.1.1.1".parse().unwrap())],
         },
         before: Some(switch.clone()),
+        seen: Vec::new(),
         switch: Some(switch),
         placement: Some(placement()),
         vifs: vec![status],
@@ -214,6 +222,7 @@ type Seed = fn(&mut Facts);
 fn faults() -> Vec<(&'static str, Seed)> {
     vec![
         ("not-running", |it| *it = Facts { host: it.host.clone(), ..Facts::default() }),
+        ("other-weir", |it| it.host.others = vec!["process 12: weir run /root/weir.toml".into()]),
         ("file-bad", |it| {
             let mistakes = vec!["line 3: unknown key `rat`".into(), "line 4: more".into()];
             it.host.bad_file = Some(BadFile { path: "/etc/weir/weir.toml".into(), mistakes });
@@ -270,7 +279,9 @@ fn faults() -> Vec<(&'static str, Seed)> {
                 Some(QueuePairNumbers { configured: 2, session: Some(1), in_use: 1 });
         }),
         ("silent-ring", |it| {
-            vif(it).silent = vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }];
+            let waits = Silence::NoTranslation { questions: 3, seconds: 12 };
+            let kick = SilentRing { ring: 1, why: Silence::BuffersWithoutKick };
+            vif(it).silent = vec![kick, SilentRing { ring: 0, why: waits }];
         }),
         ("src-mac", |it| drop_many(it, "src_mac_spoofed")),
         ("vlan", |it| drop_many(it, "vlan_not_allowed")),
@@ -425,6 +436,316 @@ fn each_fault_is_found_by_its_check_and_no_other() {
     }
 }
 
+/// What `port` says to its neighbours: an ARP request, or with `from` as its target an announcement.
+fn says(facts: &mut Facts, port: &str, tag: Option<u16>, from: [u8; 4], target: [u8; 4]) {
+    let mac = [2, 0, 0, 0, 0, port.bytes().map(u32::from).sum::<u32>() as u8];
+    let tag = tag.map_or_else(Vec::new, |vid| [[0x81, 0], vid.to_be_bytes()].concat());
+    let frame = [
+        &[0xff; 6][..],
+        &mac,
+        &tag,
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1],
+        &mac,
+        &from,
+        &[0; 6],
+        &target,
+    ];
+    facts.seen.push(Seen { port: name(port), frame: frame.concat() });
+}
+
+/// A guest that asks again and again.
+fn asks(facts: &mut Facts, target: [u8; 4]) {
+    (0..2).for_each(|_| says(facts, VIF, None, [10, 0, 0, 1], target));
+}
+
+/// A second guest, in the VLAN of this text.
+fn second(facts: &mut Facts, vlan: &str) {
+    let Explanation::Vif(mut vif) = explained(None) else { panic!("a guest's") };
+    vif.traffic.vlan = vlan.into();
+    facts.explained.insert(name("db0"), Explanation::Vif(vif));
+}
+
+fn traffic_of_vif(facts: &mut Facts) -> &mut weir_switch::explain::TrafficExplanation {
+    let Some(Explanation::Vif(vif)) = facts.explained.get_mut(&name(VIF)) else {
+        panic!("a guest's")
+    };
+    &mut vif.traffic
+}
+
+fn bridged(facts: &mut Facts) {
+    let bridges = ["eth0", "eth1"].map(|it| (it.to_owned(), "br0".to_owned()));
+    facts.host.bridges = bridges.into();
+    facts.host.links.insert("eth1".into(), facts.host.links["eth0"]);
+}
+
+fn offers(facts: &mut Facts, port: &str, server: u8) {
+    let mut frame = vec![2; 12];
+    frame.extend([8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, server, 10, 0, 0, 9]);
+    frame.extend([0, 67, 0, 68, 0, 8, 0, 0]);
+    facts.seen.push(Seen { port: name(port), frame });
+}
+
+/// A ping of its own.
+fn pings(facts: &mut Facts, port: &str) {
+    let mut frame = vec![2; 6];
+    frame.extend([2, 0, 0, 0, 0, port.len() as u8, 8, 0, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0]);
+    frame.extend([10, 0, 0, 5, 10, 0, 0, 9, 8, 0, 0, 0, 0, 0, 0, 0]);
+    facts.seen.push(Seen { port: name(port), frame });
+}
+
+/// Faults that somebody made who did not know the checks: what was done, what finds it, and a part of the words.
+const BY_OTHERS: &[(&str, Seed, &str, &str)] = &[
+    (
+        "the bridge's spanning tree listens",
+        |it| {
+            bridged(it);
+            it.host.links.get_mut("eth0").unwrap().port_state = Some(1);
+        },
+        "uplink-down",
+        "is listening there",
+    ),
+    (
+        "the card in the bridge has no cable",
+        |it| {
+            bridged(it);
+            it.host.links.get_mut("eth1").unwrap().has_carrier = false;
+        },
+        "uplink-down",
+        "no other port of br0 is connected",
+    ),
+    (
+        "two clones have one address",
+        |it| {
+            second(it, "its VLANs");
+            traffic_of_vif(it).vlan = "its VLANs".into();
+            [VIF, "db0"].iter().for_each(|port| says(it, port, None, [10, 0, 0, 5], [10, 0, 0, 5]));
+        },
+        "guest-address",
+        "several stations with the address 10.0.0.5 are in VLAN 1: ",
+    ),
+    (
+        "one subnet in two VLANs",
+        |it| {
+            second(it, "VLAN 20");
+            traffic_of_vif(it).vlan = "VLAN 10".into();
+            asks(it, [10, 0, 0, 2]);
+            says(it, "db0", None, [10, 0, 0, 2], [10, 0, 0, 1]);
+        },
+        "guest-address",
+        "db0 has it, in VLAN 20",
+    ),
+    (
+        "the other one is behind a trunk",
+        |it| {
+            traffic_of_vif(it).vlan = "VLAN 10".into();
+            asks(it, [10, 0, 0, 2]);
+            says(it, UPLINK, Some(30), [10, 0, 0, 2], [10, 0, 0, 1]);
+        },
+        "guest-address",
+        "lan has it, in VLAN 30",
+    ),
+    (
+        "two isolated guests",
+        |it| {
+            second(it, "");
+            let Some(Explanation::Vif(vif)) = it.explained.get_mut(&name("db0")) else { panic!() };
+            vif.traffic.isolated = 1;
+            traffic_of_vif(it).isolated = 1;
+            asks(it, [10, 0, 0, 2]);
+            says(it, "db0", None, [10, 0, 0, 2], [10, 0, 0, 1]);
+        },
+        "guest-address",
+        "both are isolated",
+    ),
+    ("a gateway that is not there", |it| asks(it, [10, 0, 0, 254]), "guest-address", "10.0.0.254"),
+    (
+        "the host's address has no tag",
+        |it| {
+            traffic_of_vif(it).vlan = "VLAN 10".into();
+            asks(it, [10, 1, 1, 1]);
+        },
+        "guest-address",
+        "type vlan",
+    ),
+    (
+        "a packet socket on the host's own card",
+        |it| {
+            let Some(Explanation::Uplink(uplink)) = it.explained.get_mut(&name(UPLINK)) else {
+                panic!()
+            };
+            uplink.layer = weir_switch::explain::UplinkLayer::AsFound;
+            asks(it, [10, 1, 1, 1]);
+        },
+        "guest-address",
+        "a TAP as uplink",
+    ),
+    (
+        "two clones that ping",
+        |it| {
+            second(it, "");
+            [VIF, "db0"].iter().for_each(|port| pings(it, port));
+        },
+        "guest-address",
+        "several stations with the address 10.0.0.5",
+    ),
+    (
+        "two DHCP servers",
+        |it| {
+            offers(it, UPLINK, 1);
+            offers(it, VIF, 66);
+        },
+        "guest-address",
+        "several DHCP servers",
+    ),
+    (
+        "a clone behind the uplink",
+        |it| drop_many(it, "src_mac_owned"),
+        "src-mac",
+        "or behind an uplink",
+    ),
+    (
+        "a guest that is a DHCP server",
+        |it| drop_many(it, "source_guard_ip"),
+        "drops",
+        "router=true",
+    ),
+    (
+        "an IPv6 address of stable privacy",
+        |it| {
+            let Some(Explanation::Vif(vif)) = it.explained.get_mut(&name(VIF)) else { panic!() };
+            vif.guard = Some(serde_json::from_value(serde_json::json!({ "mode": "configured", "addresses": [], "leases": [], "router": false, "drops": {} })).unwrap());
+            drop_many(it, "source_guard_ip");
+        },
+        "drops",
+        "addrgenmode eui64",
+    ),
+    (
+        "QEMU is stopped by Ctrl-Z",
+        |it| it.host.qemus[0].is_stopped = true,
+        "halted",
+        "kill -CONT 77",
+    ),
+    (
+        "QEMU listens itself",
+        |it| {
+            it.vifs[0].state = PortState::Waiting;
+            it.host.qemus[0].args[1] = format!("socket,id=a,path={SOCKET},server=on,wait=off");
+        },
+        "waiting-monitor",
+        "both listen",
+    ),
+    (
+        "weir and QEMU both connect",
+        |it| {
+            it.vifs[0].state = PortState::Waiting;
+            it.vifs[0].config.mode = weir_config::SocketRole::Client;
+        },
+        "waiting-monitor",
+        "both connect",
+    ),
+    (
+        "the VM has a card of another kind",
+        |it| {
+            it.vifs[0].state = PortState::Waiting;
+            it.host.qemus[0].args = ["qemu-system-x86_64", "-name", "guest=web0,debug-threads=on"]
+                .map(String::from)
+                .into();
+        },
+        "waiting-other-path",
+        "a VM of its name runs",
+    ),
+    (
+        "QEMU in a file system of its own",
+        |it| {
+            it.vifs[0].state = PortState::Waiting;
+            it.host.qemus[0].unseen = vec![SOCKET.into()];
+        },
+        "waiting-other-path",
+        "a file system of its own",
+    ),
+    (
+        "two weirs",
+        |it| it.host.others = vec!["process 12: weir run a".into()],
+        "other-weir",
+        "process 12",
+    ),
+    ("an old weir after an upgrade", |it| it.host.is_replaced = true, "other-weir", "weir upgrade"),
+    ("another VNI there", |it| drop_many(it, "network_unknown"), "drops", "the same `vni`"),
+    ("a peer that is not listed", |it| drop_many(it, "remote_unknown"), "drops", "`peers`"),
+    (
+        "LACP without a partner",
+        |it| {
+            let Explanation::Uplink(mut bond) = uplink("eth0,eth1") else { panic!("an uplink's") };
+            bond.bond = Some(
+                serde_json::from_value(serde_json::json!({
+                    "mode": "lacp", "changes": 1,
+                    "uplinks": [{ "name": "eth0", "has_carrier": true, "carries": true }],
+                }))
+                .unwrap(),
+            );
+            it.explained.insert(name(UPLINK), Explanation::Uplink(bond));
+        },
+        "uplink-down",
+        "no switch speaks LACP",
+    ),
+    (
+        "a firewall between guests and host",
+        |it| {
+            it.host.doubts =
+                vec![Lack { what: "the table `inet filter` drops".into(), help: None }];
+        },
+        "way-out",
+        "inet filter",
+    ),
+];
+
+#[test]
+fn faults_of_other_hands_are_found_in_words_that_mend_them() {
+    for (done, seed, check, words) in BY_OTHERS {
+        let mut facts = healthy();
+        seed(&mut facts);
+        let found = examine(&facts);
+        assert_eq!(
+            found.iter().map(|it| it.check).collect::<Vec<_>>(),
+            [*check],
+            "{done}: {found:#?}"
+        );
+        assert!(lines(&found).contains(words), "{done}: {found:#?}");
+    }
+    assert_eq!(BY_OTHERS.len(), 25);
+}
+
+#[test]
+fn what_healthy_neighbours_say_is_no_fault() {
+    let mut facts = healthy();
+    second(&mut facts, "its VLANs");
+    traffic_of_vif(&mut facts).vlan = "its VLANs".into();
+    bridged(&mut facts);
+    facts.host.links.get_mut("eth0").unwrap().port_state = Some(3);
+    // Asked twice and answered, asked once, the host's own questions, a probe, an announcement, one server.
+    asks(&mut facts, [10, 0, 0, 2]);
+    says(&mut facts, "db0", None, [10, 0, 0, 2], [10, 0, 0, 1]);
+    says(&mut facts, "db0", None, [10, 0, 0, 2], [10, 0, 0, 7]);
+    for _ in 0..3 {
+        says(&mut facts, UPLINK, None, [10, 0, 0, 3], [10, 0, 0, 8]);
+        says(&mut facts, VIF, None, [0; 4], [10, 0, 0, 9]);
+        says(&mut facts, VIF, None, [10, 0, 0, 1], [10, 0, 0, 1]);
+        offers(&mut facts, UPLINK, 1);
+    }
+    assert_eq!(examine(&facts), []);
+    facts.seen.push(Seen { port: name(VIF), frame: vec![0xff; 5] });
+    assert_eq!(examine(&facts), [], "half a frame");
+    // A bond is no interface of the host.
+    let seed = BY_OTHERS.iter().find(|it| it.0.contains("LACP")).unwrap().1;
+    seed(&mut facts);
+    let Some(Explanation::Uplink(lan)) = facts.explained.get_mut(&name(UPLINK)) else { panic!() };
+    lan.bond.as_mut().unwrap().uplinks[0].partner = Some("02:00:00:00:00:99".parse().unwrap());
+    assert_eq!(examine(&facts), []);
+    let watched = watched(facts.switch.as_ref().unwrap());
+    assert_eq!(watched.ports, [name(UPLINK), name(VIF)]);
+    assert!(!watched.filter.is_empty());
+}
+
 fn guide() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/troubleshooting.md");
     fs::read_to_string(path).unwrap()
@@ -489,8 +810,11 @@ fn every_drop_that_is_counted_is_found_or_is_usual() {
 }
 
 /// Rows of symptoms that no counter shows, and their checks.
-const SEEN: &[(&str, &str)] =
-    &[("`ring N ...", "silent-ring"), ("nothing is counted", "uplink-down")];
+const SEEN: &[(&str, &str)] = &[
+    ("`ring N ...", "silent-ring"),
+    ("`the monitor has not answered", "silent-ring"),
+    ("nothing is counted", "uplink-down"),
+];
 
 #[test]
 fn every_row_of_what_one_sees_has_its_check() {
@@ -520,6 +844,7 @@ const POINTS: &[(&str, Result<&str, &str>)] = &[
     ("**The VM monitor has given up.**", Ok("waiting-monitor")),
     ("**A second VM on one interface**", Ok("second-vm")),
     ("A silent ring", Ok("silent-ring")),
+    ("Behind a virtual IOMMU", Ok("silent-ring")),
     ("For `src_mac_spoofed`", Ok("src-mac")),
     ("A larger `rx_queue_size`", Ok("receiver-slow")),
     ("**QEMU 7.2 under TCG", Ok("qemu-vectors")),
@@ -665,7 +990,7 @@ fn what_has_ended_is_worth_a_note_and_what_happens_to_everybody_is_not() {
         let found = examine(&facts);
         assert_eq!(found.iter().any(|it| it.check == "session-fails"), is_told, "{ago_s} s");
     }
-    // Leases that could not be saved, until they were.
+    // Leases that could not be saved at first, and then were.
     let unsaved = [("leases_unsaved", 2), ("leases_saved_late", 1)];
     vif(&mut facts).answers = unsaved.map(|(name, count)| (name.into(), count)).into();
     before(&mut facts, |it| _ = it.answers.insert("leases_unsaved".into(), 2));
@@ -746,7 +1071,7 @@ fn a_few_frames_are_enough_where_no_other_has_passed() {
         let port = vif(&mut facts);
         (port.rx.frames, port.tx.frames) = (rx, tx);
         port.drops = [(reason.to_owned(), drops)].into();
-        // The person who tries it has ended the ping before.
+        // The user has ended the ping before.
         facts.before = facts.switch.clone();
         examine(&facts).into_iter().map(|it| (it.check, it.wrong)).collect::<Vec<_>>()
     };
@@ -806,7 +1131,7 @@ fn a_vm_is_judged_by_its_own_program_and_not_by_the_installed_one() {
         qemu.version = running;
         qemu.args.push(vectors.into());
         if connected {
-            // Another program hands it the socket as a descriptor.
+            // Another program hands QEMU the socket as a descriptor.
             qemu.args.retain(|arg| !arg.contains(SOCKET));
         }
         facts.host.qemu_version = installed;
@@ -881,8 +1206,7 @@ fn one_processor_gets_all_interrupts_and_that_is_no_fault() {
 #[test]
 fn of_a_mirror_it_is_not_found_that_it_sends_into_no_vlan() {
     let mut facts = healthy();
-    let mirror = weir_config::VlanMode::Mirror("db0".parse().unwrap());
-    facts.vifs[0].config.vlan = mirror;
+    traffic_of_vif(&mut facts).is_mirror = true;
     drop_many(&mut facts, "vlan_untagged_on_trunk");
     assert_eq!(examine(&facts), []);
     drop_many(&mut facts, "mirror_lost");
@@ -890,7 +1214,7 @@ fn of_a_mirror_it_is_not_found_that_it_sends_into_no_vlan() {
     assert_eq!(found.len(), 1);
     assert!(found[0].mend.contains("mirror fewer ports"), "{found:?}");
 
-    // An uplink can be one, too, and the host at its other end sends by itself.
+    // An uplink can be a mirror, too, and the host at its other end sends by itself.
     let mut facts = healthy();
     let Some(Explanation::Uplink(uplink)) = facts.explained.get_mut(&name(UPLINK)) else {
         panic!()
@@ -943,6 +1267,7 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/irq/24/effective_affinity_list", "3\n"),
         ("sys/class/net/weir0/mtu", "1500\n"),
         ("sys/class/net/weir0/flags", "0x1002\n"),
+        ("sys/class/net/weir0/brport/state", "1\n"),
         ("sys/class/net/br0/bridge/stp_state", "0\n"),
         ("sys/class/net/bond0/mtu", "none\n"),
         ("proc/9/comm", "weir\n"),
@@ -955,8 +1280,15 @@ fn each_fact_is_read_where_the_kernel_has_it() {
         ("proc/10/stat", "10 (weir-helper) Z 9 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 700 0\n"),
         ("proc/11/stat", "11 (weir-starter) Z 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 800 0\n"),
         ("proc/12/cmdline", "/usr/bin/qemu-system-x86_64\0-chardev\0socket,path=/a\0"),
-        ("proc/12/status", "Uid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t5 6 \n"),
+        (
+            "proc/12/status",
+            "State:\tT (stopped)\nUid:\t0\t7\t0\t0\nGid:\t0\t8\t0\t0\nGroups:\t5 6 \n",
+        ),
         ("proc/12/exe", "\u{7f}ELF QEMU emulator version 11.1.3 (Debian)\n"),
+        ("proc/15/stat", "15 (weir) S 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 900 0\n"),
+        ("proc/15/cmdline", "weir\0run\0/a\0"),
+        ("proc/16/stat", "16 (weir) S 1 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 900 0\n"),
+        ("proc/16/cmdline", "weir\0doctor\0"),
         ("proc/13/cmdline", "less\0qemu-system-x86_64\0"),
         // The process at the other end of a socket counts, whatever its name.
         ("proc/14/cmdline", "/usr/libexec/vmm\0"),
@@ -966,15 +1298,16 @@ fn each_fact_is_read_where_the_kernel_has_it() {
     let net = dir.path().join("sys/class/net");
     std::os::unix::fs::symlink("../br0", net.join("weir0/master")).unwrap();
     std::os::unix::fs::symlink("../bond0", net.join("eth0/master")).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/weir (deleted)", dir.path().join("proc/9/exe")).unwrap();
     let host = host::below(dir.path(), Some(9), &[14]);
     assert_eq!(host.bridges, [("weir0".to_owned(), "br0".to_owned())].into(), "a bond is none");
     assert_eq!(host.clocksource.as_deref(), Some("hpet"));
     assert_eq!((host.cpus_online, host.cpus), (Some(8), Some(3)));
     assert_eq!((host.cpu_quota, host.hugepages), (Some(1.5), Some((512, 500))));
-    let link = |mtu, is_up, has_carrier| Link { mtu, is_up, has_carrier };
+    let link = |mtu, is_up, has_carrier, port_state| Link { mtu, is_up, has_carrier, port_state };
     let links = [
-        ("eth0".to_owned(), link(1400, true, false)),
-        ("weir0".to_owned(), link(1500, false, true)),
+        ("eth0".to_owned(), link(1400, true, false, None)),
+        ("weir0".to_owned(), link(1500, false, true, Some(1))),
     ];
     assert_eq!(host.links, links.into());
     assert_eq!(host.irqs, [("eth0".to_owned(), vec!["3".to_owned()])].into());
@@ -990,7 +1323,12 @@ fn each_fact_is_read_where_the_kernel_has_it() {
     let [qemu, other] = qemus.as_slice() else { panic!("{qemus:?}") };
     assert_eq!((qemu.version, other.pid, other.version), (Some((11, 1)), 14, None));
     assert_eq!((qemu.pid, qemu.user, qemu.groups.as_slice()), (12, 7, &[5, 6, 8][..]));
+    assert_eq!((qemu.is_stopped, other.is_stopped), (true, false));
     assert_eq!(qemu.args[2], "socket,path=/a");
+    assert_eq!(
+        (host.others.as_slice(), host.is_replaced),
+        (&["process 15: weir run /a".to_owned()][..], true)
+    );
     // Another process has weir's process number now.
     assert_eq!(host::below(dir.path(), Some(13), &[]).cpu_quota, None);
 }
@@ -1005,7 +1343,7 @@ fn a_socket_is_seen_with_what_is_above_it() {
     let file = look_at_socket(&path, None).unwrap();
     assert!(!file.has_records && file.file.mode & 0o170_000 == 0o140_000);
     assert_eq!((file.above[0].0.as_path(), file.above[0].1.mode), (dir.path(), 0o40_750));
-    // A full file system lets a file be made, and gives it no room.
+    // On a full file system, a file can be created, but stays empty.
     fs::write(dir.path().join("a.sock.rings"), "").unwrap();
     assert!(!look_at_socket(&path, None).unwrap().has_records);
     fs::write(dir.path().join("a.sock.rings"), "records").unwrap();
@@ -1089,7 +1427,7 @@ fn a_blocked_port_is_told_once_and_by_whose_it_is() {
     let checks: Vec<_> = found.iter().map(|it| it.check).collect();
     assert_eq!(checks, ["loop"], "what was foreseen has come: {found:#?}");
     assert!(found[0].what.contains("comes back by lan1"), "{found:?}");
-    // An interface that weir has open, and that has gone by its name.
+    // An interface that weir has open, although no interface has that name any more.
     let mut facts = healthy();
     facts.host.links.clear();
     let found = examine(&facts);

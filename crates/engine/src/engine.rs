@@ -35,9 +35,9 @@ use crate::working::shared::Shared;
 use crate::working::stalls::Retry;
 use crate::working::worker::Worker;
 
-/// Interval at which workers that end are looked at, while guests wait for the next weir.
+/// The interval at which ending workers are checked while guests wait for the next weir.
 const HALT_LOOK: Duration = Duration::from_micros(100);
-/// The time that a worker has to end its burst before settings change that hold together.
+/// The time that a worker has to end its burst before settings that belong together change.
 const FENCE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A running switch. Dropping it stops the workers.
@@ -201,9 +201,9 @@ impl Engine {
         let _ = self.shared.fabric.remove_port(id);
     }
 
-    /// Changes a port's settings between bursts. What stays as it was keeps its state: the level of buckets, the
-    /// counters of rules. Connections go on as far as the rules of all groups then allow. Does nothing if there is no
-    /// such port.
+    /// Changes a port's settings between bursts. A setting that does not change keeps its state:
+    /// the level of buckets, the counters of rules. Connections go on as far as the rules of all
+    /// groups then allow. Does nothing if there is no such port.
     pub fn change_settings(&self, id: PortId, change: impl FnOnce(&mut PortSettings)) {
         let mut settings = lock(&self.shared.settings);
         let Some(now) = settings.get_mut(&id) else { return };
@@ -226,8 +226,8 @@ impl Engine {
         }
     }
 
-    /// Makes all connections be checked against the rules when they are next seen: the groups of other hosts' guests
-    /// have changed their meaning.
+    /// Marks each connection for a check against the rules at its next frame, because the groups of
+    /// other hosts' guests have changed their meaning.
     pub fn regroup(&self) {
         self.shared.change_all(regroup);
     }
@@ -237,8 +237,8 @@ impl Engine {
         slot(&self.shared.ports.load(), id)?.groups.clone()
     }
 
-    /// From now on, frames of a port come in by another one, `by`, whose settings then hold for them; with `None` by
-    /// the port itself. Counters stay the port's own.
+    /// From now on, frames of a port come in by another port, `by`, whose settings then hold for
+    /// them. With `None`, they come in by the port itself. Counters stay the port's own.
     pub fn set_comes_in_by(&self, id: PortId, by: Option<PortId>) {
         self.shared.change(id, |slot| slot.in_bond.get_or_insert_default().comes_in_by = by);
     }
@@ -268,6 +268,7 @@ impl Engine {
 
     /// Watches `kick` for a queue of a port, until the result is dropped.
     ///
+    /// # Errors
     /// Errors from adding the kick to a worker's epoll set, or from starting a worker for it; there is no such port.
     pub fn watch(&self, queue: QueueRef, kick: OwnedFd) -> io::Result<Watch> {
         self.with_worker(queue, |roster, worker| Crew::watch(roster, worker, queue, kick))?
@@ -389,8 +390,9 @@ impl Engine {
         self.shared.crew.iter().map(|worker| worker.wakeups()).sum()
     }
 
-    /// Makes the next worker that wakes up ring [`Engine::bell`], once. Only one thread at a time may call this; it saw
-    /// no traffic when [`Engine::wakeups`] was `seen`. Returns `false`, without a ring, if a worker has woken up since.
+    /// Makes the next worker that wakes up ring [`Engine::bell`], once. Only one thread at a time
+    /// may call this function. The thread saw no traffic when [`Engine::wakeups`] was `seen`. If a
+    /// worker has woken up since, the function returns `false` and rings nothing.
     pub fn ring_at_traffic(&self, seen: u64) -> bool {
         self.shared.activity.ask();
         let quiet = self.wakeups() == seen;
@@ -412,8 +414,8 @@ impl Engine {
         self.shared.gate.open();
     }
 
-    /// Waits until no worker uses what it read before: each has ended the burst that was under way. `false` if a worker
-    /// stands still. Workers that are [held](Options::held) do as well.
+    /// Waits until no worker uses what it read before: each has ended the burst that was under way.
+    /// `false` if a worker stands still. A worker that is [held](Options::held) stands still, too.
     pub fn fence(&self) -> bool {
         let (end, passed) = (Instant::now() + FENCE_PATIENCE, Arc::new(()));
         let fence = || Retry::Fence(Arc::clone(&passed));
@@ -425,7 +427,7 @@ impl Engine {
             }
             std::thread::sleep(HALT_LOOK);
         }
-        // What workers did before they dropped the note has happened.
+        // Everything that workers did before they dropped the note has happened by now.
         std::sync::atomic::fence(Ordering::Acquire);
         true
     }
@@ -475,7 +477,7 @@ pub enum Priority {
     RealTime,
 }
 
-/// Has each connection of all ports judged by the rules when its next frame comes.
+/// Marks each connection of all ports for a check against the rules at its next frame.
 fn regroup(ports: &mut Ports) {
     for slot in ports.iter_mut().flatten() {
         if let Some(groups) = &mut slot.groups {

@@ -608,7 +608,8 @@ fn nothing_that_is_still_tagged_comes_in_by_an_access_port() {
         &[(0x88a8, 0), (0x8100, 20)],
         &[(0x8100, 1)],
     ];
-    // The tagged frames are in one burst with plain frames to the same address, before and behind them.
+    // The tagged frames are in one burst with plain frames to the same address, before and after
+    // them.
     let burst = std::iter::once(frame(1, 0xff, 1));
     let burst = burst.chain(hops.iter().map(|tags| tagged(tags, 99)));
     let burst = burst.chain([tagged(&[(0x8100, 0)], 2), frame(1, 0xff, 3)]);

@@ -18,7 +18,7 @@ mod sync {
     }
 }
 
-/// The place that these have in the engine.
+/// These modules have the same place as in the engine.
 mod threads {
     pub(crate) use crate::{lock, sync};
 }

@@ -17,7 +17,7 @@ use weir_wire::Mac;
 use crate::error::EvpnError;
 use crate::links::Socket;
 
-/// An address of a network, by its number in the switch.
+/// An address of a network, by the network's number in the switch.
 pub type Place = (u16, Mac);
 
 /// The way in which an address is announced.
@@ -32,7 +32,7 @@ pub enum How {
 /// An IP address of a network, by the network's number in the switch.
 pub type Owned = (u16, IpAddr);
 
-/// Notifies zebra by entries of bridges, which takes `CAP_NET_ADMIN`.
+/// Notifies zebra by entries of bridges, which needs `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Herald(Socket);
 
@@ -83,7 +83,7 @@ impl Herald {
         self.send(entry, there)
     }
 
-    /// Adds or changes the entry if it is there, and removes it if not.
+    /// Adds or changes the entry if `there` is true. Otherwise removes it.
     fn send(&mut self, entry: NeighbourMessage, there: bool) -> io::Result<()> {
         if there {
             let flags = NLM_F_CREATE | NLM_F_REPLACE;

@@ -104,7 +104,7 @@ impl FrrVersion {
             match poll(&mut fds, Some(&timeout)) {
                 Ok(0) => break,
                 Ok(_) => {}
-                // A signal is no silence.
+                // An interrupted call does not mean that there is no answer.
                 Err(Errno::INTR) => continue,
                 Err(_) => return None,
             }

@@ -14,7 +14,8 @@
 //! | `links.rs` | [`Links`]: the interfaces that have a carrier, for bonds of uplinks; rtnetlink |
 //! | `error.rs` | [`EvpnError`], with advice; [`FrrVersion`]: the version of FRR |
 //!
-//! Reading takes no privilege. Devices and announcements take `CAP_NET_ADMIN`, which a confined weir's helper has.
+//! Reading needs no privilege. Devices and announcements take `CAP_NET_ADMIN`, which a confined
+//! weir's helper has.
 #![forbid(unsafe_code)]
 
 mod announce;
@@ -301,7 +302,7 @@ mod tests {
             std::fs::write(&file, (0..MACS).map(line).collect::<String>()).unwrap();
             run(&format!("bridge -batch {}", file.display()));
         };
-        // Nobody reads meanwhile: the kernel has no room for so many changes.
+        // Nobody reads meanwhile: the kernel does not have room for all these changes.
         batch("replace");
         let start = std::time::Instant::now();
         read(&mut watch, &mut table);

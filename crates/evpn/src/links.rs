@@ -22,7 +22,7 @@ const GROUP_LINKS: u32 = 1;
 /// `IFF_UP` and `IFF_LOWER_UP` of `linux/if.h`: the interface was brought up, and has a carrier.
 const CARRIES: u32 = 1 | 1 << 16;
 
-/// Watches some interfaces. The watch takes no privilege.
+/// Watches some interfaces. The watch needs no privilege.
 #[derive(Debug)]
 pub struct Links {
     changes: Socket,
@@ -163,8 +163,8 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// A socket that gets changes in these groups (`RTMGRP_*` of `linux/rtnetlink.h`, as bits). The socket takes no
-    /// privilege.
+    /// A socket that gets changes in these groups (`RTMGRP_*` of `linux/rtnetlink.h`, as bits). The
+    /// socket needs no privilege.
     pub(crate) fn open(groups: u32) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // rtnetlink is the first of netlink's protocols, and the default.

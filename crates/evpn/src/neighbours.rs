@@ -12,7 +12,7 @@ use crate::table::Stale;
 struct Entry {
     owner: Owner,
     stale: Stale,
-    /// Zebra has the entry, by the present reading.
+    /// Zebra has the entry, according to the present reading.
     seen: bool,
 }
 
@@ -48,7 +48,7 @@ impl Neighbours {
         }
     }
 
-    /// Makes an entry stale, so that it goes after a while; `true` if there was one.
+    /// Makes an entry stale, so that it is removed after a while; `true` if there was one.
     pub(crate) fn withdraw(&mut self, of: Owned, now_ns: u64) -> bool {
         let entry = self.entries.get_mut(&of);
         entry.map(|entry| entry.stale.get_or_insert(now_ns)).is_some()
@@ -64,7 +64,8 @@ impl Neighbours {
         }
     }
 
-    /// Removes entries that are stale since a time for which `is_due` is true; returns since when others are stale.
+    /// Removes the entries that are stale for long enough: `is_due` decides by the time since which
+    /// an entry is stale. Returns the earliest such time of the other entries.
     pub(crate) fn expire(&mut self, is_due: impl Fn(u64) -> bool) -> Stale {
         let due = self.entries.iter().filter(|(_, entry)| entry.stale.is_some_and(&is_due));
         for of in due.map(|(of, _)| *of).collect::<Vec<_>>() {

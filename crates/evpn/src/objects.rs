@@ -6,8 +6,8 @@
 //! | VXLAN | `weirv100` | shows the VNI and this host's address, and gets the entries of addresses behind other hosts |
 //! | TAP | `weirt100` | gets the entries of stations here; when weir dies it goes, with all its entries |
 //!
-//! The kernel's VXLAN device opens a UDP port of its own. Its port differs from the overlay's, and its bridge port is
-//! disabled: a datagram to that port reaches nobody.
+//! The kernel's VXLAN device opens its own UDP port. Its port differs from the overlay's, and its
+//! bridge port is disabled: a datagram to that port reaches nobody.
 
 use std::io;
 use std::net::IpAddr;
@@ -53,7 +53,8 @@ pub fn tap_name(vni: u32) -> String {
     format!("weirt{vni}")
 }
 
-/// Makes devices in the calling thread's network namespace, and removes them. The work takes `CAP_NET_ADMIN`.
+/// Makes devices in the calling thread's network namespace, and removes them. The work needs
+/// `CAP_NET_ADMIN`.
 #[derive(Debug)]
 pub struct Objects {
     socket: Socket,
@@ -125,7 +126,8 @@ impl Objects {
         Ok(Devices { bridge: bridge_index, vxlan: vxlan_index, tap: tap_index })
     }
 
-    /// Takes a network's VXLAN device down and up: for zebra and bgpd its VNI goes and comes.
+    /// Takes a network's VXLAN device down and up: for zebra and bgpd its VNI disappears and comes
+    /// back.
     ///
     /// # Errors
     /// `ENODEV`: there is no such device.
@@ -238,8 +240,8 @@ impl Objects {
         let no_address = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
         let no_address = LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![no_address])]);
         link.attributes = vec![no_address];
-        // The address mode has a request of its own, since a device gets its address as it comes up. A host may be
-        // without IPv6.
+        // The address mode has its own request, since a device gets its address as it comes up. A
+        // host may be without IPv6.
         let _ = self.socket.request(RouteNetlinkMessage::NewLink(link.clone()), 0);
         link.attributes = attributes;
         link.header.flags = LinkFlags::Up;

@@ -1,5 +1,5 @@
-//! The presence of FRR, its consequences for withdrawn entries, and when zebra must learn everything again: zebra was
-//! restarted, and bgpd was not. Pure: times are passed in.
+//! The presence of FRR, its consequences for withdrawn entries, and when zebra must learn
+//! everything again: zebra was restarted, and bgpd was not. Times are passed in.
 
 use weir_limits::{EVPN_BACK_NS, EVPN_HOLD_NS, EVPN_RESYNC_LOOKS, EVPN_WITHDRAWN_NS};
 
@@ -58,7 +58,7 @@ impl Presence {
 /// The question on zebra's vty socket, as `vtysh` asks it: the daemons that have connected to it.
 pub const QUESTION: &[u8] = b"enable\0show zebra client summary\0";
 
-/// States if bgpd and zebra agree about the other hosts.
+/// States whether bgpd and zebra agree about the other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resync {
     /// `Some` if bgpd and zebra disagree: the number of times in a row that bgpd was seen connected since.
@@ -66,7 +66,7 @@ pub struct Resync {
 }
 
 impl Resync {
-    /// Notes if zebra has ended by now, and if bgpd is there.
+    /// Notes whether zebra has ended by now, and whether bgpd is there.
     pub fn saw(&mut self, zebra_ended: bool, bgpd_is_here: bool) {
         match (zebra_ended, bgpd_is_here) {
             // bgpd announces everything when it starts.

@@ -96,7 +96,7 @@ struct Entry {
     away: bool,
     sticky: bool,
     stale: Stale,
-    /// True if zebra has the entry, by the present reading.
+    /// True if zebra has the entry, according to the present reading.
     seen: bool,
 }
 
@@ -297,7 +297,8 @@ impl Table {
         self.left.take().unwrap_or_default()
     }
 
-    /// Removes entries that are stale since a time for which `is_due` is true.
+    /// Removes the entries that are stale for long enough: `is_due` decides by the time since which
+    /// an entry is stale.
     pub fn expire(&mut self, is_due: impl Fn(u64) -> bool) {
         if self.stale_since.is_none() {
             return;

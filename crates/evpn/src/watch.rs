@@ -23,7 +23,7 @@ use crate::table::{Noted, Table};
 /// `RTMGRP_NEIGH` of `linux/rtnetlink.h`: entries of bridges and of VXLAN devices, and neighbours.
 const GROUP_NEIGHBOURS: u32 = 4;
 
-/// Reads the entries. Reading takes no privilege.
+/// Reads the entries. Reading needs no privilege.
 #[derive(Debug)]
 pub struct Watch {
     changes: Socket,

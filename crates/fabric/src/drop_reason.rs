@@ -1,4 +1,4 @@
-//! The reasons for which the fabric drops a frame.
+//! The reasons why the fabric drops a frame.
 
 /// Declares an enum of reasons, each with the name of its counter. A name is stable: programs read it.
 #[macro_export]

@@ -108,7 +108,7 @@ mod tests {
         Reset(u8),
         /// An address is forgotten.
         Forget(u8, u8),
-        /// So many seconds pass.
+        /// This number of seconds passes.
         Pass(u16),
         Age,
     }

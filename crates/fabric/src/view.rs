@@ -27,14 +27,16 @@ pub struct FrameKey {
 /// The destination of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// To one port, which is active, a member of the VLAN, not the ingress port, and not isolated from it.
+    /// The frame goes to one port, which is active, a member of the VLAN, not the ingress port, and
+    /// not isolated from it.
     Unicast {
         /// The port.
         port: PortId,
         /// The frame's VLAN.
         vid: Vid,
     },
-    /// To every other port in the VLAN ([`View::flood_ports`]): multicast, broadcast, or unknown.
+    /// The frame goes to every other port in the VLAN ([`View::flood_ports`]): it is multicast,
+    /// broadcast, or for an unknown address.
     Flood {
         /// The frame's VLAN.
         vid: Vid,
@@ -258,14 +260,16 @@ impl<'a> View<'a> {
         self.ports().port(port).map_or_else(TagProtocol::default, |port| port.config.tags)
     }
 
-    /// True if a frame may come in by `ingress` that begins with this tag, behind the tag already taken off. A station
-    /// behind an access port knows of no tags, except a customer's if the port's own tags are a provider's.
+    /// True if a frame that begins with this tag, behind the tag already taken off, may come in by
+    /// `ingress`. A station behind an access port knows of no tags, except a customer's if the
+    /// port's own tags are a provider's.
     pub fn takes_still_tagged(&self, ingress: PortId, tag: TagProtocol) -> bool {
         let Some(port) = self.ports().port(ingress) else { return false };
         !matches!(port.config.vlan, VlanMode::Access(_)) || !port.config.mistakes(tag)
     }
 
-    /// True if a frame may leave by `egress` in this way that begins with this tag, behind the tag already taken off.
+    /// True if a frame that begins with this tag, behind the tag already taken off, may leave by
+    /// `egress` in this way.
     pub fn gives_still_tagged(&self, egress: PortId, way: EgressTag, tag: TagProtocol) -> bool {
         way != EgressTag::Untagged
             || self.ports().port(egress).is_some_and(|port| !port.config.mistakes(tag))

@@ -179,8 +179,9 @@ pub enum VlanMode {
 pub enum EgressTag {
     /// The frame leaves without a tag.
     Untagged,
-    /// With this tag, after the addresses. The tag keeps priority and drop eligibility of the frame's tag on ingress;
-    /// without one its priority is 0. At a port of [`VlanMode::Networks`] the number stands for the network.
+    /// The frame leaves with this tag, after the addresses. The tag keeps priority and drop
+    /// eligibility of the frame's tag on ingress; without one its priority is 0. At a port of
+    /// [`VlanMode::Networks`] the number stands for the network.
     Tagged(Tci),
 }
 

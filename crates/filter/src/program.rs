@@ -215,7 +215,7 @@ pub enum Outcome {
 
 /// 64-bit words of a front that [`Looked`] covers.
 const WORDS: usize = HEAD_LEN / 8;
-/// Words that nearly all programs do not read beyond.
+/// The number of words beyond which nearly no program reads.
 const NEAR: usize = 8;
 
 const _: () = assert!(HEAD_LEN.is_multiple_of(8) && NEAR < WORDS);
@@ -287,7 +287,7 @@ impl Program {
         self.run_with(front, len, |_| ())
     }
 
-    /// Does the same, and notes the bytes that the program reads.
+    /// As [`run`](Self::run), and notes the bytes that the program reads.
     pub fn run_and_note(&self, front: &[u8], len: u32, looked: &mut Looked) -> Outcome {
         self.run_with(front, len, |look| match look {
             Some((at, bytes)) => looked.at(at, bytes),

@@ -21,7 +21,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-pub use party::{Party, Stuck, hurry, stuck};
+pub use party::{Party, Stuck, hurry, is_left_to_exit, leave_to_exit, stuck};
 
 /// Descriptors of one message: the most that the kernel takes.
 const MESSAGE_MAX: usize = weir_limits::DESCRIPTORS_OF_AGENT as usize;
@@ -106,13 +106,14 @@ impl Foreign<UnixListener> {
 }
 
 impl Foreign<UnixStream> {
-    /// True if so many of the party's descriptors are not closed that it may bring no more until then.
+    /// True if the party may bring no more descriptors for now, because too many of its descriptors
+    /// are still open.
     pub fn owes(&self) -> bool {
         self.party.as_ref().is_some_and(Party::is_full)
     }
 
-    /// Reads bytes as `read` does. The reader would have to close the descriptors that came with them; the party's
-    /// closer does.
+    /// Reads bytes as `read` does. The party's closer closes the descriptors that came with them,
+    /// so the reader need not.
     ///
     /// # Errors
     /// The errors of recvmsg(2).
@@ -122,7 +123,8 @@ impl Foreign<UnixStream> {
     }
 }
 
-/// Reads bytes of a party's socket as `read` does, and has its closer close the descriptors that came with them.
+/// Reads bytes of a party's socket as `read` does, and makes its closer close the descriptors that
+/// came with them.
 ///
 /// # Errors
 /// The errors of recvmsg(2).
@@ -130,8 +132,8 @@ pub fn receive(socket: impl AsFd, room: &mut [u8], party: &Party) -> io::Result<
     take(socket, room, RecvFlags::empty(), |descriptor| party.close(descriptor))
 }
 
-/// Reads bytes that have come, without waiting for more, and leaves the descriptors that came with them to the caller:
-/// a worker may make no thread that closes them.
+/// Reads bytes that have come, without waiting for more, and leaves the descriptors that came with
+/// them to the caller: a worker may not start a thread that closes them.
 ///
 /// # Errors
 /// The errors of recvmsg(2).

@@ -9,6 +9,20 @@ use std::time::{Duration, Instant};
 
 use weir_limits::{FOREIGN_CLOSE_NS_MAX, FOREIGN_CLOSES_MAX};
 
+/// True if the process is about to exit, which closes everything.
+static LEFT_TO_EXIT: AtomicBool = AtomicBool::new(false);
+
+/// From now on, descriptors stay open until the process exits, which must be soon: a thread for each of a thousand
+/// parties would take longer than the exit.
+pub fn leave_to_exit() {
+    LEFT_TO_EXIT.store(true, Ordering::Relaxed);
+}
+
+/// True if the process is about to exit.
+pub fn is_left_to_exit() -> bool {
+    LEFT_TO_EXIT.load(Ordering::Relaxed)
+}
+
 /// A thread with nothing to close ends after this time.
 const IDLE: Duration = Duration::from_secs(1);
 /// The time between two log lines about one party.
@@ -68,7 +82,7 @@ impl Party {
         queue.open()
     }
 
-    /// True if so many are not closed that no more may be taken from this party.
+    /// True if no more may be taken from this party for now, because too many are still open.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.open() >= FOREIGN_CLOSES_MAX
@@ -80,8 +94,11 @@ impl Party {
         Arc::strong_count(&self.0) == 1 && self.open() == 0
     }
 
-    /// Has `descriptor`, or an object that holds one, dropped by the closer. Returns at once.
+    /// Makes the closer drop `descriptor`, or an object that holds one. Returns at once.
     pub fn close(&self, descriptor: impl Send + 'static) {
+        if is_left_to_exit() {
+            return std::mem::forget(descriptor);
+        }
         let mut queue = self.lock();
         queue.waiting.push_back(Box::new(descriptor));
         self.have_thread(&mut queue);
@@ -89,7 +106,8 @@ impl Party {
         self.0.bell.notify_one();
     }
 
-    /// If no thread can be started, descriptors wait for the next attempt.
+    /// Starts a thread unless one runs. If none can be started, descriptors wait for the next
+    /// attempt.
     fn have_thread(&self, queue: &mut Queue) {
         if queue.has_thread || queue.waiting.is_empty() {
             return;
@@ -138,7 +156,7 @@ const CLOSE_MAX: Duration = Duration::from_nanos(FOREIGN_CLOSE_NS_MAX);
 /// The duration after which several signals have not ended a close.
 const STUCK: Duration = Duration::from_nanos(10 * FOREIGN_CLOSE_NS_MAX);
 
-/// Threads that close.
+/// Threads that close descriptors.
 static CLOSING: Mutex<Closers> = Mutex::new(Closers { threads: Vec::new(), is_watched: false });
 
 struct Closers {
@@ -256,8 +274,8 @@ fn handle_signal() {
     });
 }
 
-/// Ends the wait of one of this process's threads that closes a descriptor, if it waits. For a thread whose party holds
-/// it up.
+/// Ends the wait of a thread of this process in the close of a descriptor, if it waits there: the
+/// thread's party may hold it up.
 pub fn hurry(tid: i32) {
     handle_signal();
     interrupt(tid);

@@ -212,7 +212,7 @@ impl Place {
         self.path.clone().unwrap_or_else(|| by_descriptor(&self.dir).join(&self.name))
     }
 
-    /// The place of another file in the directory, to which the way is not walked again.
+    /// The place of another file in the same directory. The way there is not walked again.
     #[must_use]
     pub fn beside(&self, name: &OsStr) -> Self {
         let (dir, name, walked) = (Arc::clone(&self.dir), name.to_owned(), self.walked.clone());

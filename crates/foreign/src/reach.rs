@@ -141,7 +141,7 @@ pub type Stamp = (u64, i64);
 /// A socket of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
-    /// Its file.
+    /// The file of the socket.
     pub stamp: Stamp,
     /// True if no program has it open: the program that made it has ended without removing the file.
     pub is_dead: bool,
@@ -158,8 +158,9 @@ pub struct Sockets {
     pub is_whole: bool,
 }
 
-/// The files of the directory `dir` with `wanted` names, `most` of them and of no more than `entries`. A link is no
-/// socket, wherever it leads. On the way to the directory `links` count.
+/// The files of the directory `dir` with `wanted` names, at most `most` of them, found among the
+/// first `entries`. A link is no socket, wherever it leads. On the way to the directory `links`
+/// count.
 ///
 /// # Errors
 /// The directory does not exist or cannot be read, or the way leads by a link that somebody else could have put there.
@@ -204,7 +205,7 @@ pub fn sockets_in(
 /// device and inode.
 ///
 /// # Errors
-/// The errors of [`sockets_in`], or the user watches too much already.
+/// The errors of [`sockets_in`], or the user has too many watches already.
 pub fn watch(links: Links, dir: &Path) -> io::Result<(OwnedFd, (u64, u64))> {
     let (at, here) = Place::dir_by(links, dir)?;
     let notices = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;

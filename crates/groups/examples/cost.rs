@@ -1,9 +1,9 @@
-//! Judges frames of known connections in bursts of 32 for both ends, as a worker does, so that callgrind can count
-//! instructions:
-//! `cost FLOWS FRAMES RULES`. Flows take turns frame by frame, and no rule is for them. With 0 flows, connections of TCP
-//! are opened and closed, each with six frames; with -1 flows they are only asked for, as in a flood, which fills the table;
-//! with -2 flows they are opened and stay, each with three frames.
-//! The difference of two runs is the cost of the further frames.
+//! Judges frames of known connections in bursts of 32 for both ends, as a worker does, so that
+//! callgrind can count instructions: `cost FLOWS FRAMES RULES`. Flows take turns frame by frame,
+//! and no rule matches them. With 0 flows, connections of TCP are opened and closed, each with six
+//! frames; with -1 flows they are only requested, as in a flood, which fills the table; with -2
+//! flows they are opened and stay, each with three frames. The difference of two runs is the cost
+//! of the further frames.
 
 use weir_groups::{Decision, Direction, Frame, Other, Peer, Policy, Rows, Rule, Table, Vlans};
 use weir_limits::HEAD_LEN;
@@ -64,7 +64,7 @@ fn main() {
     if flows == 0 {
         return connections(&mut table, &policy, frames, steps);
     }
-    // The other end's.
+    // The table of the other end.
     let mut at_receiver = Table::new(2, 0);
     let open = Policy { allow_in: true, ..policy.clone() };
     let frame = |head: &[u8; HEAD_LEN]| Taken { head: *head, len: LEN, vlans: Vlans::default() };

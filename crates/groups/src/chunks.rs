@@ -47,7 +47,8 @@ impl Chunks {
             };
             let len = usize::from(u16::from_be_bytes([len0, len1]));
             let is_first = here == at + HEADER_LEN;
-            // No other chunk is beside INIT, INIT ACK and SHUTDOWN COMPLETE (§6.10), and a cookie comes first (§5.1).
+            // INIT, INIT ACK and SHUTDOWN COMPLETE come without any other chunk (§6.10), and a
+            // cookie comes first (§5.1).
             let is_alone = matches!(kind, Self::INIT | Self::INIT_ACK | Self::SHUTDOWN_COMPLETE);
             let leads = is_alone || matches!(kind, Self::COOKIE_ECHO | Self::COOKIE_ACK);
             if len < CHUNK_LEN || leads && !is_first {

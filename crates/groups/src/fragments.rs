@@ -1,17 +1,17 @@
-//! Datagrams that come in fragments: the first fragment is judged, and later ones follow. A fragment that comes before
-//! the first one, or a second time, is dropped. One that overlaps others is dropped with all that come behind it
-//! (RFC 8200 §4.5).
+//! Datagrams that come in fragments: the first fragment is judged, and later ones follow. A
+//! fragment that comes before the first one, or a second time, is dropped. A fragment that overlaps
+//! others is dropped, together with all later ones (RFC 8200 §4.5).
 
 use weir_limits::{GROUP_DATAGRAMS, GROUP_FRAGMENTS_NS, GROUP_RANGES_MAX};
 
 use crate::packet::{Flow, Key, Part};
 use crate::rules::Direction;
 
-/// Places that a datagram may have.
+/// Places in a set, of which a datagram may take any.
 const WAYS: usize = 4;
 const _: () = assert!(GROUP_DATAGRAMS.is_multiple_of(WAYS));
 
-/// A datagram of which the first fragment has passed.
+/// A datagram whose first fragment has passed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Datagram {
     key: [u64; 5],
@@ -46,7 +46,8 @@ pub(crate) struct DatagramKey {
 
 impl DatagramKey {
     pub fn new(flow: &Flow, direction: Direction, vid: u16, id: u32) -> Self {
-        // Of IPv6, the first header of what was cut may be one before the protocol's own (RFC 8200 §4.5).
+        // In IPv6, the first header of the fragmented part may come before the protocol's own (RFC
+        // 8200 §4.5).
         let protocol = if flow.v6 { 0 } else { flow.protocol };
         let flow = Flow { sport: 0, dport: 0, protocol, ..*flow };
         // The direction is part of the key.
@@ -156,7 +157,7 @@ impl Fragments {
         })
     }
 
-    /// Notes that a fragment was refused: none follows one that overlaps others.
+    /// Notes that a fragment was refused: no fragment may follow one that overlaps others.
     pub fn refuse(&mut self, key: &DatagramKey, part: Part, now_ns: u64) {
         if let Some(known) = self.find(key, now_ns).and_then(|at| self.0.get_mut(at)) {
             known.is_spoilt |= known.spoils(part.start, part.end);

@@ -10,7 +10,7 @@ use crate::packet::{Carried, Flags, Flow, Key, Kind, Packet, Part, Quoted, Unrea
 use crate::plain::{self, Rows};
 use crate::refusals::{Ends, Refusal};
 use crate::rules::{Allowed, Decision, Direction, GroupId, Policy, Why};
-use crate::states::{Sent, Step, Tags, step};
+use crate::states::{Sent, Step, Tags};
 use crate::table::{Known, Place, State, Table, Wanted, ticks};
 
 /// A frame.
@@ -20,7 +20,7 @@ pub struct Frame<'b> {
     pub bytes: &'b [u8],
     /// The frame's length.
     pub len: u32,
-    /// The VLAN, as the interface has it; 0 if the interface has no tags.
+    /// The VLAN as the interface sees it; 0 if the interface has no tags.
     pub vid: u16,
     /// The frame was judged before, and has waited for its receiver since.
     pub again: bool,
@@ -79,18 +79,23 @@ impl Thought {
     }
 }
 
-fn passes(allowed: Allowed) -> Thought {
-    Thought::new(Decision::Passes(match allowed {
+fn by(allowed: Allowed) -> Decision {
+    Decision::Passes(match allowed {
         Allowed::Rule(place) => Why::Rule(place),
         Allowed::Default => Why::Default,
-    }))
+    })
+}
+
+fn passes(allowed: Allowed) -> Thought {
+    Thought::new(by(allowed))
 }
 
 impl Table {
-    /// Passes those frames of `rows` that change nothing of their connection except the time when it was seen. Calls
-    /// `judge` with the indexes of all other frames, in order. If a frame passes, so does the rest of its row. Frames
-    /// that come from another host tell by `claimed` the groups that stand for the other end, as in [`Peer`], each its
-    /// own: behind a frame that passes, those pass that claim the same.
+    /// Passes the frames of `rows` that change nothing of their connection except the time when it
+    /// was seen, and calls `judge` with the index of each other frame, in order. If a frame passes,
+    /// the rest of its row passes too. For frames from another host, `claimed` gives the groups of
+    /// the other end, as in [`Peer`], for each frame by itself: after a frame that passes, the
+    /// frames of its row that claim the same groups pass too.
     #[inline(always)]
     pub fn ask(
         &mut self,
@@ -151,7 +156,7 @@ impl Table {
         }
     }
 
-    /// Like [`ask_from`](Self::ask_from), for one row. True if a frame was judged.
+    /// Like [`ask_from`](Self::ask_from), for one row. True if its connection may have changed, or any other one.
     #[inline(always)]
     fn ask_row(
         &mut self,
@@ -174,9 +179,19 @@ impl Table {
                 }
                 noted = claimed;
             } else {
-                noted = None;
-                judge(self, nth, claimed);
-                is_judged = true;
+                (noted, is_judged) = (None, true);
+                let segment = match key {
+                    Some(key) => {
+                        (key.protocol() == protocol::TCP).then_some((key, Flags(Flags::ACK)))
+                    }
+                    None => rows.segment(place, direction),
+                };
+                let steps_on = |(key, flags)| {
+                    self.step_on(&key, flags, (direction, None), wanted.rules_and_time())
+                };
+                if claimed.is_some() || !segment.is_some_and(steps_on) {
+                    judge(self, nth, claimed);
+                }
             }
         }
         is_judged
@@ -191,8 +206,17 @@ impl Table {
         peer: Peer<'_>,
         now_ns: u64,
     ) -> Option<Decision> {
-        if self.steps_on(policy, direction, frame, peer.claimed, now_ns) {
-            return Some(Decision::Passes(Why::Established));
+        if let Some((key, flags)) = plain::segment(frame.bytes, direction, frame.vid) {
+            let times = (policy.generation, ticks(now_ns));
+            if self.step_on(&key, flags, (direction, peer.claimed), times) {
+                return Some(Decision::Passes(Why::Established));
+            }
+            if flags.only_opens()
+                && !key.is_v6()
+                && let Some(judged) = self.open(policy, direction, (frame, key), peer, now_ns)
+            {
+                return Some(judged);
+            }
         }
         let carried = read(frame.bytes, frame.len);
         let ends = || carried.as_ref().ok().and_then(Ends::of);
@@ -230,34 +254,32 @@ impl Table {
         Some(decision)
     }
 
-    /// Notes the step of a segment that continues a known connection, as nearly all segments that are not plain do.
-    /// Returns `false`, and changes nothing, for any other frame. Reads no rule, and parses no further headers.
-    fn steps_on(
+    /// Judges a first SYN over IPv4 with this key, as [`Judge`] does but in fewer instructions; `None` if its connection
+    /// is known.
+    fn open(
         &mut self,
         policy: &Policy,
         direction: Direction,
-        frame: Frame<'_>,
-        claimed: Option<u16>,
+        (frame, key): (Frame<'_>, Key),
+        peer: Peer<'_>,
         now_ns: u64,
-    ) -> bool {
-        let segment = plain::segment(frame.bytes, direction, frame.vid);
-        // SYN alone nearly always opens a connection.
-        let may =
-            |flags: &Flags| flags.are_valid() && (!flags.has(Flags::SYN) || flags.has(Flags::ACK));
-        let Some((key, flags)) = segment.filter(|(_, flags)| may(flags)) else { return false };
-        let now = ticks(now_ns);
-        let (place, known) = self.find(&key, now);
-        let Some(known) = known.filter(|known| known.generation == policy.generation) else {
-            return false;
+    ) -> Option<Decision> {
+        let seen = ticks(now_ns);
+        let (place, None) = self.find(&key, seen) else { return None };
+        let why = match policy.allows(direction, &key.segments_v4(direction), Some(peer.groups)) {
+            None => Why::NoRule,
+            Some(allowed) => {
+                let (state, generation) = (State::SynSent, policy.generation);
+                let known = Known { state, opener: direction, heard: direction, generation, seen };
+                match self.note(place, &key, known, peer.claimed) {
+                    Some(_) => return Some(by(allowed)),
+                    None => Why::Full,
+                }
+            }
         };
-        if self.claims_other(place, claimed) {
-            return false;
-        }
-        let Step::To(state) = step(known.state, flags, known.first() == direction) else {
-            return false;
-        };
-        self.step_on(place, Known { state, seen: now, ..known });
-        true
+        let ends = read(frame.bytes, frame.len).ok().as_ref().and_then(Ends::of);
+        self.note_refused(direction, why, (frame.vid, ends), now_ns);
+        Some(Decision::Refused(why))
     }
 
     fn note_refused(
@@ -373,7 +395,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A packet, or the first fragment of one.
+    /// Judges a packet, or the first fragment of one.
     fn whole(&self, packet: &Packet) -> Thought {
         let Packet { flow, kind, .. } = packet;
         match kind {
@@ -405,7 +427,7 @@ impl Judge<'_> {
         self.policy.allows(opener, &flow.reversed(), groups)
     }
 
-    /// True if the opener's groups are hidden from this frame, which goes to it.
+    /// True if the opener's groups are hidden from this frame, which goes to the opener.
     fn guesses(&self, opener: Direction) -> bool {
         self.peer.hides && self.direction == Direction::Out && opener == Direction::In
     }
@@ -426,7 +448,7 @@ impl Judge<'_> {
             || self.table.claims_other(place, self.peer.claimed)
     }
 
-    /// A packet that belongs to no connection and opens none.
+    /// Judges a packet that belongs to no connection and opens none.
     fn alone(&self, flow: &Flow) -> Thought {
         self.allowed(flow).map_or_else(|| Thought::refused(Why::NoRule), passes)
     }
@@ -443,16 +465,16 @@ impl Judge<'_> {
         flow.dst == about.src && flow.v6 == about.v6 && known.is_some_and(is_current)
     }
 
-    /// A connection in this state after this frame. A guess leaves the decision to the opener's next frame: the
-    /// connection counts as one of earlier rules until then.
+    /// The connection as it is noted after this frame, in this state. A guess leaves the decision
+    /// to the opener's next frame: until then, the connection counts as one under earlier rules.
     fn known(&self, state: State, opener: Direction) -> Known {
         let guessed = u16::from(self.guesses(opener));
         let (heard, generation) = (self.direction, self.policy.generation.wrapping_sub(guessed));
         Known { state, opener, heard, generation, seen: ticks(self.now_ns) }
     }
 
-    /// A packet of a protocol other than TCP. `query` is the direction of a query, if the packet is a query or its
-    /// answer.
+    /// Judges a packet of a protocol other than TCP. `query` is the direction of a query, if the
+    /// packet is a query or its answer.
     fn datagram(&self, flow: &Flow, query: Option<Direction>) -> Thought {
         let key = self.key(flow, query);
         let (place, known) = self.table.find(&key, ticks(self.now_ns));
@@ -487,7 +509,7 @@ impl Judge<'_> {
         }
     }
 
-    /// A packet of a protocol whose connections have states.
+    /// Judges a packet of a protocol whose connections have states.
     fn with_states<S: Sent>(&self, flow: &Flow, sent: S) -> Thought {
         let key = self.key(flow, None);
         let (place, known) = self.table.find(&key, ticks(self.now_ns));
@@ -504,7 +526,8 @@ impl Judge<'_> {
                 (true, State::Forbidden) => known = self.known(State::TakenUp, known.opener),
                 (true, _) => {}
                 (false, _) if sent.opens() => return self.open(place, key, flow, sent),
-                // Otherwise a later segment of the end that may open connections would have this one accepted.
+                // Otherwise, a later segment of the end that may open connections would cause the
+                // connection to be accepted.
                 (false, _) => {
                     let known = self.known(State::Forbidden, known.opener);
                     return Thought::refused(Why::NoRule).with(Change::Note(place, key, known));
@@ -540,10 +563,11 @@ impl Judge<'_> {
         Thought { tags: sent.first_tags(self.direction), ..thought }
     }
 
-    /// A packet in the middle of a connection that is not known. The connection is taken up if the rules would let this
-    /// end open it. It is also taken up if they would let the other end open it, and either the guest itself sends it
-    /// or the table is new: the table before it ended with weir or with a move. SYN with ACK, or INIT ACK, to the
-    /// guest is not taken up: it is no data that a guest waits for, and a guest that has asked sends its SYN again.
+    /// Judges a packet in the middle of a connection that is not known. The connection is taken up
+    /// if the rules would let this end open it. It is also taken up if they would let the other end
+    /// open it, and either the guest itself sends it or the table is new: the table before it ended
+    /// with weir or with a move. SYN with ACK, or INIT ACK, to the guest is not taken up: it is no
+    /// data that a guest waits for, and a guest that has asked sends its SYN again.
     fn take_up(&self, place: Place, key: Key, flow: &Flow, sent: impl Sent) -> Thought {
         let answers = sent.answers();
         let is_new = self.now_ns.saturating_sub(self.table.since_ns) < GROUP_TAKE_UP_NS;

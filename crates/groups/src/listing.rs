@@ -14,7 +14,7 @@ use crate::table::{State, Table, ticks, ticks_since};
 pub struct Connection {
     /// The IP protocol.
     pub protocol: u8,
-    /// The VLAN, as the interface has it; 0 without a tag.
+    /// The VLAN as the interface sees it; 0 without a tag.
     pub vid: u16,
     /// The guest's address.
     pub own: IpAddr,

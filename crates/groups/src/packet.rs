@@ -42,8 +42,13 @@ impl Flags {
     pub const ACK: u8 = 16;
     const URG: u8 = 32;
 
-    pub fn has(self, flag: u8) -> bool {
+    pub const fn has(self, flag: u8) -> bool {
         self.0 & flag != 0
+    }
+
+    /// True for the flags of a first segment.
+    pub fn only_opens(self) -> bool {
+        self.0 & (Self::FIN | Self::SYN | Self::RST | Self::ACK) == Self::SYN
     }
 
     /// True for combinations that a sender following RFC 9293 sets.
@@ -389,7 +394,7 @@ pub(crate) struct Key(pub [u64; 5]);
 /// The protocol's first bit in a key's last word, and in the last word of a [plain](crate::plain) frame.
 pub(crate) const PROTOCOL_AT: u32 = 40;
 /// The kind's first bit.
-const KIND_AT: u32 = 32;
+pub(crate) const KIND_AT: u32 = 32;
 /// The kind of a key of IPv6. The two bits above tell who has asked.
 const V6: u64 = 1 << KIND_AT;
 /// A bit that no key has.
@@ -445,6 +450,18 @@ impl Key {
         Self([own[0], own[1], peer[0], peer[1], V6 | of | u64::from(ports)])
     }
 
+    /// The flow of segments of TCP over IPv4 that go `direction`.
+    pub fn segments_v4(&self, direction: Direction) -> Flow {
+        let [own, .., peer] = self.0;
+        let address = |end: u64| u128::from((end as u32).swap_bytes());
+        let (own_port, peer_port) = self.ports();
+        let (src, sport, dst, dport) = match direction {
+            Direction::Out => (address(own), own_port, address(peer), peer_port),
+            Direction::In => (address(peer), peer_port, address(own), own_port),
+        };
+        Flow { v6: false, protocol: protocol::TCP, src, dst, sport, dport, value: Some(dport) }
+    }
+
     pub fn protocol(&self) -> u8 {
         (self.0[4] >> PROTOCOL_AT) as u8
     }
@@ -455,7 +472,7 @@ impl Key {
         (if self.is_v6() { last >> 48 } else { first >> 32 }) as u16
     }
 
-    /// The own port and the other end's, or what stands in their place.
+    /// The own port and the other end's, or the values in their place.
     pub fn ports(&self) -> (u16, u16) {
         let [first, .., last] = self.0;
         let (own, peer) = match self.is_v6() {

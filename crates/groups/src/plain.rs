@@ -1,5 +1,6 @@
-//! Frames of the shape that nearly all have, read in few instructions: IP without options or extension headers, not in
-//! fragments, with UDP, or with TCP whose only flag of those that change a state is ACK. `packet.rs` reads all others.
+//! Frames of the shape that nearly all have, read in few instructions: IP without options or
+//! extension headers, not in fragments, carrying UDP, or TCP in which ACK is the only flag that can
+//! change a state. `packet.rs` reads all others.
 //!
 //! Words are read in the order of their bytes, the first one lowest, as keys have them.
 
@@ -7,7 +8,7 @@ use weir_limits::{BURST_MAX, HEAD_LEN};
 use weir_wire::ethertype;
 use weir_wire::layers::protocol;
 
-use crate::packet::{Flags, Key, NO_KEY, PROTOCOL_AT};
+use crate::packet::{Flags, KIND_AT, Key, NO_KEY, PROTOCOL_AT};
 use crate::rules::Direction;
 
 /// Shortest datagram inside IP that is read here: a header of TCP.
@@ -66,7 +67,7 @@ struct EndsV4 {
 }
 
 impl EndsV4 {
-    /// The first and the last word of the key; `vid` is [as there](Key::vid_v4).
+    /// The first and the last word of the key. `vid` has the form that [`Key::vid_v4`] returns.
     #[inline(always)]
     fn first_and_last(self, direction: Direction, vid: u64) -> [u64; 2] {
         let (own, peer) = match direction {
@@ -150,8 +151,8 @@ pub(crate) fn segment(bytes: &[u8], direction: Direction, vid: u16) -> Option<(K
     Some((ends.key(direction, vid), Flags(head[V6_LEN - INSIDE_LEN + 13])))
 }
 
-/// The first frame of a row. Frames of one flow come in a row, and to compare them takes fewer
-/// instructions than to look for their connection.
+/// The first frame of a row. Frames of one flow come in a row, and comparing them takes fewer
+/// instructions than looking for their connection.
 #[derive(Clone, Copy)]
 struct First<'f> {
     head: &'f [u8; HEAD_LEN],
@@ -160,7 +161,8 @@ struct First<'f> {
     is: u32,
 }
 
-/// Not a value of the bits of [`V4_PART`] in any frame, so no frame of another kind is taken for one of IPv4.
+/// A value that the bits of [`V4_PART`] have in no frame, so that no frame of another kind is taken
+/// for one of IPv4.
 const IS_V6: u32 = !V4_PART & 1 << 16;
 const IS_NOT_PLAIN: u32 = !V4_PART & 2 << 16;
 const _: () = assert!(IS_V6 != 0 && IS_NOT_PLAIN != 0);
@@ -176,13 +178,13 @@ impl Vlans {
         Self(u64::from(sent) << 32 | u64::from(received))
     }
 
-    /// One of them.
+    /// The VLAN at the interface for a frame that goes in this direction.
     #[inline(always)]
     pub fn of(self, direction: Direction) -> u16 {
         (self.in_key(direction) >> 32) as u16
     }
 
-    /// One of them, where the first word of a key of IPv4 has it.
+    /// The same VLAN, at its place in the first word of a key of IPv4.
     #[inline(always)]
     fn in_key(self, direction: Direction) -> u64 {
         match direction {
@@ -258,14 +260,21 @@ const _: () = assert!(BURST_MAX <= u64::BITS as usize);
 /// First and last word of the key of a frame of IPv4, by direction; or two words that no connection has.
 pub(crate) type RowEnds = [[u64; 2]; 2];
 
-/// Words of a frame that is not plain, and of one of IPv6.
+/// Words of a frame that is not plain, and of one of IPv6. A segment of TCP over IPv4 of which only the flags are not
+/// plain has its ends, and in the last word [`NO_KEY`] and the flags from [`FLAGS_AT`] on.
 const NOT_PLAIN: [u64; 2] = [0, NO_KEY];
 const WIDE: [u64; 2] = [1, NO_KEY];
 
-/// True if they are of a plain frame of IPv4.
+/// The first bit of a segment's flags, in the bits of the kind of a key.
+const FLAGS_AT: u32 = KIND_AT;
+/// The flags there, up to URG.
+const FLAGS: u64 = 0x3f;
+const _: () = assert!(NO_KEY & FLAGS << FLAGS_AT == 0 && FLAGS_AT + 8 == PROTOCOL_AT);
+
+/// True if the words are those of a plain frame of IPv4.
 #[inline(always)]
 pub(crate) fn is_v4(ends: &RowEnds) -> bool {
-    ends[0][1] != NO_KEY
+    ends[0][1] & NO_KEY == 0
 }
 
 /// The frames of a list in rows: a frame that is not plain, or frames of one flow that follow each other, all of them
@@ -275,7 +284,7 @@ pub struct Rows {
     ends: [RowEnds; BURST_MAX],
     /// Places of the rows' first frames.
     starts: [usize; BURST_MAX],
-    /// Of rows of IPv6 the ends, and their VLANs.
+    /// The ends of IPv6 rows, and their VLANs.
     wide: [(EndsV6, Vlans); BURST_MAX],
     count: usize,
     /// The number of frames.
@@ -346,6 +355,9 @@ impl Rows {
             protocol::TCP => is_plain_segment(control),
             number => number == protocol::UDP,
         };
+        if len >= V4_LEN && begin_segment(head, vlans, &mut self.ends[place]) {
+            return IS_NOT_PLAIN;
+        }
         let front = head.first_chunk().filter(|_| len >= V6_LEN);
         let Some(ends) = front.and_then(|head| ends_v6(head, passes)) else {
             self.ends[place] = [NOT_PLAIN; 2];
@@ -378,8 +390,18 @@ impl Rows {
                 let (ends, vlans) = self.wide.get(place)?;
                 Some(ends.key(direction, vlans.of(direction)))
             }
+            [_, last] if last & NO_KEY != 0 => None,
             [first, last] => Some(Key::v4(first, last)),
         }
+    }
+
+    /// The connection and the flags of a row that is a segment of TCP over IPv4 of which only the flags are not plain.
+    #[inline(always)]
+    pub(crate) fn segment(&self, place: usize, direction: Direction) -> Option<(Key, Flags)> {
+        let [first, last] = self.ends.get(place)?[direction as usize];
+        let is_segment = last & NO_KEY != 0 && last != NO_KEY;
+        let key = Key::v4(first, last & !((NO_KEY >> FLAGS_AT | FLAGS) << FLAGS_AT));
+        is_segment.then_some((key, Flags((last >> FLAGS_AT & FLAGS) as u8)))
     }
 }
 
@@ -389,6 +411,21 @@ fn begin_v4(head: &[u8; HEAD_LEN], len: usize, vlans: Vlans, row: &mut RowEnds) 
     let passes = |part, control| part == V4_UDP || part == V4_TCP && is_plain_segment(control);
     let front = head.first_chunk().filter(|_| len >= V4_LEN);
     let Some(ends) = front.and_then(|head| ends_v4(head, passes)) else { return false };
+    *row = [Direction::In, Direction::Out].map(|direction| ends.first_and_last(direction, 0));
+    if vlans != Vlans::default() {
+        add_vlans(row, vlans);
+    }
+    true
+}
+
+/// Begins a row with a frame if that is a segment of TCP over IPv4 of which only the flags are not plain.
+#[inline(always)]
+fn begin_segment(head: &[u8; HEAD_LEN], vlans: Vlans, row: &mut RowEnds) -> bool {
+    let is_segment = |part, control| part == V4_TCP && control >= OFFSET_MIN;
+    let front = head.first_chunk::<V4_LEN>();
+    let Some(mut ends) = front.and_then(|head| ends_v4(head, is_segment)) else { return false };
+    let flags = u64::from(head[V4_LEN - INSIDE_LEN + 13]) & FLAGS;
+    ends.of |= NO_KEY | flags << FLAGS_AT;
     *row = [Direction::In, Direction::Out].map(|direction| ends.first_and_last(direction, 0));
     if vlans != Vlans::default() {
         add_vlans(row, vlans);

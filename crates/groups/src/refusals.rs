@@ -14,7 +14,7 @@ pub struct Refusal {
     pub direction: Direction,
     /// The reason.
     pub why: Why,
-    /// The VLAN, as the interface has it; 0 without a tag.
+    /// The VLAN as the interface sees it; 0 without a tag.
     pub vid: u16,
     /// The ends; `None` if the frames have no IP header that can be read.
     pub ends: Option<Ends>,
@@ -64,7 +64,7 @@ pub struct Refusals {
     /// Frames by direction and by place in [`Why::REFUSES`].
     counts: [[u64; Why::REFUSES.len()]; 2],
     latest: [Option<Refused>; GROUP_REFUSALS],
-    /// Frames that others displaced before they were taken.
+    /// Refused frames that later ones displaced before a reader took them.
     missed: u64,
 }
 

@@ -30,7 +30,15 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The other way.
+    /// The direction of a bit in a connection's state: 0 is to the guest.
+    pub(crate) const fn of(bit: usize) -> Self {
+        match bit {
+            0 => Self::In,
+            _ => Self::Out,
+        }
+    }
+
+    /// The opposite direction.
     #[must_use]
     pub fn reverse(self) -> Self {
         match self {
@@ -47,11 +55,11 @@ pub enum Other {
     Anyone,
     /// An interface that is in the group, of this switch or, by the ID of its groups, of another host.
     Group(GroupId),
-    /// An address with this prefix of so many bits.
+    /// An address whose first bits are those of this address; the number says how many bits.
     Prefix(IpAddr, u8),
 }
 
-/// New connections that are allowed.
+/// A rule that allows new connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The direction in which they are opened.
@@ -127,7 +135,7 @@ pub struct Policy {
     pub generation: u16,
 }
 
-/// The reason for which a new connection is allowed.
+/// The reason why a new connection is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     /// The rule at this place.
@@ -137,7 +145,7 @@ pub(crate) enum Allowed {
 }
 
 impl Policy {
-    /// The reason for which a connection like `flow` may be opened in this direction, to or from an interface in
+    /// The reason why a connection like `flow` may be opened in this direction, to or from an interface in
     /// `groups`; `None` if it may not. Without `groups`, the other end may be in any group.
     pub(crate) fn allows(
         &self,

@@ -18,7 +18,8 @@ pub(crate) enum Step {
     Ends,
     /// The packet opens a connection, in place of one that has ended.
     Opens,
-    /// The packet would open a connection the other way, beside one that lives. The rules decide, and the state stays.
+    /// The packet would open a connection in the opposite direction, while one exists. The rules
+    /// decide, and the state stays.
     Asks,
     /// The packet does not belong to this connection.
     Invalid,
@@ -32,10 +33,11 @@ pub(crate) trait Sent: Copy {
     /// True if the packet opens a connection.
     fn opens(self) -> bool;
 
-    /// True if the packet only ends one, and so begins none in the middle.
+    /// True if the packet only ends a connection, so that no connection is taken up with it.
     fn ends(self) -> bool;
 
-    /// True if the packet answers one that opens, unless it opens one itself: only who has asked waits for it.
+    /// True if the packet answers a packet that opens a connection, and does not open one itself.
+    /// Only an end that has asked waits for such an answer.
     fn answers(self) -> bool;
 
     /// The verification tags of a connection that begins with the packet, if it has some.
@@ -50,10 +52,10 @@ pub(crate) trait Sent: Copy {
 }
 
 /// The effect of a segment on a connection in `state`. `opener`: it comes from the end that has opened the connection.
-pub(crate) fn step(state: State, flags: Flags, opener: bool) -> Step {
+pub(crate) const fn step(state: State, flags: Flags, opener: bool) -> Step {
     use State::*;
     let (syn, ack) = (flags.has(Flags::SYN), flags.has(Flags::ACK));
-    let to = if state == Forbidden && (!syn || ack) {
+    let to = if matches!(state, Forbidden) && (!syn || ack) {
         return Step::Invalid;
     } else if flags.has(Flags::RST) {
         match state {
@@ -163,13 +165,14 @@ impl Sent for Chunks {
             return Step::Invalid;
         }
         if self.answers() && !is_half && !opener && self.tag != tags[own] {
-            // It has the tag of an INIT that was not noted, and the cookie that follows decides.
+            // The packet has the tag of an INIT that was not noted. The cookie that follows
+            // decides.
             return Step::To(state);
         }
         let noted = &mut tags[if self.is_reflected { other } else { own }];
         match *noted {
             tag if tag == self.tag => {}
-            // Only one end has sent so far, or it has restarted.
+            // Only one end has sent so far, or this end has restarted.
             0 if !matches!(state, SynSent | Reset) => *noted = self.tag,
             _ => return Step::Invalid,
         }

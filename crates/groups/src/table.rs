@@ -47,7 +47,7 @@ pub(crate) enum State {
     Reset,
     /// A connection that is older than the table. One end was heard, and counts as the opener in TCP's steps.
     TakenUp,
-    /// The rules have changed, and no longer allow it.
+    /// The rules have changed, and no longer allow the connection.
     Forbidden,
     /// A protocol other than TCP: one end has sent.
     Unanswered,
@@ -56,7 +56,7 @@ pub(crate) enum State {
 }
 
 /// The rank of connections that have ended, among those that [yield](State::yields).
-const ENDED: u32 = 3;
+const ENDED: u8 = 3;
 
 impl State {
     const ALL: [Self; 13] = {
@@ -99,7 +99,7 @@ impl State {
     }
 
     /// The order in which connections give their places to new ones: highest first, 0 never.
-    fn yields(self) -> u32 {
+    const fn yields(self) -> u8 {
         use State::*;
         match self {
             Reset | TimeWait => ENDED,
@@ -116,7 +116,8 @@ pub(crate) struct Known {
     pub state: State,
     /// The direction in which the connection was opened.
     pub opener: Direction,
-    /// The direction of the first packet. Other than `opener` only if the connection was taken up.
+    /// The direction of the first packet. It differs from `opener` only if the connection was taken
+    /// up.
     pub heard: Direction,
     /// The number of the rules that have allowed the connection.
     pub generation: u16,
@@ -127,24 +128,17 @@ pub(crate) struct Known {
 impl Known {
     fn pack(self) -> u64 {
         let bit = |direction| u64::from(direction == Direction::Out);
-        let goes_on = |direction| match self.goes_on(direction) {
-            true => going_on(direction),
-            false => 0,
-        };
+        let of = self.state as u64 | bit(self.opener) << 4 | bit(self.heard) << 5;
         u64::from(self.seen) << 32
             | u64::from(self.generation) << 16
-            | goes_on(Direction::In)
-            | goes_on(Direction::Out)
+            | GOING_ON[of as usize % 64]
             | bit(self.heard) << 9
             | bit(self.opener) << 8
             | self.state as u64
     }
 
     fn unpack(word: u64) -> Option<Self> {
-        let direction = |bit: u32| match word >> bit & 1 {
-            0 => Direction::In,
-            _ => Direction::Out,
-        };
+        let direction = |bit: u32| Direction::of((word >> bit & 1) as usize);
         let state = *State::ALL.get((word & 0xff).checked_sub(1)? as usize)?;
         let (opener, heard) = (direction(8), direction(9));
         Some(Self {
@@ -157,19 +151,22 @@ impl Known {
     }
 
     /// The direction of packets of the end that counts as the opener in TCP's steps.
-    pub fn first(&self) -> Direction {
-        if self.state == State::TakenUp { self.heard } else { self.opener }
+    pub const fn first(&self) -> Direction {
+        if matches!(self.state, State::TakenUp) { self.heard } else { self.opener }
     }
 
     /// True if a [plain](crate::plain) packet that goes `direction` changes nothing of the connection except the time
     /// when it was seen.
-    fn goes_on(&self, direction: Direction) -> bool {
+    const fn goes_on(&self, direction: Direction) -> bool {
         match self.state {
-            // It is forgotten sooner than others.
+            // Such a connection is forgotten sooner than others.
             State::Reset => false,
-            State::Unanswered => self.opener == direction,
+            State::Unanswered => self.opener as u8 == direction as u8,
             State::Answered => true,
-            state => step(state, Flags(Flags::ACK), self.first() == direction) == Step::To(state),
+            state => match step(state, Flags(Flags::ACK), self.first() as u8 == direction as u8) {
+                Step::To(to) => to as u8 == state as u8,
+                _ => false,
+            },
         }
     }
 
@@ -179,6 +176,28 @@ impl Known {
     }
 }
 
+/// The [bits](going_on) of the directions in which plain packets change nothing, by state, and with the directions of
+/// the opener and of the first packet from bit 4 on.
+const GOING_ON: [u64; 64] = {
+    let mut all = [0; 64];
+    let mut of = 0;
+    while of < all.len() {
+        if of % 16 > 0 && of % 16 <= State::ALL.len() {
+            let state = State::ALL[of % 16 - 1];
+            let [opener, heard] = [Direction::of(of & 16), Direction::of(of & 32)];
+            let known = Known { state, opener, heard, generation: 0, seen: 0 };
+            if known.goes_on(Direction::In) {
+                all[of] |= going_on(Direction::In);
+            }
+            if known.goes_on(Direction::Out) {
+                all[of] |= going_on(Direction::Out);
+            }
+        }
+        of += 1;
+    }
+    all
+};
+
 /// The time since a connection was seen, in its unit. It is 0 if another worker has seen the connection after this one
 /// read its clock.
 pub(crate) fn ticks_since(now: u32, seen: u32) -> u32 {
@@ -187,12 +206,15 @@ pub(crate) fn ticks_since(now: u32, seen: u32) -> u32 {
 
 /// The bit of a packed [`Known`] that a plain packet looks at.
 #[inline(always)]
-fn going_on(direction: Direction) -> u64 {
+const fn going_on(direction: Direction) -> u64 {
     match direction {
         Direction::In => 1 << 10,
         Direction::Out => 1 << 11,
     }
 }
+
+/// The least time before any connection is over: 10 s.
+const LIVES_TICKS: u32 = (10_000_000_000_u64 >> GROUP_TIME_SHIFT) as u32;
 
 /// The least time before a connection in use is forgotten: 30 s.
 const FRESH_TICKS: u32 = (30_000_000_000_u64 >> GROUP_TIME_SHIFT) as u32;
@@ -214,6 +236,12 @@ impl Wanted {
         let bit = going_on(direction);
         let known = u64::from(now) << 32 | u64::from(generation) << 16 | bit;
         Self { known, same: SEEN | 0xffff << 16 | bit }
+    }
+
+    /// The rules' number and the time.
+    #[inline(always)]
+    pub fn rules_and_time(self) -> (u16, u32) {
+        ((self.known >> 16) as u16, (self.known >> 32) as u32)
     }
 
     /// Notes the time if `known` is that of such a connection. Otherwise returns `false`, and changes nothing.
@@ -240,7 +268,8 @@ impl Wanted {
     }
 }
 
-/// Of each connection of a bucket 15 bits of its hash, never 0 where there is one. Four are compared at once.
+/// For each connection of a bucket, 15 bits of its hash; never 0 where there is a connection. Four
+/// tags are compared at once.
 type Tags = [u64; WAYS / 4];
 
 /// The bit that none of a word's four tags has set.
@@ -264,13 +293,17 @@ fn with_tag(tags: &Tags, tag: u16) -> u64 {
     equal(tags[0]) >> 1 | equal(tags[1])
 }
 
+/// The bits of all ways.
+const ALL_WAYS: u64 = NO_TAGS >> 1 | NO_TAGS;
+
 #[inline(always)]
 fn way_of(bit: usize) -> usize {
     (bit / 16) | (bit % 2 * 4)
 }
 
-/// A connection: the key's first and last word, which are the whole key of one of IPv4, and a packed [`Known`]. An
-/// array, since only memory of numbers comes zeroed without being touched.
+/// A connection: the key's first and last word, which are the whole key of one of IPv4, and a
+/// packed [`Known`]. The type is an array, since only memory of numbers comes zeroed without being
+/// touched.
 type Entry = [u64; 3];
 /// The place of the packed [`Known`].
 const KNOWN: usize = 2;
@@ -322,9 +355,9 @@ pub(crate) struct Place {
 /// A place for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Room {
-    /// No connection that lives is there.
+    /// The place has no live connection.
     Free(usize),
-    /// A connection is there that is being opened or closed.
+    /// The place has a connection that is being opened or closed.
     Yields(usize),
 }
 
@@ -357,7 +390,7 @@ fn zeros<T, const N: usize>(made: Vec<T>) -> Box<[T; N]> {
 
 #[inline(always)]
 pub(crate) fn ticks(now_ns: u64) -> u32 {
-    // It wraps after two years, and no connection lives so long.
+    // The time wraps after two years, and no connection lives so long.
     (now_ns >> GROUP_TIME_SHIFT) as u32
 }
 
@@ -381,8 +414,30 @@ fn hash_v4([first, last]: [u64; 2], [a, b, e]: [u64; 3]) -> u64 {
 
 /// The state of a connection, unless it is over.
 fn known_of(entry: &Entry, now: u32) -> Option<Known> {
-    Known::unpack(entry[KNOWN])
-        .filter(|it| !it.is_over(Key::v4(entry[0], entry[1]).protocol(), now))
+    let is_over = |it: &Known| {
+        ticks_since(now, it.seen) > LIVES_TICKS
+            && it.is_over(Key::v4(entry[0], entry[1]).protocol(), now)
+    };
+    Known::unpack(entry[KNOWN]).filter(|it| !is_over(it))
+}
+
+/// [`State::yields`] of a connection, and below it the time since it was seen; `None` if it is over.
+fn rank_of(entry: &Entry, now: u32) -> Option<u64> {
+    /// By the number of the state.
+    const YIELDS: [u8; 16] = {
+        let mut all = [0; 16];
+        let mut nth = 0;
+        while nth < State::ALL.len() {
+            all[nth + 1] = State::ALL[nth].yields();
+            nth += 1;
+        }
+        all
+    };
+    let since = ticks_since(now, (entry[KNOWN] >> 32) as u32);
+    if since > LIVES_TICKS && known_of(entry, now).is_none() {
+        return None;
+    }
+    Some(u64::from(YIELDS[entry[KNOWN] as usize % 16]) << 32 | u64::from(since))
 }
 
 impl Table {
@@ -427,7 +482,7 @@ impl Table {
         &self.refusals
     }
 
-    /// The same, from which the frames since the last look are [taken](Refusals::take).
+    /// The refused frames. [`Refusals::take`] takes those since the last call.
     pub fn refusals_mut(&mut self) -> &mut Refusals {
         &mut self.refusals
     }
@@ -527,7 +582,7 @@ impl Table {
             let [first, last] = row[direction as usize];
             let entry = &mut entries[home(hash_v4([first, last], [a, b, e]))];
             let differs = entry[0] ^ first | entry[1] ^ last;
-            // One branch for all that most often holds.
+            // One branch for all conditions, which usually hold.
             if differs | wanted.differs(entry[KNOWN]) != 0
                 && (differs != 0 || !wanted.is_met_but_for_the_time(&mut entry[KNOWN]))
             {
@@ -537,16 +592,17 @@ impl Table {
         rows.len()
     }
 
-    /// True if so many places are taken that [looking for all at once](Self::go_on_together) takes less time than to
-    /// look into the place that is read first, and then for those that are elsewhere one by one.
+    /// True if enough places are taken that [looking for all at once](Self::go_on_together) takes
+    /// less time than to look into the place that is read first, and then for those that are
+    /// elsewhere one by one.
     #[inline(always)]
     pub(crate) fn is_well_filled(&self) -> bool {
         self.live as usize > GROUP_CONNECTIONS_MAX / 8 * 3
     }
 
-    /// Looks for the connections of several rows at once, so that no row waits for another one's memory. Bit i of the
-    /// result: row i is of IPv4, a plain packet leaves its connection as it is, and the time is noted. A row without
-    /// its bit may have a connection all the same.
+    /// Looks for the connections of several rows at once, so that no row waits for another one's
+    /// memory. Bit i of the result: row i is of IPv4, a plain packet leaves its connection as it
+    /// is, and the time is noted. A row without its bit may have a connection nevertheless.
     #[inline(never)]
     pub(crate) fn go_on_together(
         &mut self,
@@ -565,7 +621,8 @@ impl Table {
                 0 => (spots.buckets[1], there),
                 here => (spots.buckets[0], here),
             };
-            // One with the tag, of several as seldom as once in thousands of times.
+            // The place has the tag. Other places of the buckets have the same tag only once in
+            // thousands of cases.
             *place =
                 (bucket * WAYS + way_of(ways.trailing_zeros() as usize)) % GROUP_CONNECTIONS_MAX;
             let entry = &entries[*place];
@@ -645,7 +702,8 @@ impl Table {
         }
         let at = place.at.or_else(|| match self.make_room(place.spots, known.seen) {
             Some(Room::Free(at)) => Some(at),
-            // Somebody may be about to answer the half-open one. Under a flood of them few are looked at.
+            // The other end may be about to answer the half-open connection. Under a flood of such
+            // connections, only a few are checked.
             Some(Room::Yields(at)) => self.move_one(place.spots, WAYS / 4).or(Some(at)),
             None => self.move_one(place.spots, WAYS),
         });
@@ -663,11 +721,31 @@ impl Table {
         Some(at)
     }
 
-    /// Notes the step that a segment of a connection has taken.
-    pub(crate) fn step_on(&mut self, place: Place, known: Known) {
-        if let Some(entry) = place.at.and_then(|at| self.entries.get_mut(at)) {
-            entry[KNOWN] = known.pack();
+    /// Notes the step of a segment that continues a known connection which the rules of `generation` have allowed.
+    /// Returns `false`, and changes nothing, for any other segment, and if its other end has `claimed` other groups.
+    #[inline(always)]
+    pub(crate) fn step_on(
+        &mut self,
+        key: &Key,
+        flags: Flags,
+        (direction, claimed): (Direction, Option<u16>),
+        (generation, now): (u16, u32),
+    ) -> bool {
+        // SYN alone nearly always opens a connection.
+        if !flags.are_valid() || flags.has(Flags::SYN) && !flags.has(Flags::ACK) {
+            return false;
         }
+        let Some(at) = self.seek(key, self.spots(key)).map(|at| at % GROUP_CONNECTIONS_MAX) else {
+            return false;
+        };
+        let known = known_of(&self.entries[at], now).filter(|it| it.generation == generation);
+        let is_claimed = claimed.is_none_or(|id| self.claims[at] == id);
+        let Some(known) = known.filter(|_| is_claimed) else { return false };
+        let Step::To(state) = step(known.state, flags, known.first() == direction) else {
+            return false;
+        };
+        self.entries[at][KNOWN] = Known { state, seen: now, ..known }.pack();
+        true
     }
 
     /// Forgets a connection.
@@ -688,36 +766,40 @@ impl Table {
     /// The place in one of the two buckets that is free, or whose connection yields first. The second bucket is read
     /// only if no connection in the first one has ended: buckets are several cache lines, and seldom in the cache.
     fn make_room(&self, spots: Spots, now: u32) -> Option<Room> {
-        let is_free = |at: &usize| tag_at(&self.tags[*at / WAYS], *at % WAYS) == 0;
-        let places = |bucket: usize| bucket * WAYS..(bucket + 1) * WAYS;
-        let free = |bucket: usize| places(bucket).filter(is_free).count();
+        let free = |bucket: usize| with_tag(&self.tags[bucket], 0);
         let [first, second] = spots.buckets;
+        let in_first = free(first);
+        let (mut emptier, mut other, mut ways) = (first, second, in_first);
         // While there is room enough, connections are where they are looked for first.
-        let is_first = free(first) >= WAYS / 2 || free(first) >= free(second);
-        let [emptier, other] = if is_first { [first, second] } else { [second, first] };
-        let own = emptier * WAYS + spots.way;
-        if is_free(&own) {
-            return Some(Room::Free(own));
+        if (in_first.count_ones() as usize) < WAYS / 2 {
+            let in_second = free(second);
+            if in_second.count_ones() > in_first.count_ones() {
+                (emptier, other, ways) = (second, first, in_second);
+            }
         }
-        if let Some(at) = places(emptier).find(is_free) {
-            return Some(Room::Free(at));
+        if ways != 0 {
+            let way = match tag_at(&self.tags[emptier], spots.way) {
+                0 => spots.way,
+                _ => way_of(ways.trailing_zeros() as usize),
+            };
+            return Some(Room::Free(emptier * WAYS + way));
         }
-        let mut best: Option<((u32, u32), usize)> = None;
+        // The rank of a connection that stays is below each other one.
+        let mut best = (u64::from(u32::MAX), None);
         for bucket in [emptier, other] {
-            for at in places(bucket) {
-                let Some(known) = known_of(&self.entries[at], now) else {
+            for at in bucket * WAYS..(bucket + 1) * WAYS {
+                let Some(rank) = rank_of(&self.entries[at], now) else {
                     return Some(Room::Free(at));
                 };
-                let rank = (known.state.yields(), ticks_since(now, known.seen));
-                if rank.0 > 0 && best.is_none_or(|(other, _)| rank > other) {
-                    best = Some((rank, at));
+                if rank > best.0 {
+                    best = (rank, Some(at));
                 }
             }
-            if let Some((_, at)) = best.filter(|((yields, _), _)| *yields == ENDED) {
-                return Some(Room::Free(at));
+            if best.0 >> 32 == u64::from(ENDED) {
+                return best.1.map(Room::Free);
             }
         }
-        best.map(|(_, at)| Room::Yields(at))
+        best.1.map(Room::Yields)
     }
 
     /// Moves one of the first `ways` connections of two full buckets to its other bucket. Returns the place that is
@@ -751,11 +833,13 @@ impl Table {
     fn sweep_one(&mut self, now: u32) {
         let bucket = self.sweep;
         self.sweep = (self.sweep + 1) % BUCKETS;
-        for at in bucket * WAYS..(bucket + 1) * WAYS {
-            let is_taken = tag_at(&self.tags[bucket], at % WAYS) != 0;
-            if is_taken && known_of(&self.entries[at], now).is_none() {
+        let mut ways = with_tag(&self.tags[bucket], 0) ^ ALL_WAYS;
+        while ways != 0 {
+            let at = bucket * WAYS + way_of(ways.trailing_zeros() as usize);
+            if rank_of(&self.entries[at], now).is_none() {
                 self.clear(at);
             }
+            ways &= ways - 1;
         }
     }
 }
@@ -769,25 +853,26 @@ mod tests {
         pub(super) static ASKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
     }
 
+    fn key(number: u64) -> Key {
+        Key::v4(number, u64::from(protocol::TCP) << 40)
+    }
+
+    fn ask_for(table: &mut Table, state: State, number: u64) -> usize {
+        let (opener, heard) = (Direction::Out, Direction::Out);
+        let known = Known { state, opener, heard, generation: 1, seen: 1 };
+        ASKED.set(0);
+        let (place, _) = table.find(&key(number), 1);
+        table.note(place, &key(number), known, None);
+        ASKED.get()
+    }
+
     /// Asks for connections until buckets are full, and for as many more. Returns the most that one of the others had
     /// asked whether they can move, and how many found no place.
     fn asked_at_most(state: State) -> (usize, u64) {
-        let (mut table, mut most) = (Table::new(1, 0), 0);
-        for number in 0..2 * GROUP_CONNECTIONS_MAX as u64 {
-            let key = Key::v4(number, u64::from(protocol::TCP) << 40);
-            let known = Known {
-                state,
-                opener: Direction::Out,
-                heard: Direction::Out,
-                generation: 1,
-                seen: 1,
-            };
-            ASKED.set(0);
-            let (place, _) = table.find(&key, 1);
-            table.note(place, &key, known, None);
-            most = most.max(ASKED.get());
-        }
-        (most, table.full)
+        let mut table = Table::new(1, 0);
+        let asked =
+            (0..2 * GROUP_CONNECTIONS_MAX as u64).map(|nth| ask_for(&mut table, state, nth));
+        (asked.max().unwrap_or(0), table.full)
     }
 
     #[test]
@@ -796,6 +881,29 @@ mod tests {
         let (most, full) = asked_at_most(State::Established);
         assert_eq!(most, 2 * WAYS);
         assert_eq!(full, GROUP_CONNECTIONS_MAX as u64, "all places are taken");
+    }
+
+    /// Confirmed connections take half of the places, each between two of the flood, which goes on after them.
+    #[test]
+    fn connections_that_move_for_a_flood_are_all_found_again() {
+        const CONFIRMED: u64 = GROUP_CONNECTIONS_MAX as u64 / 2;
+        let (mut table, mut most, mut moved) = (Table::new(1, 0), 0, 0);
+        let of_flood = |number: u64| CONFIRMED + number;
+        for number in 0..4 * CONFIRMED {
+            if number < CONFIRMED {
+                ask_for(&mut table, State::Established, number);
+            }
+            let asked = ask_for(&mut table, State::SynSent, of_flood(number));
+            (most, moved) = (most.max(asked), moved + usize::from(asked > 0));
+        }
+        assert!(most <= 2 * WAYS && moved > GROUP_CONNECTIONS_MAX, "{most} asked, {moved} times");
+        let is_there = |number| {
+            table.find(&key(number), 1).1.is_some_and(|known| known.state == State::Established)
+        };
+        let lost = (0..CONFIRMED).filter(|number| !is_there(*number)).count();
+        assert_eq!(lost, 0);
+        // Both buckets of a few are full of confirmed ones.
+        assert!(table.full < CONFIRMED / 1000, "{} refused", table.full);
     }
 
     #[test]

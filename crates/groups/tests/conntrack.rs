@@ -1,8 +1,8 @@
 //! The same packets through the groups of an interface, and through the kernel's nf_conntrack with the same rules. Each
 //! packet passes both or neither, or [`EXPLAINED`] has the reason (docs/design/filters.md#0058).
 //!
-//! The kernel routes between two TAPs in a network namespace of its own: the guest's and the peers'. `PACKETS` in the
-//! environment is the number of packets, `SEED` that of the first case.
+//! The kernel routes between two TAPs in its own network namespace: the guest's and the peers'.
+//! `PACKETS` in the environment is the number of packets, `SEED` that of the first case.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -34,7 +34,7 @@ const CWR: u8 = 128;
 const ROUTER: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]];
 const HOST: [[u8; 6]; 2] = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
 
-/// Packets of a case; its flows are no other case's.
+/// Packets of a case. No other case has the same flows.
 const CASE: usize = 40;
 /// Cases between two namespaces: the kernel has room for some 260,000 connections.
 const CASES: usize = 20_000;
@@ -85,7 +85,7 @@ impl Rules {
 
     fn nft(self) -> String {
         let outward = match self {
-            // ICMP without a state is a packet of its own.
+            // Each ICMP packet without a state is judged by itself.
             Self::OpenOut => {
                 "iifname t0 ct state new accept\niifname t0 meta l4proto {icmp, ipv6-icmp} accept"
             }
@@ -96,21 +96,28 @@ impl Rules {
                 iifname t0 icmp type echo-request accept"
             }
         };
-        format!(
-            "table inet groups {{
-                chain forward {{
-                    type filter hook forward priority 0; policy drop;
-                    ct state established,related accept
-                    {outward}
-                    iifname t1 ct state new tcp dport 80 accept
-                    iifname t1 ct state new sctp dport 80 accept
-                    iifname t1 ct state new udp dport 53 accept
-                    iifname t1 icmp type echo-request accept
-                    iifname t1 icmpv6 type echo-request accept
-                }}
-            }}\n"
-        )
+        with_rules(&format!(
+            "{outward}
+            iifname t1 ct state new tcp dport 80 accept
+            iifname t1 ct state new sctp dport 80 accept
+            iifname t1 ct state new udp dport 53 accept
+            iifname t1 icmp type echo-request accept
+            iifname t1 icmpv6 type echo-request accept"
+        ))
     }
+}
+
+/// A ruleset of nftables that lets connections go on, and otherwise has these rules.
+fn with_rules(rules: &str) -> String {
+    format!(
+        "table inet groups {{
+            chain forward {{
+                type filter hook forward priority 0; policy drop;
+                ct state established,related accept
+                {rules}
+            }}
+        }}\n"
+    )
 }
 
 fn run(command: &str) {
@@ -118,11 +125,11 @@ fn run(command: &str) {
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// A network namespace, which ends with this.
+/// A network namespace, which ends with this value.
 struct Namespace(Child);
 
 impl Namespace {
-    /// One with TAPs of these names and addresses, after `prepare` in it.
+    /// A namespace with TAPs of these names and addresses, after `prepare` has run in it.
     fn with<const N: usize>(
         taps: [(&'static str, [u8; 6]); N],
         prepare: impl FnOnce() + Send + 'static,
@@ -159,7 +166,8 @@ impl Drop for Namespace {
 }
 
 impl Kernel {
-    fn start(rules: Rules) -> Self {
+    fn start(ruleset: &str) -> Self {
+        let ruleset = ruleset.to_owned();
         let (namespace, taps) = Namespace::with(
             [("t0", ROUTER[0]), ("t1", ROUTER[1])],
             move || {
@@ -182,14 +190,14 @@ impl Kernel {
             );
                 let mut nft =
                     Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-                nft.stdin.take().unwrap().write_all(rules.nft().as_bytes()).unwrap();
+                nft.stdin.take().unwrap().write_all(ruleset.as_bytes()).unwrap();
                 assert!(nft.wait().unwrap().success());
             },
         );
         Self { _namespace: namespace, taps }
     }
 
-    /// The TAP that frames of this direction come in by, and the one that they leave by.
+    /// The TAPs by which frames of this direction come in and leave.
     fn ends(&self, direction: Direction) -> [&OwnedFd; 2] {
         let [guest, peers] = [&self.taps[0].queues()[0], &self.taps[1].queues()[0]];
         match direction {
@@ -198,7 +206,8 @@ impl Kernel {
         }
     }
 
-    /// True if the kernel lets these frames of a packet pass. It has done so, or not, when the last one is written.
+    /// True if the kernel lets these frames of a packet pass. The kernel has decided by the time
+    /// the last frame is written.
     fn passes(&self, direction: Direction, frames: &[Part]) -> bool {
         let [from, to] = self.ends(direction);
         let mut passes = false;
@@ -245,7 +254,7 @@ fn checksum(header: &[u8]) -> [u8; 2] {
     (!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes()
 }
 
-/// What an IP header has beside addresses and protocol.
+/// The parts of an IP header beside addresses and protocol.
 #[derive(Clone, Copy, Debug, Default)]
 struct Header {
     /// IPv4's options, or IPv6's options for each hop.
@@ -310,7 +319,7 @@ struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
     Tcp(u8),
-    /// RST with a sequence number that is so far from the right one.
+    /// An RST whose sequence number differs from the right one by this much.
     Reset(i8),
     /// A chunk of SCTP, and the difference of the verification tag from the right one.
     Sctp(u8, u32),
@@ -318,7 +327,7 @@ enum Sent {
     Bundle(u8, u8),
     /// A datagram of this protocol: of UDP, or of another one.
     Datagram(u8),
-    /// The same from another port of its sender.
+    /// The same datagram from another port of its sender.
     Stray(u8),
     Query,
     Answer,
@@ -328,34 +337,34 @@ enum Sent {
     Mask(bool),
     /// An ICMP error about a packet of TCP, of UDP, of SCTP or a query.
     Error(u8),
-    /// The same, with a peculiarity.
+    /// The same error, with a peculiarity.
     Odd(u8, Odd),
     /// A datagram of UDP or a segment of TCP in fragments.
     Parts(u8, Cut),
-    /// A packet whose header says more or less than there is.
+    /// A packet whose header states more or fewer bytes than there are.
     False(False),
 }
 
 /// A peculiarity of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Odd {
-    /// It comes from a router on the way.
+    /// The error comes from a router on the way.
     Router,
-    /// It quotes a packet of its own sender.
+    /// The error quotes a packet of its own sender.
     Own,
-    /// It goes to another host than the one that has sent the quoted packet.
+    /// The error goes to another host than the one that has sent the quoted packet.
     Elsewhere,
-    /// It quotes a fragment behind the first one.
+    /// The error quotes a fragment behind the first one.
     Fragment,
-    /// It quotes a packet with options or extension headers.
+    /// The error quotes a packet with options or extension headers.
     Options,
-    /// It quotes an ICMP error.
+    /// The error quotes another ICMP error.
     Nested,
-    /// It quotes as much as an IP header and two ports.
+    /// The error quotes as much as an IP header and two ports.
     Short,
-    /// It is of another type: too big, time exceeded, or a problem of a parameter.
+    /// The error is of another type: too big, time exceeded, or a problem of a parameter.
     Type(u8),
-    /// It is a redirect, which IPv4 has among its errors.
+    /// The error is a redirect, which IPv4 has among its errors.
     Redirect,
 }
 
@@ -363,9 +372,11 @@ enum Odd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
     InOrder,
-    /// Hosts send fragments in order, and networks may turn it around.
+    /// A later fragment comes first. Hosts send fragments in order, but networks may change the
+    /// order.
     LaterFirst,
-    /// The second fragment begins before the end of the first one, and what it should have been comes behind it.
+    /// The second fragment begins before the end of the first one, and the correct second fragment
+    /// comes behind it.
     Overlap,
     /// The second fragment comes twice.
     Twice,
@@ -388,7 +399,7 @@ enum False {
 }
 
 impl Sent {
-    /// The kind of the packet, of which [`KINDS`] has some.
+    /// The kind of the packet, as in [`KINDS`].
     fn kind(self) -> &'static str {
         match self {
             Self::Tcp(_) => "TCP",
@@ -412,7 +423,7 @@ impl Sent {
     }
 }
 
-/// Kinds of packets, and of how many packets of a long run one has to be of the kind.
+/// Kinds of packets. The number says among how many packets of a long run one must be of the kind.
 const KINDS: [(&str, usize); 17] = [
     ("TCP", 4),
     ("RST with another sequence number", 400),
@@ -446,9 +457,9 @@ struct Flow {
     next: usize,
     /// Verification tags of packets to the peer and to the guest.
     tags: [u32; 2],
-    /// The guest opens it, had all gone well.
+    /// The guest opens the flow, if all goes well.
     by_guest: bool,
-    /// Some packets have options: of IP, and segments of TCP too.
+    /// Some packets have options of IP, and some segments also options of TCP.
     has_options: bool,
     /// The number of packets.
     count: u16,
@@ -483,15 +494,16 @@ struct History {
     is_repeated: bool,
     /// A SYN came after an end of the connection: after a FIN or RST.
     is_reopened: bool,
-    /// Of SCTP an INIT ACK passed, and another one.
+    /// An INIT ACK of SCTP passed, and then another one.
     is_answered: bool,
     is_answered_again: bool,
-    /// Of SCTP an INIT or a COOKIE ECHO passed behind the first one, from an end that has begun anew or in its name.
+    /// An INIT or a COOKIE ECHO of SCTP passed after the first one. It was sent by an end that has
+    /// begun anew, or in that end's name.
     is_anew: bool,
 }
 
 impl History {
-    /// A segment that both judges let pass, or neither.
+    /// Adds a segment that both judges let pass, or that neither does.
     fn add(&mut self, direction: Direction, flags: u8, judged: Decision) {
         let is_ended = self.fins != [0; 2] || self.resets > 0;
         self.is_reopened |= opens(flags) && is_ended;
@@ -509,7 +521,7 @@ impl History {
 }
 
 impl History {
-    /// A packet of SCTP that both judges let pass, or neither.
+    /// Adds a packet of SCTP that both judges let pass, or that neither does.
     fn add_sctp(&mut self, direction: Direction, chunk: u8, judged: Decision) {
         if let Decision::Passes(_) = judged {
             self.is_taken_up |= is_by_rules(judged) && chunk != INIT;
@@ -539,7 +551,8 @@ fn is_by_rules(judged: Decision) -> bool {
 type Explained = (&'static str, fn(&History, Direction, u8, Decision) -> bool);
 
 const EXPLAINED: [Explained; 6] = [
-    // State is lost with weir. A connection goes on in its middle, and whatever its next segment is, it is taken up.
+    // State is lost with weir. A connection continues in its middle, and is taken up at its next
+    // segment, whatever that is.
     ("taken up in the middle", |history, _, flags, judged| {
         let is_new = history.opener.is_none() || history.resets > 0;
         history.is_taken_up || is_new && !opens(flags) && is_by_rules(judged)
@@ -601,7 +614,8 @@ const SHUTDOWN_COMPLETE: u8 = 14;
 type ExplainedSctp = (&'static str, fn(&History, Direction, u8, Decision) -> bool);
 
 const EXPLAINED_SCTP: [ExplainedSctp; 5] = [
-    // As a segment of TCP. The kernel knows no association by DATA or SACK, but by INIT ACK.
+    // weir takes SCTP up as it does TCP. The kernel takes up an association at INIT ACK, but not at
+    // DATA or SACK.
     ("SCTP taken up in the middle", |history, _, chunk, judged| {
         let begins_here = chunk != INIT && (is_by_rules(judged) || chunk == INIT_ACK);
         history.is_taken_up || history.opener.is_none() && begins_here
@@ -965,17 +979,18 @@ impl Flow {
         };
         match sent {
             Sent::Tcp(flags) => {
-                // Numbers as of a connection without data.
+                // The numbers are those of a connection without data.
                 let number = if flags & SYN != 0 { 99 } else { 100 };
                 match self.has_options {
                     false => segment(flags, number, 0x50, &[]),
-                    // The greatest segment, SACK, timestamps and a factor for windows.
+                    // The options are the maximum segment size, SACK, timestamps and the window
+                    // scale.
                     true if flags & SYN != 0 => {
                         let options =
                             [2, 4, 5, 180, 4, 2, 8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 3, 3, 7];
                         segment(flags, number, 0xa0, &options)
                     }
-                    // Timestamps, and a block that has come out of order.
+                    // The options are timestamps, and a block that arrived out of order.
                     true => {
                         let options = [
                             1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 5, 10, 0, 0, 0, 100, 0, 0,
@@ -1057,7 +1072,7 @@ impl Flow {
             has_options: odd == Some(Odd::Options),
             part: (odd == Some(Odd::Fragment)).then_some((9, 64, true)),
         };
-        // As little as RFC 792 asks for, or less.
+        // The quote is as short as RFC 792 allows, or shorter.
         let len = if odd == Some(Odd::Short) { 4 } else { 8 };
         let quoted = ip(src, dst, inner, &payload[..len], header);
         (protocol, [&[kind, 1, 0, 0, 0, 0, 0, 0], &quoted[..]].concat())
@@ -1149,7 +1164,7 @@ fn number(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|it| it.parse().expect("a number"))
 }
 
-/// The decision about a frame, as workers come to it.
+/// The decision about a frame, as workers make it.
 fn judge(
     (table, rows): (&mut Table, &mut Rows),
     policy: &Policy,
@@ -1191,7 +1206,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
             break;
         }
         let rules = if round % 2 == 0 { Rules::OpenOut } else { Rules::ClosedOut };
-        let (kernel, policy) = (Kernel::start(rules), rules.policy());
+        let (kernel, policy) = (Kernel::start(&rules.nft()), rules.policy());
         for _ in 0..cases {
             case += 1;
             let mut table = Table::new(case as u64, 0);
@@ -1235,7 +1250,7 @@ fn root_packets_pass_as_by_the_kernels_conntrack() {
                 match explanation(&flow.history, direction, sent, judged) {
                     Some(kind) => explained[kind] += 1,
                     None => {
-                        // The shortest way to each difference.
+                        // The shortest way to each difference is kept.
                         let told = format!("{flow:?} {rules:?}\n  {}", told.join("\n  "));
                         let known = faults
                             .entry(format!("{direction:?} {sent:?} {judged:?}"))
@@ -1318,6 +1333,119 @@ fn judge_all(
     (first, came.iter().fold(0, behind) == parts[0].len)
 }
 
+/// A frame of a capture by weir, as pcapng has it.
+struct Recorded {
+    /// The port: the guest's, or the peer's.
+    port: usize,
+    /// The port has sent the frame. Otherwise the frame has passed, and the port has received it.
+    is_sent: bool,
+    bytes: Vec<u8>,
+}
+
+/// Reads the packets of a capture.
+fn recorded(mut blocks: &[u8]) -> Vec<Recorded> {
+    const PACKET: usize = 6;
+    const FLAGS: usize = 2;
+    let mut all = Vec::new();
+    while !blocks.is_empty() {
+        let word = |at: usize| {
+            u32::from_le_bytes(*blocks[at..].first_chunk().expect("a whole block")) as usize
+        };
+        let (kind, len) = (word(0), word(4));
+        if kind == PACKET {
+            let (port, captured) = (word(8), word(20));
+            let mut option = 28 + captured.next_multiple_of(4);
+            while word(option) & 0xffff != FLAGS {
+                option += 4 + (word(option) >> 16).next_multiple_of(4);
+            }
+            let is_sent = word(option + 4) & 3 == 2;
+            all.push(Recorded { port, is_sent, bytes: blocks[28..28 + captured].to_vec() });
+        }
+        blocks = &blocks[len..];
+    }
+    all
+}
+
+/// A frame with a packet of IPv4 as a router gets it. Bytes that were not captured are missing in the packet.
+fn for_router(bytes: &[u8], nth: usize) -> Vec<u8> {
+    let mut frame = [&ROUTER[nth][..], &HOST[nth], &bytes[12..]].concat();
+    let said = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+    frame.truncate(14 + said);
+    let (len, header) = (frame.len() as u16 - 14, 14 + usize::from(frame[14] & 15) * 4);
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    if frame[23] == 17 && usize::from(len) < said {
+        let datagram = frame.len() as u16 - header as u16;
+        frame[header + 4..header + 6].copy_from_slice(&datagram.to_be_bytes());
+    }
+    frame[22] = 64;
+    frame[24..26].fill(0);
+    let sum = checksum(&frame[14..header]);
+    frame[24..26].copy_from_slice(&sum);
+    frame
+}
+
+/// The rules of the first guest of a system test (`tests/system/src/guests/traffic.rs`). Without the last line they
+/// are others.
+const OF_GUESTS: &str = "
+    iifname t1 ct state new tcp dport {22, 80} accept
+    iifname t1 ct state new udp dport 53 accept
+    iifname t1 icmp type echo-request accept
+    iifname t0 ct state new udp dport {53, 5201} accept
+    iifname t0 icmp type echo-request accept
+    iifname t0 ct state new tcp dport {443, 5201} accept";
+
+/// The number of frames, the number that passed, and those that the kernel with these rules judges in another way.
+fn replayed(all: &[Recorded], rules: &str) -> (usize, usize, Vec<String>) {
+    let kernel = Kernel::start(&with_rules(rules));
+    run(&format!(
+        "nsenter --net=/proc/{}/ns/net sh -ec '
+            ip neigh add 10.77.0.1 dev t0 lladdr 02:00:00:00:01:01 nud permanent
+            ip neigh add 10.77.0.2 dev t1 lladdr 02:00:00:00:01:02 nud permanent
+            ip route add 10.77.0.1/32 dev t0; ip route add 10.77.0.2/32 dev t1'",
+        kernel._namespace.0.id()
+    ));
+    let mut came = [0, 1].map(|port| {
+        let received = all.iter().filter(move |it| it.port == port && !it.is_sent);
+        received.map(|it| &it.bytes[..]).peekable()
+    });
+    let (mut compared, mut passed, mut faults) = (0, 0, Vec::new());
+    for Recorded { port, bytes, .. } in all.iter().filter(|it| it.is_sent) {
+        let passes = came[1 - port].next_if_eq(&&bytes[..]).is_some();
+        if bytes[12..14] != [8, 0] {
+            assert!(passes || bytes[12..14] != [8, 6], "ARP is refused");
+            continue;
+        }
+        let direction = if *port == 0 { Direction::Out } else { Direction::In };
+        let frame = for_router(bytes, *port);
+        let kernel_passes = kernel.passes(direction, &[Part { start: 0, end: 0, len: 0, frame }]);
+        compared += 1;
+        passed += usize::from(passes);
+        if passes != kernel_passes {
+            faults.push(format!("{direction:?} {passes}: {bytes:02x?}"));
+        }
+    }
+    assert!(came.iter_mut().all(|it| it.peek().is_none()), "a frame came that was not sent");
+    (compared, passed, faults)
+}
+
+/// A system test records what two guests send each other, of which the first has the rules [`OF_GUESTS`], and names the
+/// file in `CAPTURE`.
+#[test]
+fn root_frames_of_guests_pass_as_by_the_kernels_conntrack() {
+    let Some(file) = std::env::var_os("CAPTURE").filter(|file| !file.is_empty()) else {
+        println!("skipped: CAPTURE names no capture");
+        return;
+    };
+    let all = recorded(&std::fs::read(file).unwrap());
+    let (compared, passed, faults) = replayed(&all, OF_GUESTS);
+    println!("{compared} frames of guests, {passed} pass, {} differ", faults.len());
+    assert!(faults.is_empty(), "{}", faults[..faults.len().min(20)].join("\n"));
+    assert!(passed > 100 && passed + 10 < compared, "{passed} of {compared}");
+    let (others, _) = OF_GUESTS.rsplit_once('\n').unwrap();
+    let (_, _, faults) = replayed(&all, others);
+    assert!(faults.len() > 100, "other rules judge as these: {} differ", faults.len());
+}
+
 /// The guest's host or a peer, with a network stack and programs of its own. Its frames go through both judges.
 struct Host {
     namespace: Namespace,
@@ -1376,7 +1504,7 @@ const ASKED: [(usize, &str, bool); 18] = [
     (0, "dig +tries=1 +time=2 @PEER name.example AAAA", true),
     (0, "dig +tcp +tries=1 +time=2 @PEER name.example", true),
     (0, "busybox ping -c 3 -i 0.1 -W 2 PEER", true),
-    // The router is a hop of its own, whose errors neither judge sees.
+    // The trace begins at the second hop: the first hop is the router, and neither judge sees the router's errors.
     (0, "busybox traceroute -n -f 2 -m 2 -q 2 -w 2 PEER | grep -q ' ms'", true),
     (0, "busybox traceroute -I -n -f 2 -m 2 -q 2 -w 2 PEER | grep -q ' ms'", true),
     (1, "curl -sfm 5 http://URL:80/file", true),
@@ -1399,7 +1527,7 @@ fn root_programs_reach_each_other_as_by_the_kernels_conntrack() {
     }
     let files = tempfile::tempdir().unwrap();
     std::fs::write(files.path().join("file"), vec![7; 3_000_000]).unwrap();
-    let kernel = Kernel::start(Rules::OpenOut);
+    let kernel = Kernel::start(&Rules::OpenOut.nft());
     let hosts = [Host::start(0), Host::start(1)];
     let serve = |host: &Host| {
         let dns = "dnsmasq -k -C /dev/null -R -h --user=root --pid-file= --address=/name.example/192.0.2.7 --address=/name.example/2001:db8::7";

@@ -189,8 +189,8 @@ impl Total {
         }
     }
 
-    /// Takes a region of `bytes`, if that leaves others their parts.
-    fn take(&self, name: u64, bytes: u64) -> Result<(), Exceeded> {
+    /// Takes `count` regions of `bytes` in all, if that leaves others their parts.
+    fn take(&self, name: u64, bytes: u64, count: u64) -> Result<(), Exceeded> {
         let mut accounts = self.lock();
         let Some(index) = accounts.index(name) else { return Ok(()) };
         let Accounts { bytes: used, regions, bytes_max, .. } = &mut *accounts;
@@ -198,19 +198,19 @@ impl Total {
             return Err(Exceeded::Bytes);
         }
         let most = (MEM_TABLES_MAX * MEM_SLOTS_MAX) as u64;
-        if !self.regions.fits(regions, index, 1, |_| most) {
+        if !self.regions.fits(regions, index, count, |_| most) {
             return Err(Exceeded::Regions);
         }
         used[index] += bytes;
-        regions[index] += 1;
+        regions[index] += count;
         Ok(())
     }
 
-    fn give_back(&self, name: u64, bytes: u64) {
+    fn give_back(&self, name: u64, bytes: u64, count: u64) {
         let mut accounts = self.lock();
         if let Some(index) = accounts.index(name) {
             accounts.bytes[index] -= bytes;
-            accounts.regions[index] -= 1;
+            accounts.regions[index] -= count;
         }
     }
 
@@ -307,17 +307,27 @@ impl Account {
         if mapped.bytes.saturating_add(len) > MEM_TABLES_MAX as u64 * max {
             return Err(Bound::Tables { max });
         }
-        if mapped.regions >= MEM_TABLES_MAX * MEM_SLOTS_MAX {
+        self.take(len, 1)
+    }
+
+    /// Takes room for a second mapping of `count` pieces of the memory, whose bytes are few. Each counts as a region.
+    pub(crate) fn charge_pieces(self: &Arc<Self>, count: usize) -> Result<Charge, Bound> {
+        self.take(0, count)
+    }
+
+    fn take(self: &Arc<Self>, len: u64, regions: usize) -> Result<Charge, Bound> {
+        if self.mapped().regions + regions > MEM_TABLES_MAX * MEM_SLOTS_MAX {
             return Err(Bound::Regions);
         }
-        self.total.take(self.name, len).map_err(|exceeded| {
+        let regions = regions as u64;
+        self.total.take(self.name, len, regions).map_err(|exceeded| {
             let share = self.total.share();
             match exceeded {
                 Exceeded::Bytes => Bound::TotalMemory { share: share.bytes },
                 Exceeded::Regions => Bound::TotalRegions { share: share.regions },
             }
         })?;
-        Ok(Charge { account: Arc::clone(self), len })
+        Ok(Charge { account: Arc::clone(self), len, regions })
     }
 }
 
@@ -339,10 +349,11 @@ impl Default for Account {
 pub(crate) struct Charge {
     account: Arc<Account>,
     len: u64,
+    regions: u64,
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.account.total.give_back(self.account.name, self.len);
+        self.account.total.give_back(self.account.name, self.len, self.regions);
     }
 }

@@ -176,7 +176,7 @@ fn repair(slot: &Slot, base: usize, len: usize, address: usize) -> bool {
     }
 }
 
-/// Makes spare memory behave as if no page were left, for a test in a process of its own.
+/// Makes spare memory behave as if no page were left, for a test in its own process.
 #[cfg(test)]
 pub(crate) fn exhaust_spare() {
     rustix::fs::ftruncate(&Spare::open().unwrap().sparse, 0).unwrap();

@@ -45,7 +45,7 @@ fn file_system(file: BorrowedFd<'_>) -> Option<String> {
     list.take(MOUNTINFO_BYTES_MAX).read_to_string(&mut mounts).ok()?;
     let device = format!("{}:{}", told.stx_dev_major, told.stx_dev_minor);
     let mounts = || mounts.lines().filter_map(Mount::parse);
-    // A front end in a container has mounts of its own, but the device is the same.
+    // A front end in a container has its own mounts, but the device is the same.
     let found = mounts()
         .find(|found| Some(found.id) == mount)
         .or_else(|| mounts().find(|found| found.device == device));

@@ -7,9 +7,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use weir_limits::{IOTLB_ASK_AGAIN_NS, IOTLB_ASKS_MAX, IOTLB_ENTRIES_MAX};
+use weir_limits::{IOTLB_ASK_AGAIN_NS, IOTLB_ASKS_MAX, IOTLB_ENTRIES_MAX, IOTLB_PIECES_MAX};
 
-use crate::regions::{GuestMemory, Translation};
+use crate::regions::{GuestMemory, Index, Piece, Translation};
 
 /// Bytes of a page: questions are about whole pages.
 const PAGE_BYTES: u64 = 0x1000;
@@ -64,7 +64,7 @@ pub enum IotlbError {
     Type(u8),
 }
 
-/// An entry as a front end tells it.
+/// An entry as a front end sends it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Update {
     /// First I/O virtual address.
@@ -90,21 +90,23 @@ struct Entry {
 }
 
 /// The result of a look-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Lookup {
-    /// All bytes lie one after the other, from this address in the front end's process on.
-    At(u64),
-    /// This address has no translation that permits the access.
-    Missing(u64),
-    /// All bytes have translations, to different places.
+    /// The places of all bytes in the front end's process, in as few pieces as possible.
+    At(Vec<Piece>),
+    /// Some bytes have no translation that permits the access.
+    Missing,
+    /// The bytes are in more than [`IOTLB_PIECES_MAX`] pieces.
     Scattered,
+    /// The bytes go on beyond the last of all addresses.
+    Beyond,
 }
 
 /// The translations of one session, at most [`IOTLB_ENTRIES_MAX`]: beyond these, the oldest are forgotten.
 #[derive(Default)]
 pub struct Iotlb {
     memory: GuestMemory,
-    /// By their first addresses. They do not overlap.
+    /// The entries, by their first addresses. They do not overlap.
     entries: BTreeMap<u64, Entry>,
     /// The first addresses by the entries' numbers.
     order: BTreeMap<u64, u64>,
@@ -141,7 +143,7 @@ impl Iotlb {
     /// Adds an entry. Entries that it overlaps are forgotten, whole.
     ///
     /// # Errors
-    /// The entry cannot be one, and nothing has changed.
+    /// The entry is not valid. Nothing has changed then.
     pub fn update(&mut self, update: Update) -> Result<Updated, IotlbError> {
         let Update { iova, size, user, permission } = update;
         if size == 0 {
@@ -208,28 +210,46 @@ impl Iotlb {
         self.order.clear();
     }
 
-    /// Looks up `len` bytes at `iova` that are accessed by all of `access`.
-    pub fn look_up(&self, iova: u64, len: u64, access: &[Access]) -> Lookup {
+    /// Looks up `len` bytes at `iova` that are accessed by all of `access`. Calls `missing` with an address in each
+    /// page without a translation, for [`IOTLB_PIECES_MAX`] pages at most.
+    pub fn look_up(
+        &self,
+        iova: u64,
+        len: u64,
+        access: &[Access],
+        mut missing: impl FnMut(u64),
+    ) -> Lookup {
         let needed = access.iter().fold(0, |bits, access| bits | *access as u8);
-        let (mut at, mut left, mut found) = (iova, len, None);
+        let (mut at, mut left, mut pieces) = (iova, len, Vec::<Piece>::new());
+        let mut holes = 0;
         while left > 0 {
             let entry = self.entries.range(..=at).next_back();
             let entry = entry.filter(|(_, it)| it.last >= at && it.permission & needed == needed);
-            let Some((start, entry)) = entry else { return Lookup::Missing(at) };
-            let user = entry.user + (at - start);
-            let base = *found.get_or_insert(user);
-            if user.wrapping_sub(base) != at.wrapping_sub(iova) {
-                return Lookup::Scattered;
-            }
-            let room = entry.last - at + 1;
+            let room = match entry {
+                Some((start, entry)) => {
+                    let (address, room) = (entry.user + (at - start), entry.last - at + 1);
+                    let (len, count) = (left.min(room), pieces.len());
+                    match pieces.last_mut() {
+                        Some(last) if last.address + last.len == address => last.len += len,
+                        _ if count == IOTLB_PIECES_MAX => return Lookup::Scattered,
+                        _ => pieces.push(Piece { address, len }),
+                    }
+                    room
+                }
+                None if holes == IOTLB_PIECES_MAX => return Lookup::Missing,
+                None => {
+                    missing(at);
+                    holes += 1;
+                    PAGE_BYTES - at % PAGE_BYTES
+                }
+            };
             left = left.saturating_sub(room);
-            // An area that goes on beyond the last of all addresses is in no place.
             match at.checked_add(room) {
-                None if left > 0 => return Lookup::Scattered,
+                None if left > 0 => return Lookup::Beyond,
                 next => at = next.unwrap_or(u64::MAX),
             }
         }
-        found.map_or(Lookup::Scattered, Lookup::At)
+        if holes > 0 { Lookup::Missing } else { Lookup::At(pieces) }
     }
 
     /// Returns the tables of all entries.
@@ -242,7 +262,8 @@ impl Iotlb {
                     table.push(entry.place);
                 }
             }
-            table.into()
+            let index = Index::of(&table);
+            (table.into(), Arc::new(index))
         };
         let memory = self.memory.clone();
         Tables { memory, readable: of(Access::Read), writable: of(Access::Write) }
@@ -258,18 +279,18 @@ impl fmt::Debug for Iotlb {
 /// All entries of an [`Iotlb`], as rings use them.
 pub struct Tables {
     memory: GuestMemory,
-    readable: Arc<[Translation]>,
-    writable: Arc<[Translation]>,
+    readable: (Arc<[Translation]>, Arc<Index>),
+    writable: (Arc<[Translation]>, Arc<Index>),
 }
 
 impl Tables {
     /// Returns the memory by its virtual addresses, for the buffers of a ring which its device accesses by `access`.
     pub fn of(&self, access: Access, asks: &Arc<Asks>) -> GuestMemory {
         let Self { memory, readable, writable } = self;
-        let readable = || memory.by(Arc::clone(readable), Access::Read, asks, None);
+        let readable = || memory.by(readable, Access::Read, asks, None);
         match access {
             Access::Read => readable(),
-            Access::Write => memory.by(Arc::clone(writable), access, asks, Some(readable())),
+            Access::Write => memory.by(writable, access, asks, Some(readable())),
         }
     }
 }
@@ -278,7 +299,8 @@ impl Tables {
 struct Ask {
     page: u64,
     access: Access,
-    /// The time at which the front end was asked last.
+    /// The time at which the front end was asked first, and last.
+    first: Option<Instant>,
     asked: Option<Instant>,
 }
 
@@ -312,7 +334,7 @@ impl Asks {
             open.pop_front();
         }
         let wakes = open.iter().all(|ask| ask.asked.is_some());
-        open.push_back(Ask { page, access, asked: None });
+        open.push_back(Ask { page, access, first: None, asked: None });
         drop(open);
         if wakes {
             // The write fails if the counter is full, and then the session is awake.
@@ -320,7 +342,8 @@ impl Asks {
         }
     }
 
-    /// Asks the front end by `send` what it was not asked yet, or long ago. Ends when `send` returns `None`.
+    /// Sends the front end each question that is new, or that was last asked long ago. Ends when
+    /// `send` returns `None`.
     ///
     /// # Errors
     /// The error of `send`.
@@ -340,7 +363,10 @@ impl Asks {
             }
             let mut open = self.open();
             let ask = open.iter_mut().find(|ask| (ask.page, ask.access) == (page, access));
-            ask.into_iter().for_each(|ask| ask.asked = Some(now));
+            if let Some(ask) = ask {
+                ask.first.get_or_insert(now);
+                ask.asked = Some(now);
+            }
         }
         Ok(())
     }
@@ -350,6 +376,18 @@ impl Asks {
         let again = Duration::from_nanos(IOTLB_ASK_AGAIN_NS);
         let due = |ask: &Ask| ask.asked.map_or(now, |asked| asked + again);
         Some(self.open().iter().map(due).min()?.saturating_duration_since(now))
+    }
+
+    /// Returns the number of questions that the front end was first asked at least `patience` ago, and the time since
+    /// the oldest of them; `None` without one.
+    pub fn unanswered(&self, now: Instant, patience: Duration) -> Option<(usize, Duration)> {
+        let open = self.open();
+        let ages = open.iter().filter_map(|ask| Some(now.saturating_duration_since(ask.first?)));
+        let late = ages.filter(|age| *age >= patience);
+        late.fold(None, |all, age| {
+            let (count, oldest) = all.unwrap_or_default();
+            Some((count + 1, age.max(oldest)))
+        })
     }
 
     /// Closes the questions that a new entry answers. Returns whether there was one.

@@ -13,7 +13,7 @@
 //! | `reaper.rs` | unmapping, for workers that used a mapping last |
 //! | `fault.rs` | `SIGBUS` when a front end truncates memory that it shared |
 //! | `place.rs`, `spare.rs` | where the handler finds mappings, and their replacements |
-//! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices |
+//! | `regions.rs` | [`GuestMemory`]: guest-physical and user addresses to slices, and rings in pieces as one |
 //! | `iotlb.rs` | [`Iotlb`], [`Asks`]: the translations of a virtual IOMMU, and questions about missing ones |
 //! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that migrates |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
@@ -58,10 +58,10 @@ pub use fault::fault_count;
 pub use host::{HostBuffer, read};
 pub use iotlb::{Access, Asks, Iotlb, IotlbError, Lookup, Tables, Update, Updated};
 pub use log::{DirtyLog, LOG_PAGE_BYTES, LogError, Marks, WriteLog, WriteMarks};
-pub use mapping::{MapError, RegionSpec, leave_memory_to_exit};
+pub use mapping::{JoinError, MapError, RegionSpec, leave_memory_to_exit};
 pub use pages::MappedPages;
 pub use reaper::leave_unmapping_to_others;
-pub use regions::{GuestMemory, MainRegions, MemoryError};
+pub use regions::{GuestMemory, MainRegions, MemoryError, Piece};
 pub use slice::{CACHE_LINE_BYTES, Loan, OfMemory, Reused, Slice, append, recycle};
 pub use unused::leave_program;
 pub use window::{Element, Elements, Field, Window, fence};

@@ -92,7 +92,7 @@ impl DirtyLog {
         }
     }
 
-    /// Returns a marker of pages. A mark by it becomes visible after all earlier writes.
+    /// Returns a marker of pages. Its marks become visible after all earlier writes.
     #[inline]
     pub fn after_writes(&self) -> Marks<'_> {
         fence(Ordering::SeqCst);

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, fstat};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::fs::{FileType, fstat, fstatfs};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
+};
+use weir_limits::IOTLB_PIECES_MAX;
 
 use crate::account::{Account, Bound, Charge};
 use crate::fault::Registration;
@@ -97,6 +100,34 @@ pub enum MapError {
     },
 }
 
+/// Reason why pieces of memory cannot be mapped one after the other.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// There are more than [`IOTLB_PIECES_MAX`].
+    #[error("an area of it has more than {IOTLB_PIECES_MAX} pieces")]
+    TooMany,
+    /// Only whole pages of this machine can be mapped.
+    #[error("a piece begins or ends within a page of {} bytes", rustix::param::page_size())]
+    WithinPage,
+    /// No part of a huge page can be mapped.
+    #[error("the VM's memory has huge pages (hugetlbfs)")]
+    HugePages,
+    /// A piece is in no region.
+    #[error("a piece is not shared any more")]
+    NotShared,
+    /// The pieces exceed a bound.
+    #[error(transparent)]
+    Bound(#[from] Bound),
+    /// A system call failed.
+    #[error("{call} failed: {source}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        source: std::io::Error,
+    },
+}
+
 impl RegionSpec {
     /// Checks addresses and sizes: all ends must fit in 64 bits.
     pub(crate) fn check(&self) -> Result<(), MapError> {
@@ -119,6 +150,8 @@ pub(crate) struct Mapping {
     start: NonNull<u8>,
     /// Device and inode of the region's file.
     file: [u64; 2],
+    /// The file is one of hugetlbfs.
+    has_huge_pages: bool,
     /// The mapping, present until the drop.
     held: Option<Held>,
 }
@@ -170,7 +203,72 @@ impl Mapping {
         let Some(start) = NonNull::new(start) else {
             unreachable!("mmap without MAP_FIXED never returns null")
         };
-        Ok(Self { spec, start, file: extent.file, held: Some(held) })
+        let Extent { file, has_huge_pages, .. } = extent;
+        Ok(Self { spec, start, file, has_huge_pages, held: Some(held) })
+    }
+
+    /// Maps parts of other mappings a second time, one after the other: of each its mapping, and its offset and length
+    /// there. The result is at `user_address`.
+    pub(crate) fn join(
+        user_address: u64,
+        parts: &[(&Arc<Self>, u64, u64)],
+        account: &Arc<Account>,
+    ) -> Result<Self, JoinError> {
+        if parts.len() > IOTLB_PIECES_MAX {
+            return Err(JoinError::TooMany);
+        }
+        if parts.iter().any(|(mapping, ..)| mapping.has_huge_pages) {
+            return Err(JoinError::HugePages);
+        }
+        let page = rustix::param::page_size();
+        // Whole pages: where they are mapped, where they will be, and their length.
+        let (mut pages, mut lead, mut end) = (Vec::new(), 0, 0);
+        for (nth, (mapping, offset, len)) in parts.iter().enumerate() {
+            let start = mapping.at(*offset, *len).ok_or(JoinError::NotShared)?;
+            let within = start.addr().get() % page;
+            match nth {
+                0 => (lead, end) = (within, within),
+                _ if within != 0 || end % page != 0 => return Err(JoinError::WithinPage),
+                _ => {}
+            }
+            // The page of the first byte is mapped, too.
+            let first = start.as_ptr().wrapping_sub(within);
+            let len = *len as usize; // mapped
+            pages.push((first, end - within, (within + len).next_multiple_of(page)));
+            end += len;
+        }
+        let Some((first, ..)) = parts.first() else { return Err(JoinError::NotShared) };
+        let os = |call, source| JoinError::Os { call, source };
+        let len = end.next_multiple_of(page);
+        let charge = account.charge_pieces(parts.len())?;
+        let registration = Registration::new().map_err(|e| os("memfd", e))?;
+        // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags)
+        }
+        .map_err(|e| os("mmap", e.into()))?;
+        let held = Held { base, len, registration, _charge: charge };
+        for (from, to, len) in pages {
+            // An old length of 0 maps the same pages of the file a second time (mremap(2)).
+            // SAFETY: `len` bytes from `from` on are whole pages of a shared mapping that lives, of pages of the usual
+            // size. They go to a part of the mapping above, which nobody else knows.
+            unsafe { mremap_fixed(from.cast(), 0, len, MremapFlags::MAYMOVE, base.byte_add(to)) }
+                .map_err(|e| os("mremap", e.into()))?;
+        }
+        // Beside spare memory lies that of other guests.
+        if parts.iter().any(|(mapping, ..)| mapping.poisoned()) {
+            return Err(JoinError::NotShared);
+        }
+        held.registration.guard(base as usize, len);
+        // SAFETY: lead < len.
+        let start = unsafe { base.cast::<u8>().add(lead) };
+        let Some(start) = NonNull::new(start) else {
+            unreachable!("mmap without MAP_FIXED never returns null")
+        };
+        let size = (end - lead) as u64;
+        let spec = RegionSpec { guest_address: 0, size, user_address, mmap_offset: 0 };
+        Ok(Self { spec, start, file: first.file, has_huge_pages: false, held: Some(held) })
     }
 
     /// Returns the number of mapped bytes, in whole pages.
@@ -237,7 +335,11 @@ struct Extent {
     len: usize,
     /// Device and inode of the file.
     file: [u64; 2],
+    has_huge_pages: bool,
 }
+
+/// The number of hugetlbfs among file systems (statfs(2)).
+const HUGETLBFS: i64 = 0x9584_58f6;
 
 impl Extent {
     /// Returns the part of its file that a region needs, in whole pages of that file.
@@ -268,10 +370,13 @@ impl Extent {
             .filter(|size| size.is_power_of_two())
             .unwrap_or(0)
             .max(rustix::param::page_size() as u64);
+        // A file of tmpfs may state the length of a huge page, too, and is mapped in any pages.
+        let has_huge_pages = page > rustix::param::page_size() as u64
+            && fstatfs(file.as_fd()).map_or(true, |system| system.f_type == HUGETLBFS);
         let offset = mmap_offset & !(page - 1);
         let end = needed.checked_next_multiple_of(page).ok_or_else(wraps)?;
         let len = usize::try_from(end - offset).map_err(|_| wraps())?;
-        Ok(Self { offset, len, file: [stat.st_dev, stat.st_ino] })
+        Ok(Self { offset, len, file: [stat.st_dev, stat.st_ino], has_huge_pages })
     }
 }
 
@@ -294,7 +399,7 @@ impl Drop for Held {
         let (mut start, mut len, mut since) = (0, UNMAP_LEN_MIN, Instant::now());
         while start < self.len && !LEFT_TO_EXIT.load(Ordering::Relaxed) {
             let (piece, began) = (len.min(self.len - start), Instant::now());
-            // SAFETY: made by mmap in `Mapping::new` with this length; every `Slice` and `Window` borrows or
+            // SAFETY: made by mmap in `Mapping` with this length; every `Slice` and `Window` borrows or
             // holds the `GuestMemory` that owned this mapping, so none is left.
             // A failure leaves an unused mapping behind.
             let unmap = |len| unsafe { munmap(self.base.byte_add(start), len) };

@@ -1,5 +1,5 @@
-//! Whole pages with a mapping of their own: weir's, for packets from the kernel, or another
-//! process's, through a device file or a memfd.
+//! Whole pages with their own mapping: weir's, for packets from the kernel, or another process's,
+//! through a device file or a memfd.
 
 use std::ffi::c_void;
 use std::io;
@@ -15,8 +15,8 @@ const ACCESS: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Whole pages that hand out [`Slice`]s. The kernel, another domain or another process may write to
 /// them at any time. They have a mapping of their own and are unmapped when dropped. The kernel may
-/// hold on to weir's pages for a while after that, and then reaches nobody else's memory, as it
-/// could if an allocator had reused them.
+/// still access the pages for a while after that. With memory of an allocator, the kernel could then
+/// reach memory that has been reused.
 ///
 /// The pages must stay backed for as long as they are mapped. Xen ensures it for grants (a mapped
 /// page is not given to anybody else, even if its domain dies); a file must not be truncated.
@@ -55,7 +55,8 @@ impl MappedPages {
         let start =
             unsafe { mmap(std::ptr::null_mut(), len, ACCESS, MapFlags::SHARED, fd, offset) }?;
         let pages = Self::at(start, len)?;
-        // A core dump must not contain guests' memory. Device files may have ensured it.
+        // A core dump must not contain guests' memory. The kernel may already leave out device
+        // files.
         let _ = pages.leave_out_of_dumps();
         Ok(pages)
     }
@@ -68,8 +69,8 @@ impl MappedPages {
         let _ = unsafe { madvise(self.start.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
     }
 
-    /// Unmaps the pages of a file until they are next used. What is in them stays in the file: a page of weir's own
-    /// would be lost.
+    /// Unmaps the pages of a file until they are next used. Their contents stay in the file. A page
+    /// that belongs to weir itself would lose its contents.
     pub fn leave_to_file(&self) {
         // SAFETY: this mapping stays. Its bytes are those of the file, before and after.
         let _ = unsafe { madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontNeed) };
@@ -118,8 +119,8 @@ impl MappedPages {
         Some(unsafe { Slice::new(self.start.add(at), len) })
     }
 
-    /// Returns the field at `at`, which must be a multiple of 4 and within the pages, or the caller
-    /// is wrong.
+    /// Returns the field at `at`. The caller ensures that `at` is a multiple of 4 and within the
+    /// pages.
     #[inline]
     fn atomic(&self, at: usize) -> &AtomicU32 {
         let inside = at.checked_add(4).is_some_and(|end| end <= self.len);

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use weir_limits::{BUFFER_PIECES_MAX, MEM_SLOTS_MAX};
+use weir_limits::{BUFFER_PIECES_MAX, IOTLB_ENTRIES_MAX, MEM_SLOTS_MAX};
 
 use crate::account::Account;
 use crate::iotlb::{Access, Asks};
-use crate::mapping::{MapError, Mapping, RegionSpec};
+use crate::mapping::{JoinError, MapError, Mapping, RegionSpec};
 use crate::slice::Slice;
 use crate::window::Window;
 
@@ -39,6 +39,15 @@ pub enum MemoryError {
     },
 }
 
+/// Bytes at an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Address of the first byte.
+    pub address: u64,
+    /// Number of bytes.
+    pub len: u64,
+}
+
 /// All memory that one front end shares: disjoint regions, sorted by guest address.
 ///
 /// Immutable: a change makes a new value that shares the unchanged mappings, so a worker in
@@ -48,14 +57,19 @@ pub struct GuestMemory {
     account: Arc<Account>,
     /// Keeps the mappings.
     regions: Vec<Arc<Mapping>>,
+    /// Areas of a ring that lie in pieces of the regions, mapped a second time.
+    joined: Vec<Arc<Mapping>>,
     /// The regions in the same order, in the form of a look-up: two regions per cache line, without
     /// a pointer to follow.
     table: Arc<[Translation]>,
-    /// The two largest regions in the order of their addresses, which have nearly all buffers: a large guest has memory
-    /// below and above 4 GiB. Of one region the first is empty.
+    /// The two largest regions in the order of their addresses, which have nearly all buffers: a
+    /// large guest has memory below and above 4 GiB. If there is only one region, the first is
+    /// empty.
     main: [Translation; 2],
     /// Set if the addresses of `table` and `main` are those of a virtual IOMMU.
     virtual_addresses: Option<Arc<Virtual>>,
+    /// The places in `table` by pages, if the addresses are those of a virtual IOMMU.
+    index: Option<Arc<Index>>,
 }
 
 /// The other parts of a memory table by the addresses of a virtual IOMMU.
@@ -67,6 +81,34 @@ struct Virtual {
     tables: Option<GuestMemory>,
 }
 
+/// The number of places in an [`Index`].
+const INDEX_LEN: usize = 4 * IOTLB_ENTRIES_MAX;
+const INDEX_PAGE: u64 = 0x1000;
+/// The first pages of a region that are in an [`Index`]. The largest regions are found sooner.
+const INDEXED_PAGES: usize = 16;
+
+/// The places of regions in a table, by the lowest bits of their pages' numbers. A region may have lost its place to
+/// another.
+pub(crate) struct Index([u16; INDEX_LEN]);
+
+impl Index {
+    pub(crate) fn of(table: &[Translation]) -> Self {
+        let mut places = [0; INDEX_LEN];
+        // There are at most `IOTLB_ENTRIES_MAX` regions.
+        for (region, place) in table.iter().zip(0_u16..) {
+            let last = region.guest_address + (region.size - 1);
+            let pages = region.guest_address / INDEX_PAGE..=last / INDEX_PAGE;
+            pages.take(INDEXED_PAGES).for_each(|page| places[page as usize % INDEX_LEN] = place);
+        }
+        Self(places)
+    }
+
+    #[inline(always)]
+    fn place(&self, address: u64) -> usize {
+        usize::from(self.0[(address / INDEX_PAGE) as usize % INDEX_LEN])
+    }
+}
+
 /// Mapping of a region's guest-physical addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Translation {
@@ -74,7 +116,7 @@ pub(crate) struct Translation {
     size: u64,
     /// The address behind the region.
     end: u64,
-    /// Where address 0 would be mapped.
+    /// The address at which address 0 would be mapped.
     base: *mut u8,
 }
 
@@ -94,7 +136,7 @@ unsafe impl Sync for Translation {}
 impl Translation {
     fn new(guest_address: u64, size: u64, start: NonNull<u8>) -> Self {
         let base = start.as_ptr().wrapping_sub(guest_address as usize);
-        // The last region of all addresses ends at 0.
+        // A region at the end of the address space has the end 0.
         Self { guest_address, size, end: guest_address.wrapping_add(size), base }
     }
 
@@ -129,7 +171,8 @@ impl<'m> MainRegions<'m> {
     /// Returns `len` bytes at a guest-physical address, if `len` is not 0 and one of the two regions holds all of them.
     #[inline(always)]
     pub fn slice(self, guest_address: u64, len: u32) -> Option<Slice<'m>> {
-        // Which one is chosen without a branch: a guest's buffers are in both in any order.
+        // One of the two regions is chosen without a branch: a guest's buffers are in both, in any
+        // order.
         let region = if guest_address >= self.high.guest_address { self.high } else { self.low };
         // One comparison for both bounds of the address, and one for both of the length: less 1, a length of 0 is the
         // largest number.
@@ -152,7 +195,7 @@ impl GuestMemory {
         Self { account, ..Self::default() }
     }
 
-    /// Maps `regions`, with an account of their own. If one is refused, nothing stays mapped.
+    /// Maps `regions`, with their own account. If one is refused, nothing stays mapped.
     pub fn map(regions: &[(RegionSpec, File)]) -> Result<Self, MemoryError> {
         Self::default().replaced_by(regions)
     }
@@ -262,7 +305,7 @@ impl GuestMemory {
 
     /// Returns whether a region's file was truncated and an access noticed: the contents are lost.
     pub fn poisoned(&self) -> bool {
-        self.regions.iter().any(|r| r.poisoned())
+        self.regions.iter().chain(&self.joined).any(|r| r.poisoned())
     }
 
     fn translate(&mut self) {
@@ -303,17 +346,29 @@ impl GuestMemory {
     /// sorted, without overlaps. Missing ones are asked for by `asks`.
     pub(crate) fn by(
         &self,
-        table: Arc<[Translation]>,
+        (table, index): &(Arc<[Translation]>, Arc<Index>),
         access: Access,
         asks: &Arc<Asks>,
         tables: Option<Self>,
     ) -> Self {
-        let asks = Arc::clone(asks);
+        let (asks, index) = (Arc::clone(asks), Some(Arc::clone(index)));
         let virtual_addresses = Some(Arc::new(Virtual { access, asks, tables }));
         let (account, regions) = (Arc::clone(&self.account), self.regions.clone());
-        let mut memory = Self { account, regions, virtual_addresses, ..Self::default() };
-        memory.use_table(table);
+        let mut memory = Self { account, regions, virtual_addresses, index, ..Self::default() };
+        memory.use_table(Arc::clone(table));
         memory
+    }
+
+    /// Returns `len` bytes at an address of a virtual IOMMU, if the index of pages knows a region that holds them all.
+    #[inline(always)]
+    pub fn translated(&self, address: u64, len: u32) -> Option<Slice<'_>> {
+        let region = self.table.get(self.index.as_ref()?.place(address))?;
+        let room = region.end.wrapping_sub(address);
+        if room > region.size || u64::from(len).wrapping_sub(1) >= room {
+            return None;
+        }
+        // SAFETY: as in `MainRegions::slice`.
+        Some(unsafe { Slice::new(region.at(address), len as usize) })
     }
 
     /// Returns the memory in which indirect tables lie.
@@ -338,7 +393,7 @@ impl GuestMemory {
             };
             let room = region.size - (at - region.guest_address);
             left = left.saturating_sub(room);
-            // No buffer goes on beyond the last of all addresses.
+            // No buffer wraps around the end of the address space.
             let Some(next) = at.checked_add(room) else { return false };
             at = next;
         }
@@ -429,10 +484,63 @@ impl GuestMemory {
         })
     }
 
+    /// The parts of regions in which the pieces of an area lie: offsets and lengths. `None` if a byte is in no region.
+    fn parts(&self, area: &[Piece]) -> Option<Vec<(&Arc<Mapping>, u64, u64)>> {
+        let mut parts = Vec::new();
+        for Piece { mut address, mut len } in area.iter().copied() {
+            while len > 0 {
+                let region = self.region_with(address)?;
+                let offset = address - region.spec.user_address;
+                let part = len.min(region.spec.size - offset);
+                parts.push((region, offset, part));
+                (address, len) = (address + part, len - part);
+            }
+        }
+        Some(parts)
+    }
+
+    /// Returns the guest-physical addresses of the pieces of an area; none if some byte is in no region.
+    pub fn guest_pieces(&self, area: &[Piece]) -> Vec<Piece> {
+        let parts = self.parts(area).unwrap_or_default().into_iter();
+        let piece = |(region, offset, len): (&Arc<Mapping>, u64, u64)| Piece {
+            address: region.spec.guest_address + offset,
+            len,
+        };
+        parts.map(piece).collect()
+    }
+
+    /// Returns this memory with a second mapping of each of `areas` that lies in several parts of it, one after the
+    /// other. [`window`](Self::window) finds it by the address of the area's first byte.
+    ///
+    /// # Errors
+    /// Some area cannot be mapped so.
+    pub fn joining(&self, areas: &[Vec<Piece>]) -> Result<Self, JoinError> {
+        let mut memory = self.clone();
+        for area in areas {
+            let parts = self.parts(area).ok_or(JoinError::NotShared)?;
+            if let ([first, ..], true) = (&area[..], parts.len() > 1) {
+                let joined = Mapping::join(first.address, &parts, &self.account)?;
+                memory.joined.push(Arc::new(joined));
+            }
+        }
+        Ok(memory)
+    }
+
+    /// Returns this memory with the second mappings of `other`.
+    #[must_use]
+    pub fn joined_as(mut self, other: &Self) -> Self {
+        self.joined.clone_from(&other.joined);
+        self
+    }
+
     /// Returns a window of `len` bytes at an address of the front end's own process, which keeps
     /// them mapped (vhost-user gives ring addresses in this form).
     pub fn window(self: &Arc<Self>, user_address: u64, len: usize) -> Option<Window> {
-        let region = self.region_with(user_address)?;
+        let of_area = |area: &&Arc<Mapping>| {
+            area.spec.user_address == user_address && len as u64 <= area.spec.size
+        };
+        let joined = self.joined.iter().find(of_area);
+        let region = joined.or_else(|| self.region_with(user_address))?;
         let start = region.at(user_address - region.spec.user_address, len as u64)?;
         // SAFETY: `at` checked that `len` bytes from `start` are mapped while `region` lives, and
         // the window holds it.

@@ -310,7 +310,7 @@ mod iotlb {
     use std::time::{Duration, Instant};
 
     use rustix::event::{EventfdFlags, eventfd};
-    use weir_limits::{IOTLB_ASK_AGAIN_NS, IOTLB_ASKS_MAX, IOTLB_ENTRIES_MAX};
+    use weir_limits::{IOTLB_ASK_AGAIN_NS, IOTLB_ASKS_MAX, IOTLB_ENTRIES_MAX, IOTLB_PIECES_MAX};
 
     use super::*;
 
@@ -319,10 +319,14 @@ mod iotlb {
     const USER: u64 = 0x7000_0000_0000;
 
     fn memory() -> GuestMemory {
+        memory_of(&Arc::default())
+    }
+
+    fn memory_of(account: &Arc<Account>) -> GuestMemory {
         let half = |guest_address| spec(guest_address, PAGES / 2 * PAGE);
         // Two regions that touch nowhere.
-        let regions = [half(0), half(1 << 40)];
-        GuestMemory::map(&regions.map(|spec| (spec, memfd(PAGES / 2 * PAGE)))).unwrap()
+        let regions = [half(0), half(1 << 40)].map(|spec| (spec, memfd(PAGES / 2 * PAGE)));
+        GuestMemory::new(Arc::clone(account)).replaced_by(&regions).unwrap()
     }
 
     /// The user address of page `number` of the memory.
@@ -357,7 +361,8 @@ mod iotlb {
     }
 
     proptest! {
-        /// An entry that is overlapped goes as a whole: so may the real thing, and misses are asked for.
+        /// An entry that is overlapped is forgotten as a whole. The real table may do so too, since
+        /// missing translations are asked for.
         #[test]
         fn each_address_is_translated_as_the_last_entry_says_or_not_at_all(steps in steps()) {
             let memory = memory();
@@ -404,12 +409,17 @@ mod iotlb {
                             memory.slice(guest + 5, 100).unwrap().address()
                         });
                         prop_assert_eq!(found, place, "page {} to {:?}", page, access);
-                        prop_assert_eq!(seen.main().slice(page * PAGE + 5, 100).is_some_and(|it| Some(it.address()) != place), false);
+                        let at_once = seen.translated(page * PAGE + 5, 100);
+                        prop_assert_eq!(at_once.map(|it| it.address()), place);
                         let looked = match expected {
-                            Some(to) => Lookup::At(user(to) + 5),
-                            None => Lookup::Missing(page * PAGE + 5),
+                            Some(to) => Lookup::At(vec![Piece { address: user(to) + 5, len: 100 }]),
+                            None => Lookup::Missing,
                         };
-                        prop_assert_eq!(iotlb.look_up(page * PAGE + 5, 100, &[access]), looked);
+                        let mut missing = Vec::new();
+                        let ask = |at| missing.push(at);
+                        prop_assert_eq!(iotlb.look_up(page * PAGE + 5, 100, &[access], ask), looked);
+                        let at = expected.is_none().then_some(page * PAGE + 5);
+                        prop_assert_eq!(missing, at.into_iter().collect::<Vec<_>>());
                         prop_assert_eq!(seen.ask(page * PAGE + 5, 100), expected.is_none());
                     }
                 }
@@ -428,8 +438,15 @@ mod iotlb {
             assert_eq!(iotlb.update(update), Ok(Updated::Same));
         }
         assert_eq!(iotlb.len() as u64, most);
-        assert_eq!(iotlb.look_up(4 * PAGE, 1, &[Access::Read]), Lookup::Missing(4 * PAGE));
-        assert_eq!(iotlb.look_up(6 * PAGE, 1, &[Access::Read]), Lookup::At(USER));
+        let mut missing = Vec::new();
+        let ask = |at| missing.push(at);
+        // Every other page is there, up to the bound of questions.
+        assert_eq!(iotlb.look_up(5 * PAGE + 9, 5 * PAGE, &[Access::Read], ask), Lookup::Missing);
+        assert_eq!(missing, [5 * PAGE + 9, 7 * PAGE, 9 * PAGE]);
+        let first = |iotlb: &Iotlb, at| iotlb.look_up(at, 1, &[Access::Read], |_| ());
+        assert_eq!(first(&iotlb, 4 * PAGE), Lookup::Missing);
+        let at = |len| Lookup::At(vec![Piece { address: USER, len }]);
+        assert_eq!(first(&iotlb, 6 * PAGE), at(1));
         let asked = |asks: &Asks, now| {
             let mut asked = Vec::new();
             asks.send(now, |page, access| {
@@ -444,10 +461,15 @@ mod iotlb {
             asks.ask(number * PAGE + 9, Access::Read);
         }
         let now = Instant::now();
+        let again = Duration::from_nanos(IOTLB_ASK_AGAIN_NS);
+        assert_eq!(asks.unanswered(now, Duration::ZERO), None, "they are not asked yet");
         let first = asked(&asks, now);
         assert_eq!((first.len(), first[0]), (IOTLB_ASKS_MAX, (3 * PAGE, Access::Read)));
         assert!(asked(&asks, now).is_empty());
-        assert_eq!(asked(&asks, now + Duration::from_nanos(IOTLB_ASK_AGAIN_NS)), first);
+        assert_eq!(asked(&asks, now + again), first);
+        let unanswered = asks.unanswered(now + 2 * again, again);
+        assert_eq!(unanswered, Some((IOTLB_ASKS_MAX, 2 * again)), "since the first time");
+        assert_eq!(asks.unanswered(now + again, 2 * again), None);
         let answer = |permission| Update { iova: 3 * PAGE, size: PAGE, user: USER, permission };
         assert!(!asks.answer(&answer(2)), "it is still unknown whether one may read");
         assert!(asks.answer(&answer(1)) && !asks.answer(&answer(3)));
@@ -461,16 +483,123 @@ mod iotlb {
         let seen = iotlb.tables().of(Access::Write, &asks());
         for len in [1, 0x1000] {
             assert!(
-                seen.slice(last.iova, len).is_some() && seen.main().slice(last.iova, len).is_some()
+                seen.slice(last.iova, len).is_some() && seen.translated(last.iova, len).is_some()
             );
         }
         assert!(
-            seen.slice(last.iova, 0x1001).is_none()
-                && seen.main().slice(last.iova, 0x1001).is_none()
+            seen.slice(last.iova, 0x1001).is_none() && seen.translated(last.iova, 0x1001).is_none()
         );
         assert!(!seen.ask(last.iova, 0x1001), "there is nothing to ask for");
-        assert_eq!(iotlb.look_up(last.iova, PAGE, &[Access::Read]), Lookup::At(USER));
-        assert_eq!(iotlb.look_up(last.iova, PAGE + 1, &[Access::Read]), Lookup::Scattered);
+        let whole = Lookup::At(vec![Piece { address: USER, len: PAGE }]);
+        assert_eq!(iotlb.look_up(last.iova, PAGE, &[Access::Read], |_| ()), whole);
+        assert_eq!(iotlb.look_up(last.iova, PAGE + 1, &[Access::Read], |_| ()), Lookup::Beyond);
         assert!(iotlb.remove(u64::MAX, u64::MAX) && iotlb.is_empty());
+    }
+
+    /// Translations of pages from address 0 on, to these pages of the memory.
+    fn pages(memory: &GuestMemory, to: &[u64]) -> Iotlb {
+        let mut iotlb = Iotlb::new(memory.clone());
+        for (page, to) in (0..).zip(to) {
+            let update = Update { iova: page * PAGE, size: PAGE, user: user(*to), permission: 3 };
+            assert_eq!(iotlb.update(update), Ok(Updated::Added));
+        }
+        iotlb
+    }
+
+    fn area(iotlb: &Iotlb, at: u64, len: u64) -> Vec<Piece> {
+        match iotlb.look_up(at, len, &[Access::Read, Access::Write], |_| ()) {
+            Lookup::At(pieces) => pieces,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_area_in_pieces_is_the_same_bytes_one_after_the_other() {
+        let account = Arc::<Account>::default();
+        let memory = memory_of(&account);
+        let regions = || account.mapped().regions;
+        // The pages 7 and 8 are of two regions, and 3 and 4 are one piece.
+        let to = [5, 7, 8, 3, 4, 15, 0];
+        let iotlb = pages(&memory, &to);
+        let (at, len) = (PAGE - 100, 5 * PAGE + 200);
+        let areas = [area(&iotlb, at, len), area(&iotlb, 3 * PAGE + 8, PAGE)];
+        assert_eq!((areas[0].len(), areas[1].len()), (6, 1));
+        let joined = Arc::new(memory.joining(&areas).unwrap());
+        assert_eq!(regions(), 2 + 6, "each piece is a mapping");
+        let window = joined.window(areas[0][0].address, len as usize).unwrap();
+        assert!(joined.window(areas[0][0].address, len as usize + 1).is_none());
+        let place = |at: u64| {
+            let user = user(to[(at / PAGE) as usize]) + at % PAGE;
+            memory.slice(memory.guest_address(user).unwrap(), 4).unwrap()
+        };
+        for nth in (0..len - 4).step_by(62) {
+            place(at + nth).write(&(nth as u32).to_le_bytes());
+            assert_eq!(window.read(nth as usize), (nth as u32).to_le_bytes());
+            window.write(nth as usize, (!nth as u32).to_le_bytes());
+            assert_eq!(place(at + nth).read_array(), Some((!nth as u32).to_le_bytes()));
+        }
+        let guest = memory.guest_pieces(&areas[0]);
+        let starts = |pieces: &[Piece]| pieces.iter().map(|it| it.address).collect::<Vec<_>>();
+        let expected = areas[0].iter().map(|it| memory.guest_address(it.address).unwrap());
+        assert_eq!(starts(&guest), expected.collect::<Vec<_>>());
+        assert_eq!(guest.iter().map(|it| it.len).sum::<u64>(), len);
+        // The window alone keeps it.
+        drop(joined);
+        assert_eq!(regions(), 2 + 6);
+        drop(window);
+        assert_eq!(regions(), 2);
+    }
+
+    #[test]
+    fn what_cannot_be_mapped_as_one_is_refused() {
+        let account = Arc::<Account>::default();
+        let memory = memory_of(&account);
+        let refused = |areas: &[Piece]| memory.joining(&[areas.to_vec()]).unwrap_err().to_string();
+        let piece = |page: u64, from: u64, len: u64| Piece { address: user(page) + from, len };
+        let within = "within a page";
+        assert!(refused(&[piece(0, 0, 8), piece(3, 0, PAGE)]).contains(within));
+        assert!(refused(&[piece(0, 8, PAGE - 8), piece(3, 8, PAGE)]).contains(within));
+        // Both are at the same place of a page.
+        assert!(refused(&[piece(0, 0, 2048), piece(3, 2048, 2048)]).contains(within));
+        let gone = "not shared any more";
+        assert!(refused(&[piece(0, 0, PAGE), Piece { address: 0, len: PAGE }]).contains(gone));
+        let apart: Vec<_> = (0..PAGES / 2).map(|page| piece(page ^ 1, 0, PAGE)).collect();
+        assert_eq!(apart.len(), IOTLB_PIECES_MAX);
+        assert!(memory.joining(std::slice::from_ref(&apart)).is_ok());
+        let many = [&apart[..], &[piece(9, 0, 1)]].concat();
+        assert!(refused(&many).contains("more than 8 pieces"));
+        assert_eq!(account.mapped().regions, 2, "nothing stays");
+    }
+
+    #[test]
+    fn pieces_of_huge_pages_are_refused() {
+        const HUGE: u64 = 2 << 20;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        // A kernel without such pages gives no such file.
+        let Ok(file) = memfd_create("huge", flags) else { return };
+        ftruncate(&file, 2 * HUGE).unwrap();
+        let memory = GuestMemory::map(&[(spec(0, 2 * HUGE), file.into())]).unwrap();
+        let piece = |at| Piece { address: USER + at, len: PAGE };
+        for pieces in [[HUGE, 0], [PAGE, HUGE + PAGE]] {
+            let error = memory.joining(&[pieces.map(piece).to_vec()]).unwrap_err();
+            assert!(error.to_string().contains("huge pages"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_file_is_noticed_by_a_second_mapping_alone() {
+        let file = memfd(4 * PAGE);
+        let memory = GuestMemory::map(&[(spec(0, 4 * PAGE), file.try_clone().unwrap())]).unwrap();
+        let area = [2, 0].map(|page| Piece { address: USER + page * PAGE, len: PAGE });
+        let joined = Arc::new(memory.joining(&[area.to_vec()]).unwrap());
+        let window = joined.window(area[0].address, 2 * PAGE as usize).unwrap();
+        window.write(0, [7; 8]);
+        ftruncate(&file, PAGE).unwrap();
+        assert_eq!((window.read(0), joined.poisoned()), ([0; 8], true));
+        assert!(!memory.poisoned(), "it was not touched there");
+        let mut byte = [1];
+        memory.slice(2 * PAGE, 1).unwrap().read(&mut byte);
+        assert!(memory.poisoned());
+        assert!(memory.joining(&[area.to_vec()]).is_err(), "there is spare memory");
     }
 }

@@ -1,5 +1,5 @@
-//! Pages of weir's own that it has used and does not need for now: they go back to the system, and come again when they
-//! are next used.
+//! Pages that belong to weir itself, which it has used and does not need for now. They go back to
+//! the system, and come again when they are next used.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -8,15 +8,15 @@ use libc::{PF_W, PT_LOAD, dl_iterate_phdr, dl_phdr_info};
 use rustix::mm::{Advice, madvise};
 use rustix::param::page_size;
 
-/// Unmaps the code and the constants of the program and its libraries. Their pages stay in the system's cache, where all
-/// processes of the program share them, and this process maps those again that it goes on to use. Most of what it has
-/// mapped while it started is not among them.
+/// Unmaps the code and the constants of the program and its libraries. Their pages stay in the
+/// system's cache, where all processes of the program share them. This process maps again those
+/// pages that it still uses, which are few of the pages that it needed at its start.
 pub fn leave_program() {
     // SAFETY: the function has the type that is asked for, and does not unwind.
     unsafe { dl_iterate_phdr(Some(leave_object), std::ptr::null_mut()) };
 }
 
-/// Leaves the program or one of its libraries.
+/// Unmaps the code and the constants of one object: the program, or one of its libraries.
 unsafe extern "C" fn leave_object(info: *mut dl_phdr_info, _: usize, _: *mut c_void) -> i32 {
     // SAFETY: the C library passes a valid structure with a table of this many headers.
     let (info, headers) = unsafe {
@@ -25,7 +25,7 @@ unsafe extern "C" fn leave_object(info: *mut dl_phdr_info, _: usize, _: *mut c_v
     };
     // SAFETY: the call only asks.
     if info.dlpi_addr == unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) } {
-        // The kernel's own object is in no file.
+        // The kernel's own object has no file.
         return 0;
     }
     for header in headers.iter().filter(|it| it.p_type == PT_LOAD && it.p_flags & PF_W == 0) {

@@ -16,8 +16,8 @@ use crate::regions::GuestMemory;
 type Words = Arc<[AtomicU16]>;
 
 loom::lazy_static! {
-    /// Words by the address of their first byte. A lock of `std`: `loom` switches threads only at
-    /// its own operations, and nobody holds this lock there.
+    /// Words by the address of their first byte. The lock is `std`'s: `loom` switches threads only
+    /// at its own operations, and nobody holds this lock there.
     static ref WORDS: Mutex<HashMap<usize, Words>> = Mutex::default();
 }
 

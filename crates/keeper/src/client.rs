@@ -147,7 +147,8 @@ impl Keeper {
         lock(&self.shared.state).link.is_some()
     }
 
-    /// Has `descriptor` kept under this name, in place of an earlier one. From then on it outlives weir.
+    /// Gives `descriptor` to the keeper under this name, in place of an earlier one. The keeper's
+    /// copy then outlives weir.
     pub fn store(&self, name: &str, descriptor: Arc<OwnedFd>) {
         debug_assert!(is_name(name), "{name:?}");
         let mut state = lock(&self.shared.state);
@@ -157,7 +158,7 @@ impl Keeper {
         self.shared.say(&mut state, &Word::Store(name.to_owned()), Some(&descriptor));
     }
 
-    /// Goes on with a descriptor that was [taken](Self::take), and that the keeper has.
+    /// Continues to keep a descriptor that was [taken](Self::take), and that the keeper has.
     pub fn adopt(&self, name: &str, descriptor: Arc<OwnedFd>) {
         lock(&self.shared.state).held.insert(name.to_owned(), descriptor);
     }
@@ -316,8 +317,8 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
     }
 }
 
-/// Asks for all there is. A keeper that says nothing for `patience` does not answer. A keeper that serves another weir
-/// gets less time: that weir may have been killed, and be ending now.
+/// Asks for all there is. A keeper that says nothing for `patience` does not answer. A keeper that
+/// serves another weir gets less time: that weir may have been killed, and may be about to end.
 fn ask(link: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(OwnedFd, Taken)> {
     send(&link, &Word::Process(std::process::id()), None)?;
     words.iter().try_for_each(|word| send(&link, word, None))?;

@@ -49,8 +49,8 @@ struct Owner {
     party: Party,
 }
 
-/// Descriptors by name. The part of a name before its first slash is its owner, an interface. Each owner has a limit of
-/// its own, so that no tenant takes another one's room.
+/// Descriptors by name. The part of a name before its first slash is its owner, an interface. Each
+/// owner has its own limit, so that no tenant takes another one's room.
 #[derive(Debug)]
 pub(crate) struct Shelf {
     held: BTreeMap<String, OwnedFd>,
@@ -166,11 +166,11 @@ pub struct Server {
 #[derive(Debug)]
 struct Weir {
     socket: OwnedFd,
-    /// The number of weir's process, as it says, or that of the process which has connected.
+    /// The number of weir's process as weir states it, or else of the process that has connected.
     process: u32,
     /// The weir has lost another keeper, and does not wait for the end of a weir.
     returns: bool,
-    /// The words that the weir is still to get, which may end with [`Word::Ready`].
+    /// The words that are still to be sent to the weir. [`Word::Ready`] may be the last one.
     giving: VecDeque<Word>,
     /// The weir wants all descriptors, and waits for the end of the one before it.
     waits: bool,
@@ -195,7 +195,7 @@ impl Weir {
             let gone = matches!(word, Word::Given(_)) && descriptor.is_none();
             match gone || send(self.socket.as_fd(), word, descriptor).is_ok() {
                 true => drop(self.giving.pop_front()),
-                // The end of a weir shows when its words are read.
+                // The end of a weir is noticed when its words are read.
                 false => return,
             }
         }

@@ -162,7 +162,7 @@ pub struct Cpus {
     threads: Vec<Thread>,
     ready: BTreeSet<(Key, ThreadId)>,
     made_ready: u64,
-    /// By core.
+    /// The caches, by core.
     caches: Vec<Cache>,
     /// Random choice among idle CPUs, if caches are ignored.
     blind: Option<Random>,
@@ -504,9 +504,9 @@ impl Cpus {
         thread
     }
 
-    /// Returns what a thread that starts on `cpu` pays for memory that is not in the core's cache (ns). A cache replaces
-    /// at random, so that each displacement leaves the same share of what was left. Who runs on a sibling pays at once
-    /// for what it loses.
+    /// Returns what a thread that starts on `cpu` pays for memory that is not in the core's cache
+    /// (ns). A cache replaces at random, so that each displacement leaves the same share of what
+    /// was left. A thread on a sibling pays at once for what it loses.
     fn cold_ns(&mut self, cpu: CpuId, thread: ThreadId) -> u64 {
         let Scheduling { cold_refill_ns, footprint_permille, .. } = self.scheduling;
         let Thread { handler, last, displaced, .. } = self.threads[thread];

@@ -44,7 +44,12 @@ pub fn events(scenario: &Scenario) -> u64 {
     }
     frames += links.iter().sum::<f64>();
     let polls = scenario.guests.iter().flat_map(|guest| {
-        guest.poll.map(|poll| poll.interval_ns).into_iter().chain(guest.hypervisor_poll_ns)
+        guest
+            .poll
+            .map(|poll| poll.interval_ns)
+            .into_iter()
+            .chain(guest.hypervisor_poll_ns)
+            .chain(guest.tick_ns)
     });
     let polls = polls.map(|interval_ns| ns / interval_ns.max(1) as f64).sum::<f64>();
     let holds = scenario.workers.len() as f64 * ns / TIMER_NS_MIN as f64;

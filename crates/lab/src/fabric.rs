@@ -1,6 +1,6 @@
 //! Estimates how large a fabric under BGP EVPN may be before one of its hosts is overloaded.
 //!
-//! Hosts are alike, so one is played: its memory, its incoming traffic and, in virtual time, the
+//! Hosts are alike, so one is simulated: its memory, its incoming traffic and, in virtual time, the
 //! way of a change through `bgpd`, `zebra` and weir, each of which serves in order. The cost of a
 //! route was measured in fabrics of two and three hosts; five hosts were predicted ([`MEASURED`]).
 
@@ -146,7 +146,7 @@ pub fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
     }
 }
 
-/// Number of changes played.
+/// Number of simulated changes.
 const CHANGES: u32 = 20_000;
 
 /// Three programs, each of which serves in order. weir takes waiting changes, up to a batch, and

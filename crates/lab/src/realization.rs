@@ -38,8 +38,9 @@ pub struct Realization {
     /// weir's manager controls latency budgets if all guests run `auto`: it may hold all calls
     /// together, at the uplinks too (`weir_policy::attempt`).
     pub manager: bool,
-    /// Threads of an uplink's peer. A thread writes a segment to each of its streams in turn, and waits for the stream
-    /// whose turn it is (Dong 2011 §5.1). 0: each stream has a thread of its own.
+    /// Threads of an uplink's peer. A thread writes a segment to each of its streams, or a datagram to each of its
+    /// sockets, in turn, and waits for the one whose turn it is (Dong 2011 §5.1; Linux 2.6.18: `sock_wait_for_wmem`). 0:
+    /// each has a thread of its own.
     pub client_threads: usize,
     /// Two hosts, with a wire between their uplinks: the first half of CPUs, workers, guests and uplinks is the
     /// first host's.
@@ -72,7 +73,8 @@ impl Realization {
         if self.twins { 2 } else { 1 }
     }
 
-    /// Returns the range of `len` things, numbered through, that belongs to a host.
+    /// Returns the part of `len` things that belongs to a host. The things are numbered over all
+    /// hosts.
     pub(crate) const fn of_host(&self, host: usize, len: usize) -> Range<usize> {
         let each = len / self.hosts();
         host * each..(host + 1) * each

@@ -86,6 +86,9 @@ pub struct Guest {
     /// Poll interval of a nested guest (ns): its hypervisor is weir's guest on the same vCPU, polls
     /// weir's rings at this interval, and shows the guest frames only then.
     pub hypervisor_poll_ns: Option<u64>,
+    /// Interval of the tick of the guest's kernel (ns; Linux before `NO_HZ`: always). A periodic poll timer of the same
+    /// interval is this tick.
+    pub tick_ns: Option<u64>,
     /// Merges TCP segments of one poll (LRO; Zhang 2010).
     pub lro: bool,
 }
@@ -154,7 +157,7 @@ pub enum Endpoint {
 pub struct Load {
     /// The load's name in reports.
     pub name: String,
-    /// The end that begins.
+    /// The end that sends first.
     pub from: Endpoint,
     /// The other end.
     pub to: Endpoint,
@@ -243,10 +246,10 @@ pub enum ScenarioError {
         /// Number of workers.
         workers: usize,
     },
-    /// Queues may go to any worker, while each worker has queues of its own.
+    /// Queues may go to any worker, while each worker has its own queues.
     #[error("`{key}` moves queues to any worker, and {whose}")]
     AnyWorker {
-        /// The setting that gives each worker queues of its own.
+        /// The setting that gives each worker its own queues.
         key: &'static str,
         /// The setting that contradicts `key`.
         whose: &'static str,
@@ -425,6 +428,7 @@ impl Guest {
             calls,
             poll: None,
             hypervisor_poll_ns: None,
+            tick_ns: None,
             lro: false,
         }
     }
@@ -439,6 +443,9 @@ impl Guest {
         within(&self.name, "`latency_budget_ns`", budget_ns, 0..=LATENCY_BUDGET_NS_MAX)?;
         if let Some(ns) = self.hypervisor_poll_ns {
             within(&self.name, "`hypervisor_poll_ns`", ns, 1..=LAB_NS_MAX)?;
+        }
+        if let Some(ns) = self.tick_ns {
+            within(&self.name, "`tick_ns`", ns, 1..=LAB_NS_MAX)?;
         }
         match self.poll {
             Some(poll) => within(&self.name, "`interval_ns`", poll.interval_ns, 1..=LAB_NS_MAX),

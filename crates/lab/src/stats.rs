@@ -92,7 +92,7 @@ impl Times {
         self.max
     }
 
-    /// Returns the time (ns) that the share `quantile` of them does not exceed.
+    /// Returns the time (ns) that the share `quantile` of the times does not exceed.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)
     }

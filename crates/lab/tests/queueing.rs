@@ -293,7 +293,7 @@ fn what_waits_on_a_link_is_the_rate_times_the_wait() {
 }
 
 /// M/M/1/K: with K places, including the one in service, a share of (1 - rho) rho^K / (1 -
-/// rho^(K+1)) of arrivals finds all taken.
+/// rho^(K+1)) of arrivals finds all places taken.
 #[test]
 fn a_full_queue_drops_as_many_as_m_m_1_k() {
     const QUEUE: i32 = 7;

@@ -1,6 +1,6 @@
-//! `weir libvirt define` and `weir libvirt check`: weir's elements in a domain that libvirt knows, by `virsh`. A check
-//! also tells whether libvirt's QEMU may open weir's sockets: one that may not waits for ever, and `virsh start` with
-//! it.
+//! `weir libvirt define` and `weir libvirt check`: weir's elements in a domain that libvirt knows,
+//! by `virsh`. A check also tells whether libvirt's QEMU may open weir's sockets: a QEMU that may
+//! not open them waits for ever, and `virsh start` waits with it.
 
 use std::io::Write;
 use std::ops::Range;
@@ -117,7 +117,7 @@ pub(super) fn undefine(args: &UndefineArgs, out: &mut dyn Write) -> Result<(), L
     Ok(())
 }
 
-/// Reports if a domain would get its interfaces.
+/// Reports whether a domain would get its interfaces.
 pub(super) fn check(
     virsh: &Virsh,
     defaults: &Defaults,
@@ -136,6 +136,7 @@ pub(super) fn check(
     let emulator = child(document.root_element(), "devices").and_then(|it| child(it, "emulator"));
     let version = emulator.and_then(|it| version_in(Path::new(it.text()?.trim())));
     refuse_vectors(&xml, document.root_element(), &vifs, version)?;
+    refuse_deaf(document.root_element(), &vifs)?;
     let is_executable = |it: fs::Metadata| it.permissions().mode() & 0o111 != 0;
     if !fs::metadata(HOOK).is_ok_and(is_executable) {
         return Err(LibvirtError::NoHook);
@@ -190,7 +191,7 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
     let is_emulated = domain.attribute("type") == Some(EMULATED);
     let there = interface_on(domain, vif.socket.as_str());
     if there.is_none() {
-        let interface = domain::interface(vif, is_emulated).join("\n") + "\n";
+        let interface = domain::interface(vif, is_emulated, false).join("\n") + "\n";
         edits.push(match child(domain, "devices") {
             Some(devices) => into(xml, devices, &interface),
             None => into(xml, domain, &format!("<devices>{interface}</devices>")),
@@ -204,7 +205,8 @@ fn with_vif(xml: &str, vif: &VifConfig, settings: &[String]) -> Result<String, L
     with_device(edited(xml, edits), vif, settings)
 }
 
-/// The domain whose interface on the socket has what the settings say of the guest's device. The rest of it stays.
+/// The domain with the settings of the guest's device in the interface on the socket. The rest of
+/// the interface stays as it is.
 fn with_device(
     mut xml: String,
     vif: &VifConfig,
@@ -249,7 +251,7 @@ fn without_vif(xml: &str, name: &PortName) -> Result<String, LibvirtError> {
     let own = own_elements(document.root_element());
     let elements = own.into_iter().flat_map(|own| own.children()).filter(Node::is_element);
     let elements: Vec<_> = elements.collect();
-    // An empty list of weir's elements would have the hook look at the domain for nothing.
+    // An empty list of weir's elements would make the hook examine the domain for nothing.
     let gone = if elements.len() == 1 { own } else { elements.get(index).copied() };
     let interface = socket.and_then(|socket| interface_on(document.root_element(), socket));
     let all = overrides(document.root_element());
@@ -278,8 +280,8 @@ fn own_elements<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
     child(domain, "metadata")?.children().find(|it| it.has_tag_name((NAMESPACE, "vifs")))
 }
 
-/// The interface on a socket, and its name in libvirt: one that was chosen, or `net` and the number of those before it
-/// that have no chosen one.
+/// The interface on a socket, and its name in libvirt: the name that a user has chosen, or else
+/// `net` and the number of earlier interfaces without a chosen name.
 fn interface_on<'a, 'i>(domain: Node<'a, 'i>, socket: &str) -> Option<(Node<'a, 'i>, String)> {
     let mut unnamed = 0;
     let interfaces = child(domain, "devices")?.children();
@@ -293,7 +295,7 @@ fn interface_on<'a, 'i>(domain: Node<'a, 'i>, socket: &str) -> Option<(Node<'a, 
     })
 }
 
-/// The element with what QEMU is told of devices in libvirt's stead.
+/// The element with device settings that QEMU gets in place of libvirt's.
 fn overrides<'a, 'i>(domain: Node<'a, 'i>) -> Option<Node<'a, 'i>> {
     domain.children().find(|it| it.has_tag_name((QEMU_NAMESPACE, "override")))
 }
@@ -320,6 +322,25 @@ fn refuse_vectors(
             version: format!("{major}.{minor}"),
         })
     })
+}
+
+/// Refuses a device behind a virtual IOMMU that does not hear of the end of its translations.
+fn refuse_deaf(domain: Node<'_, '_>, vifs: &[VifConfig]) -> Result<(), DomainError> {
+    let is_on = |node: Node<'_, '_>, attribute| {
+        child(node, "driver").is_some_and(|it| it.attribute(attribute) == Some("on"))
+    };
+    let Some(iommu) = child(domain, "devices").and_then(|it| child(it, "iommu")) else {
+        return Ok(());
+    };
+    for vif in vifs {
+        let device = interface_on(domain, vif.socket.as_str()).map(|(device, _)| device);
+        let Some(device) = device.filter(|device| is_on(*device, "iommu")) else { continue };
+        let needs = [(iommu, "iotlb", "iotlb='on'"), (device, "ats", "ats='on'")];
+        if let Some((.., missing)) = needs.into_iter().find(|(node, it, _)| !is_on(*node, it)) {
+            return Err(DomainError::Translations { name: vif.name.to_string(), missing });
+        }
+    }
+    Ok(())
 }
 
 /// QEMU before 10 that emulates its processors ends when a guest of vhost-user uses interrupt vectors. A number that
@@ -438,7 +459,7 @@ mod tests {
     #[test]
     fn a_device_that_is_there_follows_the_settings_and_keeps_the_rest() {
         let once = defined(XML, "web0", &["vlan=10"]).unwrap();
-        // libvirt gives a device its place.
+        // libvirt has given the device an address.
         let once =
             once.replace("<model type='virtio'/>", "<model type='virtio'/><address slot='0x03'/>");
         let settings = ["mac=52:54:00:12:34:56", "queues=2", "tx_ring=256", "mtu=1400"];
@@ -506,7 +527,7 @@ mod tests {
             "<interface",
             "<interface type='user'><alias name='ua-y'/></interface><interface",
         );
-        // libvirt calls the network before it net0.
+        // libvirt calls the interface before it net0.
         for (own, alias) in [(own, "net1"), (&hostdev, "net1"), (&named, "ua-x"), (&beside, "net1")]
         {
             let bare = with(own);
@@ -541,10 +562,37 @@ mod tests {
             assert_eq!(none.contains("qemu:override"), others.contains("net0"), "{none}");
             assert!(!none.contains("net1"), "{none}");
         }
-        // A user's own arguments.
+        // The arguments are the user's own.
         let arguments = "<qemu:commandline><qemu:arg value='-set'/><qemu:arg value='device.net1.vectors=0'/>\
                          </qemu:commandline>";
         assert!(!is_refused(&set(arguments), Some((7, 2))));
+    }
+
+    #[test]
+    fn a_device_that_would_not_hear_of_the_end_of_translations_is_found() {
+        let refused = |iommu: &str, driver: &str| {
+            let own = format!(
+                "{iommu}<interface type='vhostuser'><source type='unix' path='/run/weir/web0.sock' mode='client'/>\
+                 {driver}</interface></devices>"
+            );
+            let xml = XML.replace("</devices>", &own);
+            let control = "/run/weir/control.sock".parse().unwrap();
+            let vifs = [VifConfig::from_settings(&"web0".parse().unwrap(), &[], &control).unwrap()];
+            let document = domain::parse(&xml).unwrap();
+            match refuse_deaf(document.root_element(), &vifs) {
+                Ok(()) => "",
+                Err(DomainError::Translations { name, missing }) if name == "web0" => missing,
+                Err(error) => panic!("{error}"),
+            }
+        };
+        let all = "<driver iommu='on' ats='on'/>";
+        let iommu = "<iommu model='intel'><driver intremap='on' iotlb='on'/></iommu>";
+        assert_eq!(refused(iommu, all), "");
+        assert_eq!(refused(iommu, "<driver iommu='on'/>"), "ats='on'");
+        assert_eq!(refused("<iommu model='intel'/>", all), "iotlb='on'");
+        // Without an IOMMU, or not behind it, addresses are as they are.
+        assert_eq!(refused("", "<driver iommu='on'/>"), "");
+        assert_eq!(refused("<iommu model='intel'/>", ""), "");
     }
 
     #[test]

@@ -104,6 +104,17 @@ pub enum DomainError {
         /// The domain's QEMU.
         version: String,
     },
+    /// weir would not be told that translations end.
+    #[error("the domain has a virtual IOMMU, and {name} is behind it without {missing}")]
+    #[diagnostic(help(
+        "<iommu> needs <driver iotlb='on'/>, and the <driver> of the interface iommu='on' ats='on'"
+    ))]
+    Translations {
+        /// The interface.
+        name: String,
+        /// The attribute.
+        missing: &'static str,
+    },
     /// An interface of this name, or with this socket, exists and is not the domain's.
     #[error("an interface called {name} exists already, and is not the domain's: {whose}")]
     #[diagnostic(help(
@@ -167,7 +178,7 @@ impl From<Shut> for DomainError {
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) owner: Owner,
-    /// True if the domain's QEMU may run as a user of its own.
+    /// True if the domain's QEMU may run as its own user.
     pub(super) has_own_account: bool,
     elements: Vec<Element>,
     interfaces: Vec<Interface>,
@@ -408,7 +419,7 @@ impl Element {
     }
 }
 
-/// The interface with these settings. A running weir says what its template is.
+/// The interface with these settings. A running weir knows the keys of its template.
 pub(super) fn vif_of(
     name: &PortName,
     settings: &[Setting],
@@ -440,6 +451,11 @@ impl Interface {
             ("mac", attribute("mac", "address")),
             ("queues", attribute("driver", "queues")),
             ("mtu", attribute("mtu", "size")),
+            // QEMU refuses the device without the key.
+            (
+                "access_platform",
+                attribute("driver", "iommu").filter(|it| *it == "on").map(|_| "true"),
+            ),
         ];
         let said = said.into_iter().filter_map(|(key, value)| Some((key, value?.to_owned())));
         let keys = [("socket", path.to_owned()), ("mode", mode.to_owned())].into_iter().chain(said);
@@ -453,7 +469,7 @@ pub const RECONNECT_SECS: u32 = 1;
 
 /// The type of domains whose processors QEMU emulates.
 pub const EMULATED: &str = "qemu";
-/// The namespace of what libvirt hands to QEMU as it stands.
+/// The namespace of elements that libvirt passes to QEMU unchanged.
 pub(super) const QEMU_NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 
 /// The elements that share the guest's memory, which weir maps.
@@ -488,8 +504,8 @@ pub(super) fn override_of(alias: &str, vectors: u32) -> String {
     )
 }
 
-/// The device for an interface, by its own name or by the one that libvirt chooses.
-pub fn interface(vif: &VifConfig, has_alias: bool) -> Vec<String> {
+/// The device for an interface, by its own name or by the one that libvirt chooses, `behind_iommu` or not.
+pub fn interface(vif: &VifConfig, has_alias: bool, behind_iommu: bool) -> Vec<String> {
     let path = escaped(vif.socket.as_str());
     let mut xml = vec![
         "<interface type='vhostuser'>".into(),
@@ -511,8 +527,9 @@ pub fn interface(vif: &VifConfig, has_alias: bool) -> Vec<String> {
     }
     xml.push("  <model type='virtio'/>".into());
     let [rx_ring, tx_ring] = vif.ring_sizes();
+    let behind = if behind_iommu { " iommu='on' ats='on'" } else { "" };
     xml.push(format!(
-        "  <driver queues='{}' rx_queue_size='{rx_ring}' tx_queue_size='{tx_ring}'/>",
+        "  <driver queues='{}' rx_queue_size='{rx_ring}' tx_queue_size='{tx_ring}'{behind}/>",
         vif.queues
     ));
     if let Some(mtu) = vif.mtu {

@@ -1,4 +1,4 @@
-//! `weir libvirt`: the interfaces of a libvirt domain, whose settings stand in its `<metadata>`.
+//! `weir libvirt`: the interfaces of a libvirt domain, whose settings are in its `<metadata>`.
 
 #![forbid(unsafe_code)]
 
@@ -168,7 +168,7 @@ fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     Ok(())
 }
 
-/// Refuses an interface whose name or socket another one has that is not `owner`'s.
+/// Refuses an interface whose name or socket belongs to an interface that is not `owner`'s.
 fn refuse_taken(
     wanted: &[VifConfig],
     running: &[VifStatus],

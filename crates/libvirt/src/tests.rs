@@ -10,7 +10,8 @@ use super::*;
 
 const UUID: &str = "6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11";
 
-/// As libvirt 9.0 prints it: a prefix, and two interfaces that are weir's beside one that is not.
+/// A domain as libvirt 9.0 prints it: a prefix, and two interfaces that are weir's beside one that
+/// is not.
 const OF_9: &str = r#"<domain type="kvm" id="1">
   <name>web0</name>
   <uuid>6e1c0a9e-0a6e-4d8e-9c55-2f1d0c7a3b11</uuid>
@@ -66,7 +67,7 @@ const OF_9: &str = r#"<domain type="kvm" id="1">
   </devices>
 </domain>
 "#;
-/// As libvirt 11 prints it: aliases of the user's, a default namespace.
+/// A domain as libvirt 11 prints it: aliases of the user's, a default namespace.
 const OF_11: &str = r#"<domain type="kvm" id="7" xmlns:qemu="http://libvirt.org/schemas/domain/qemu/1.0">
   <name>three</name>
   <uuid>6E1C0A9E-0A6E-4D8E-9C55-2F1D0C7A3B11</uuid>
@@ -112,7 +113,7 @@ const OF_11: &str = r#"<domain type="kvm" id="7" xmlns:qemu="http://libvirt.org/
   </qemu:commandline>
 </domain>
 "#;
-/// As libvirt 12 prints it, with an interface that is attached later.
+/// A domain as libvirt 12 prints it, with an interface that is attached later.
 const OF_12: &str = r#"<?xml version="1.0"?>
 <!-- what an administrator wrote -->
 <domain type="qemu">
@@ -160,7 +161,7 @@ fn vifs(xml: &str) -> Result<Vec<VifConfig>, LibvirtError> {
     Domain::read(xml)?.vifs(&"/run/weir/control.sock".parse().unwrap())
 }
 
-/// A domain with these elements, and so many interfaces: web0, web1 and so on.
+/// A domain with these elements, and this number of interfaces: web0, web1 and so on.
 fn domain(elements: &str, interfaces: usize) -> String {
     let interface = |index| {
         format!(
@@ -182,7 +183,7 @@ fn says(xml: &str) -> String {
     }
 }
 
-/// The same by `weir vif add NAME KEY=VALUE...`.
+/// The same interface as made by `weir vif add NAME KEY=VALUE...`.
 fn added(name: &str, settings: &[&str]) -> VifConfig {
     let settings: Vec<_> = settings.iter().map(|it| it.parse().unwrap()).collect();
     let control = "/run/weir/control.sock".parse().unwrap();
@@ -222,6 +223,18 @@ fn what_an_element_leaves_out_is_as_libvirts_interface_says() {
         ],
     );
     assert_eq!(*backup, expected);
+}
+
+#[test]
+fn a_device_behind_an_iommu_has_an_interface_that_offers_it() {
+    let with = |driver: &str, element: &str| {
+        let end = format!("{driver}</interface></devices>");
+        let xml = domain(element, 1).replace("</interface></devices>", &end);
+        vifs(&xml).unwrap()[0].access_platform
+    };
+    assert!(with("<driver iommu='on'/>", "<w:vif/>"));
+    assert!(!with("<driver iommu='off'/>", "<w:vif/>") && !with("<driver/>", "<w:vif/>"));
+    assert!(!with("<driver iommu='on'/>", "<w:vif access_platform='false'/>"), "as it says");
 }
 
 #[test]

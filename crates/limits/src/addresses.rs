@@ -57,9 +57,10 @@ pub const LEASES_PER_VIF_MAX: usize = 16;
 const _: () = assert!(LEASES_PER_VIF_MAX <= SNOOPED_LEASES_MAX);
 /// Leases that are remembered in one network: the present ones, and former ones.
 pub const LEASES_MAX: usize = 4 * PORTS_MAX;
-/// Bytes that the file of leases has for its contents, twice: one copy is whole while the other is written.
+/// Bytes for each of the two copies of the leases in their file. One copy is whole while the other
+/// is written.
 pub const LEASES_BYTES_MAX: usize = 4 << 20;
-// Each with the longest client identifier as digits.
+// Each lease may have the longest client identifier, written as digits.
 const _: () = assert!(LEASES_MAX * 768 <= LEASES_BYTES_MAX);
 /// Bytes behind those copies for leases that have changed since all leases were written.
 pub const LEASES_NOTED_BYTES_MAX: usize = 64 << 10;

@@ -14,6 +14,9 @@ pub const MEM_TABLE_REGIONS_MAX: usize = 8;
 /// Most translations of a virtual IOMMU that a session keeps: as many as Linux's vhost does. A guest of Linux's own
 /// drivers has one for each buffer that is in flight, a guest of DPDK one for each large page.
 pub const IOTLB_ENTRIES_MAX: usize = 2048;
+/// Most pieces of an area of a ring behind a virtual IOMMU, which are mapped a second time as one. Each is a mapping of
+/// its own, and counts as a region of its front end. A ring of 1024 entries has up to five pages in an area.
+pub const IOTLB_PIECES_MAX: usize = 8;
 /// Most questions about translations that are open in a session. Each ring asks for one address at a time, and a ring
 /// that begins for its three areas.
 pub const IOTLB_ASKS_MAX: usize = 64;
@@ -22,7 +25,8 @@ pub const IOTLB_ASK_AGAIN_NS: u64 = 1_000_000_000;
 /// Receive buffers of a ring behind a virtual IOMMU whose translations are asked for before a frame needs them: a copy
 /// of a broadcast does not wait for a buffer.
 pub const IOTLB_AHEAD_MAX: u16 = 16;
-/// Longest wait (ns) until no worker uses a translation any more that was taken back. A worker is done within its burst.
+/// Longest wait (ns) until no worker uses an invalidated translation any more. A worker is done
+/// within its burst.
 pub const IOTLB_WAIT_NS_MAX: u64 = 5_000_000_000;
 /// Most bytes that the regions of one front end have together if `memory_max` is not configured: more than a guest
 /// needs, and far less than would leave no memory for other guests.
@@ -140,9 +144,9 @@ pub const SILENT_NS_MIN: u64 = 1_000_000_000;
 /// Kicks of a ring that was always empty, before the ring is reported: virtual machine monitors kick at each start, and
 /// so does weir.
 pub const SILENT_KICKS_MIN: u64 = 8;
-/// The user that weir becomes if none is configured and no user is named `weir`; the 15 ids after it are also weir's.
-/// The ids are in systemd's range for services without a user of their own (61,184 to 65,519), so probably nothing else
-/// uses them.
+/// The user that weir becomes if none is configured and no user is named `weir`; the 15 ids after
+/// it are also weir's. The ids are in systemd's range for services without their own user (61,184
+/// to 65,519), so probably nothing else uses them.
 pub const SANDBOX_UID: u32 = 64_773;
 /// Longest message between weir and its helper (bytes). Most name a socket or processors; the first names all
 /// interfaces of uplinks and all networks that FRR learns of.
@@ -150,7 +154,7 @@ pub const HELPER_MESSAGE_BYTES_MAX: usize = 64 << 10;
 /// Sockets that the helper makes by one request. Two descriptors of each are on their way at once, and a packet has 253
 /// at most.
 pub const HELPER_SOCKETS_TOGETHER_MAX: usize = 32;
-/// Longest name of the keeper of an interface (bytes): a word and a UUID, with room.
+/// Longest name of the owner of an interface (bytes): a word and a UUID, with room.
 pub const OWNER_LEN_MAX: usize = 128;
 /// Longest XML of a libvirt domain that is read: libvirt itself takes 4 MiB.
 pub const DOMAIN_XML_BYTES_MAX: usize = 8 << 20;
@@ -211,10 +215,10 @@ pub const QUEUE_PAIRS_MAX: usize = 8;
 pub const BOND_UPLINKS_MAX: usize = QUEUE_PAIRS_MAX;
 /// Most stations that a bond announces when another of its uplinks begins to carry frames.
 pub const BOND_ANNOUNCED_MAX: usize = 4096;
-/// Time (ns) between two questions of a bond which of its uplinks have a carrier, while it can choose.
+/// Interval (ns) at which a bond asks which of its uplinks have a carrier, while it can choose.
 pub const BOND_ASK_NS: u64 = 40_000_000;
-/// Shortest time (ns) between two looks of a bond at the LACPDUs that came in. Of those that an uplink gets in that
-/// time the last counts.
+/// Shortest time (ns) between two looks of a bond at the LACPDUs that came in. Of the LACPDUs that
+/// an uplink gets in that time, the last one counts.
 pub const BOND_LACP_PAUSE_NS: u64 = 10_000_000;
 /// Most changes of interfaces that a bond reads at a time.
 pub const BOND_CHANGES_MAX: usize = 256;
@@ -298,13 +302,13 @@ pub const MULTICAST_RESPONSE_SECS: u32 = 10;
 pub const MULTICAST_RESPONSE_SECS_MAX: u32 = 60;
 /// Time after which a membership ends without another report (s): RFC 3376 §8.4.
 pub const MULTICAST_MEMBER_SECS: u32 = 2 * MULTICAST_QUERY_SECS + MULTICAST_RESPONSE_SECS;
-/// Time after which a querier is gone that asks no more (s): RFC 3376 §8.5.
+/// Time after which a querier that asks no more counts as gone (s): RFC 3376 §8.5.
 pub const MULTICAST_QUERIER_SECS: u32 = 2 * MULTICAST_QUERY_SECS + MULTICAST_RESPONSE_SECS / 2;
 /// Shortest time between two searches for memberships that have ended (s).
 pub const MULTICAST_SWEEP_SECS: u32 = 10;
 /// Memberships that one answer shows, and ports that get all groups: each VLAN and IP version has its share.
 pub const MULTICAST_SHOWN: usize = 4096;
-/// Entries that an answer reads under a lock that frames wait for, before it lets them by.
+/// Entries that an answer reads under a lock that frames wait for, before it lets frames pass.
 pub const READ_AT_ONCE: usize = 128;
 /// Interval at which moves of addresses are checked (ns), while a loop is possible and there is traffic.
 pub const LOOP_LOOK_NS: u64 = 100_000_000;
@@ -351,8 +355,8 @@ pub const DSCP_MAX: u8 = 63;
 pub const OVERLAY_PEERS_MAX: usize = 256;
 /// Most hosts of all networks together, a power of two: members, and other hosts that send.
 pub const OVERLAY_HOSTS_MAX: usize = 1 << 21;
-/// Sockets from which an overlay sends, each with a source port of its own: the underlay distinguishes flows by the
-/// port (ECMP, RSS).
+/// Sockets from which an overlay sends, each with its own source port: the underlay distinguishes
+/// flows by the port (ECMP, RSS).
 pub const OVERLAY_SOURCE_PORTS: usize = 16;
 /// Frames of an overlay's queue that may wait, in weir's memory, for receivers that are full: all are tried again in
 /// one burst.
@@ -464,15 +468,15 @@ pub const FILTER_WINDOW_LEN: usize = 2048;
 
 /// Templates of one switch.
 pub const TEMPLATES_MAX: usize = 256;
-/// Most characters of values that interfaces of one configuration take from their templates: a short text with a
-/// template of many values makes each of many interfaces that large.
+/// Most characters of values that interfaces of one configuration take from their templates.
+/// Without the limit, a short text with one large template could make many interfaces large.
 pub const TEMPLATES_COPIED_MAX: usize = 256 * 1024;
 
 /// Patterns of interfaces on demand.
 pub const ON_DEMAND_PATTERNS_MAX: usize = 16;
 /// Interfaces on demand of one pattern.
 pub const ON_DEMAND_VIFS_MAX: usize = 256;
-/// The default of this number, for patterns that state none.
+/// Default number of interfaces on demand of one pattern, if the pattern sets none.
 pub const ON_DEMAND_VIFS_DEFAULT: usize = 16;
 /// Seconds for which a monitor may be away before its interface on demand is removed.
 pub const ON_DEMAND_FORGET_SECS_DEFAULT: u32 = 60;
@@ -484,14 +488,16 @@ pub const ON_DEMAND_ENTRIES_MAX: usize = 4096;
 pub const ON_DEMAND_SOCKETS_MAX: usize = 512;
 /// Files that get no interface and are shown, of each pattern.
 pub const ON_DEMAND_REFUSED_SHOWN: usize = 8;
-/// The time between two looks at the directories, if nothing tells of a change.
+/// The time between two looks at the directories, if no change is reported.
 pub const ON_DEMAND_LOOK_NS: u64 = 1_000_000_000;
 /// The time for a monitor to listen on the socket that it has just made. Sockets that come meanwhile are seen at once.
 pub const ON_DEMAND_SETTLE_NS: u64 = 2_000_000;
-/// A look owes a rest of this many times as long as it took: those who make and remove sockets take a small part of a
-/// processor and of the time for other changes.
+/// A look at the directories must be followed by a rest of this many times its own duration. So
+/// those who make and remove sockets take only a small part of a processor and of the time for
+/// other changes.
 pub const ON_DEMAND_PAUSE_TIMES: u32 = 4;
-/// Rests that looks may owe. Beyond that the thread pauses after each look, for [`ON_DEMAND_PAUSE_NS_MAX`] at most.
+/// Total of the rests that may be outstanding (ns). Beyond it the thread pauses after each look,
+/// for [`ON_DEMAND_PAUSE_NS_MAX`] at most.
 pub const ON_DEMAND_CREDIT_NS: u64 = 1_000_000_000;
 /// The longest such pause.
 pub const ON_DEMAND_PAUSE_NS_MAX: u64 = 10_000_000_000;
@@ -518,7 +524,7 @@ pub const GROUP_TIME_SHIFT: u32 = 24;
 /// Time after the start of an interface's table in which answers alone can add a connection (ns). An end that waits for
 /// data sends nothing by itself, so after a restart only answers may come.
 pub const GROUP_TAKE_UP_NS: u64 = 600_000_000_000;
-/// Refusals of one interface that are shown by their ends: the latest ones.
+/// Number of the latest refusals of one interface that are shown with their two ends.
 pub const GROUP_REFUSALS: usize = 16;
 /// Fragmented datagrams of one interface whose first fragment has come.
 pub const GROUP_DATAGRAMS: usize = 128;
@@ -552,8 +558,8 @@ pub const SNOOPED_LEASES_MAX: usize = 16;
 pub const DHCP_QUESTIONS_MAX: usize = 4;
 /// Time in which the answer to a DHCP request must come (s): clients ask again after 64 s at most (RFC 2131 §4.1).
 pub const DHCP_ANSWER_SECS: u32 = 64;
-/// Time that gives the burst of a storm budget (ns): the frames of this time at the budget's rate, and at least
-/// [`STORM_BURST_MIN`] frames. ARP requests for a whole subnet come in one run.
+/// Time whose traffic is the burst of a storm budget (ns): the frames of this time at the budget's
+/// rate, and at least [`STORM_BURST_MIN`] frames. ARP requests for a whole subnet come in one run.
 pub const STORM_BURST_NS: u64 = 100_000_000;
 /// See [`STORM_BURST_NS`].
 pub const STORM_BURST_MIN: u64 = 64;
@@ -627,11 +633,12 @@ pub const RATE_BURST_BYTES_MIN: u64 = 2048;
 pub const RATE_BURST_BYTES_MAX: u64 = 1 << 32;
 /// Largest burst of a rate in packets/s.
 pub const RATE_BURST_PACKETS_MAX: u32 = 1 << 24;
-/// Time that gives the burst of a rate limit if none is configured (ns): the traffic of this time. A worker can be this
+/// Time whose traffic is the burst of a rate limit if none is configured (ns). A worker can be this
 /// late without loss of rate.
 pub const RATE_BURST_NS_DEFAULT: u64 = 1_000_000;
-/// Time that gives the burst of a limit on received traffic if none is configured (ns). Frames beyond the burst are
-/// dropped, so the burst must hold the frames that a sender has under way for some milliseconds.
+/// Time whose traffic is the burst of a limit on received traffic if none is configured (ns).
+/// Frames beyond the burst are dropped, so the burst must hold the frames that a sender has under
+/// way for some milliseconds.
 pub const POLICE_BURST_NS_DEFAULT: u64 = 10_000_000;
 /// Time (ns) whose traffic must gather before a queue with an empty bucket is served again; a single longer frame is
 /// enough. More wake-ups would cost more than they smooth.
@@ -703,8 +710,11 @@ pub const CONTROL_REQUEST_BYTES_MAX: usize = CONFIG_BYTES_MAX as usize;
 pub const CONTROL_HEAD_BYTES_MAX: usize = 16 * 1024;
 /// Addresses in one answer: as many as take some milliseconds and a megabyte.
 pub const CONTROL_ADDRESSES_MAX: usize = 4096;
-/// Ports or interfaces in one answer, of which a page of ports with every queue in use has a megabyte.
+/// Ports or interfaces in one answer. A page of this number of ports, each with every queue in use,
+/// has a megabyte.
 pub const CONTROL_PORTS_MAX: usize = 256;
+/// Ports whose counters are read and written in one turn of a thread, with every queue in use: some milliseconds.
+pub const CONTROL_PORTS_TOGETHER_MAX: usize = 32;
 /// Most bytes of all answers together that clients have yet to take: room for three of the largest, with every port
 /// and every queue. A further answer ends the one that waits longest, of the user with the most bytes.
 pub const CONTROL_UNREAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
@@ -752,7 +762,8 @@ pub const PROGRAM_PORTS_TOGETHER_MAX: usize = 256;
 /// Longest time (ns) that the end of weir gives to the programs of ports that go down with it. A program that takes
 /// longer runs on, unless the service manager ends it.
 pub const PROGRAMS_AT_END_NS: u64 = 500_000_000;
-/// Pause (ns) after which the process that takes a bridge back looks again if somebody has confirmed.
+/// Pause (ns) after which the process that takes a bridge back checks again whether somebody has
+/// confirmed.
 pub const BRIDGE_LOOK_NS: u64 = 200_000_000;
 /// Shortest and longest time (s) for which a bridge waits to be confirmed, and the usual one.
 pub const BRIDGE_WITHIN_SECS_MIN: u64 = 5;
@@ -881,8 +892,8 @@ pub const PORT_NAME_LEN_MAX: usize = 32;
 pub const IFNAME_LEN_MAX: usize = 15;
 /// Longest path of a Unix socket that is listened on (`sun_path` of `sockaddr_un` less its NUL).
 pub const SOCKET_PATH_LEN_MAX: usize = 107;
-/// Longest path of one that weir connects to: it finds the file first, and connects by its descriptor. Volumes of pods
-/// have longer paths than the kernel's calls take.
+/// Longest path of a socket that weir connects to. weir opens the file first, and connects by its
+/// descriptor. Volumes of pods have longer paths than the kernel's calls take.
 pub const DIALED_PATH_LEN_MAX: usize = 255;
 /// Longest name of a user (bytes; useradd(8)).
 pub const USER_NAME_LEN_MAX: usize = 32;
@@ -961,6 +972,8 @@ const _: () = {
         HELPER_MESSAGE_BYTES_MAX > HELPER_SOCKETS_TOGETHER_MAX * (6 * SOCKET_PATH_LEN_MAX + 128)
     );
     assert!(IOTLB_ASKS_MAX > 3 * VRINGS_MAX && IOTLB_ASKS_MAX < IOTLB_ENTRIES_MAX);
+    // A session with a whole table of regions may have all of its rings in pieces.
+    assert!(3 * VRINGS_MAX * IOTLB_PIECES_MAX <= (MEM_TABLES_MAX - 1) * MEM_SLOTS_MAX);
     assert!(IOTLB_WAIT_NS_MAX <= SESSION_STALL_NS && IOTLB_ASK_AGAIN_NS < IOTLB_WAIT_NS_MAX);
     assert!(SESSION_CPU_PERCENT > 0 && SESSION_CPU_PERCENT < 100 && SESSIONS_PER_SEC_MAX <= 1000);
     assert!(SESSIONS_CPU_PERCENT.is_multiple_of(SESSION_CPU_PERCENT) && SESSIONS_CPU_PERCENT < 100);
@@ -1052,6 +1065,7 @@ const _: () = {
     assert!(RATE_BURST_BYTES_MIN < RATE_BURST_BYTES_MAX && RATE_BURST_BYTES_MAX < u64::MAX / 8);
     assert!(CONTROL_REQUEST_BYTES_MAX < CONTROL_RESPONSE_BYTES_MAX);
     assert!(CONTROL_WORKERS > CONTROL_READERS + CONTROL_COMPILES);
+    assert!(CONTROL_PORTS_TOGETHER_MAX < CONTROL_PORTS_MAX);
     // There is always a connection whose request does not run, and which can be replaced.
     assert!(CONTROL_WORKERS + CONTROL_COMPILES < CONTROL_CONNECTIONS_MAX);
     // The reserve suffices for as many connections that have been replaced as are served.

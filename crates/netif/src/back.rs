@@ -159,7 +159,7 @@ impl<const SLOT: usize> BackRing<SLOT> {
     /// Overwrites `N` bytes at `at` of a response that is not pushed yet.
     ///
     /// # Panics
-    /// If the response was pushed, a programming error of the caller.
+    /// If the response is already pushed, which is a programming error of the caller.
     pub(crate) fn amend<const N: usize>(&mut self, index: u32, at: usize, bytes: [u8; N]) {
         let unpushed = distance(self.pushed, index) < distance(self.pushed, self.rsp_prod);
         assert!(unpushed && at + N <= SLOT, "response {index} is no longer weir's");

@@ -57,7 +57,7 @@ pub struct TxPacket {
 /// A change of a guest's multicast addresses, in a dummy packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Multicast {
-    /// The address, which may not be a group's.
+    /// The address, which is not necessarily a group's.
     pub address: Mac,
     /// Adds the address; otherwise removes it.
     pub add: bool,

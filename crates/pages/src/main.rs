@@ -1,7 +1,8 @@
 //! `weir-pages DIR`: man pages and shell completions of all programs, from the definitions that parse their arguments.
 //!
-//! `DIR/man` gets a page for each program and each command, `DIR/bash`, `DIR/zsh` and `DIR/fish` a file for each
-//! program, named as the shell looks for it. A package is built with it; no package contains it.
+//! `DIR/man` gets a page for each program and each command, `DIR/bash`, `DIR/zsh` and `DIR/fish` a
+//! file for each program, named as the shell looks for it. Packages are built with this program,
+//! but no package contains it.
 
 #![forbid(unsafe_code)]
 
@@ -79,8 +80,8 @@ fn write_all(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A shell's file without the options that are weir's own: clap_complete names hidden ones, each on a line of its own,
-/// or for bash in a list and, where they have a value, in a case.
+/// A shell's file without the options that are weir's own: clap_complete names hidden ones, each on
+/// its own line, or for bash in a list and, where they have a value, in a case.
 fn without_hidden(command: &Command, mut text: String) -> String {
     for hidden in command.get_arguments().filter(|it| it.is_hide_set()) {
         let Some(long) = hidden.get_long() else { continue };
@@ -98,11 +99,12 @@ fn without_hidden(command: &Command, mut text: String) -> String {
     command.get_subcommands().fold(text, |text, sub| without_hidden(sub, text))
 }
 
-/// The last line of each command in bash's file: words become what is offered.
+/// The last line of each command in bash's file: it offers the words.
 const BASH_WORDS: &str =
     "            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )\n            return 0\n";
 
-/// The same line, with no space behind `KEY=`, where the value comes. No word is offered as a value.
+/// The same line, with no space behind `KEY=`, which the value follows. No word is offered as a
+/// value.
 const BASH_SETTINGS: &str = "            COMPREPLY=( $(compgen -W \"${opts}\" -- \"${cur}\") )
             if [[ ${COMP_WORDS[COMP_CWORD]} == '=' || ${prev} == '=' ]]; then
                 COMPREPLY=()

@@ -11,67 +11,71 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Law {
     /// Time that each deadline leaves for the burst under way and the call; also the shortest hold.
-    /// More costs holds, less makes calls late. In ns: 5,000 to 50,000.
+    /// A larger value costs holds, a smaller one makes calls late. In ns: 5,000 to 50,000.
     pub margin_ns: u64,
-    /// Largest lead of a timer before its deadline, however late timers are. More costs holds, less
-    /// makes calls late on a busy host. In ns: 50,000 to 200,000.
+    /// Largest lead of a timer before its deadline, however late timers are. A larger value costs
+    /// holds, a smaller one makes calls late on a busy host. In ns: 50,000 to 200,000.
     pub lead_ns_max: u64,
     /// CPU time of a call or a wake-up until it is measured, and half the cost of a worker's sleep
-    /// with the kick that ends it. More polls for longer, less sleeps sooner. In ns: 1,000 to
-    /// 10,000.
+    /// with the kick that ends it. A larger value polls for longer, a smaller one sleeps sooner. In
+    /// ns: 1,000 to 10,000.
     pub event_ns: u64,
-    /// Interval of the manager's looks. More follows a load more slowly, less costs wake-ups. In
-    /// ns: 20,000,000 to 1,000,000,000.
+    /// Interval of the manager's looks. A larger value follows a load more slowly, a smaller one
+    /// costs wake-ups. In ns: 20,000,000 to 1,000,000,000.
     pub look_ns: u64,
-    /// Batches that a hold must promise beyond the first. More saves fewer calls, less delays
-    /// frames that come alone. In batches: 1 to 4.
+    /// Batches that a hold must promise beyond the first. A larger value saves fewer calls, a
+    /// smaller one delays frames that come alone. In batches: 1 to 4.
     pub batches: u64,
-    /// Usual gaps without a batch after which a queue is quiet. More delays senders that wait for
-    /// an answer. Less ends holds by chance: where batches come at random, one look in four hundred
-    /// finds six gaps. In gaps: 4 to 10.
+    /// Usual gaps without a batch after which a queue is quiet. A larger value delays senders that
+    /// wait for an answer. A smaller one ends holds by chance: where batches come at random, one
+    /// look in four hundred finds six gaps. In gaps: 4 to 10.
     pub quiet_gaps: u64,
-    /// Part of a time that justifies a look of its own (a quarter). Less finds the end of a load
-    /// sooner, more costs timers. In halvings: 1 to 4.
+    /// Part of a time that justifies a look of its own (a quarter). A smaller value finds the end
+    /// of a load sooner, a larger one costs timers. In halvings: 1 to 4.
     pub part: u32,
-    /// Pending frames that end a hold: half a ring of 256, QEMU's default. More overruns small
-    /// rings, less costs calls. In frames: 32 to 512.
+    /// Pending frames that end a hold: half a ring of 256, QEMU's default. A larger value overruns
+    /// small rings, a smaller one costs calls. In frames: 32 to 512.
     pub frames_max: u32,
-    /// Longest hold of acknowledgements of large segments. More slows their sender down, less costs calls. In ns:
-    /// 20,000 to 100,000.
+    /// Longest hold of acknowledgements of large segments. A larger value slows their sender down,
+    /// a smaller one costs calls. In ns: 20,000 to 100,000.
     pub acks_ns_max: u64,
     /// Mean frame length from which on a sender counts as a bulk sender, which waits for
-    /// completions. More slows senders of middling frames down, less costs calls for datagrams. In
-    /// bytes: 256 to 1,500.
+    /// completions. A larger value slows senders of middling frames down, a smaller one costs calls
+    /// for datagrams. In bytes: 256 to 1,500.
     pub bulk_bytes: u64,
-    /// Least pairs of windows in a trial. More costs time at the worse of both settings, less lets
-    /// chance decide. In pairs: 3 to 16.
+    /// Least pairs of windows in a trial. A larger value costs time at the worse of both settings,
+    /// a smaller one lets chance decide. In pairs: 3 to 16.
     pub pairs_min: u32,
-    /// Loss of throughput that a hold, a nap or a polling guest may cause. More slows loads down,
-    /// less refuses what is harmless. In per mille: 5 to 50.
+    /// Loss of throughput that a hold, a nap or a polling guest may cause. A larger value slows
+    /// loads down, a smaller one refuses what is harmless. In per mille: 5 to 50.
     pub loss_permille: u32,
-    /// Standard errors beyond which a difference counts as real. More overlooks harm, less finds
-    /// harm in noise. In standard errors: 2 to 5.
+    /// Standard errors beyond which a difference counts as real. A larger value overlooks harm, a
+    /// smaller one finds harm in noise. In standard errors: 2 to 5.
     pub errors: u32,
     /// Part of the usual rate below which the load counts as another one. Held windows below it in
-    /// the first two pairs of a trial count as harm at once, whatever the noise. More compares too
-    /// often, less continues holds that have become harmful. In percent: 50 to 90.
+    /// the first two pairs of a trial count as harm at once, whatever the noise. A larger value
+    /// compares too often, a smaller one continues holds that have become harmful. In percent: 50
+    /// to 90.
     pub fell_percent: u32,
-    /// Shortest window of a trial. More makes trials slower, less measures parts of a sender's
-    /// round. In ns: 500,000 to 10,000,000.
+    /// Shortest window of a trial. A larger value makes trials slower, a smaller one measures parts
+    /// of a sender's round. In ns: 500,000 to 10,000,000.
     pub window_ns: u64,
-    /// Events of a kind in a row that are no chance. More is slower to react, less reacts to
-    /// chance. In events: 4 to 32.
+    /// Events of a kind in a row that are no chance. A larger value reacts more slowly, a smaller
+    /// one reacts to chance. In events: 4 to 32.
     pub in_a_row: u32,
-    /// Longest back-off; measurements are forgotten in a quarter of it. More is slower to see that
-    /// a load has changed, less repeats harmful trials too often. In turns: 255 to 8,191.
+    /// Longest back-off; measurements are forgotten in a quarter of it. A larger value is slower to
+    /// see that a load has changed, a smaller one repeats harmful trials too often. In turns: 255
+    /// to 8,191.
     pub memory: u32,
-    /// Time for which a busy worker polls a queue without work, with kicks suppressed. More costs polls, less costs
-    /// kicks. In ns: 20,000 to 500,000.
+    /// Time for which a busy worker polls a queue without work, with kicks suppressed. A larger
+    /// value costs polls, a smaller one costs kicks. In ns: 20,000 to 500,000.
     pub warm_ns: u64,
     /// Smallest step (a sixteenth): the weight of one sample in an estimate, and the shortest
-    /// hold's part of the limit. Less is slower and smoother, more wavers. In halvings: 2 to 6.
+    /// hold's part of the limit. A smaller value is slower and smoother, a larger one wavers. In
+    /// halvings: 2 to 6.
     pub step: u32,
-    /// Longest nap. More delays kicks of ports that cannot be polled, less costs wake-ups. In ns: 250,000 to 2,000,000.
+    /// Longest nap. A larger value delays kicks of ports that cannot be polled, a smaller one costs
+    /// wake-ups. In ns: 250,000 to 2,000,000.
     pub nap_ns_max: u64,
 }
 
@@ -151,8 +155,8 @@ impl Law {
         2 * self.event_ns
     }
 
-    /// Returns the same for an answer that may wait for `budget_ns`: below the time for which queues are warm, a
-    /// wake-up is dearer as the budget is smaller, four times at most.
+    /// Returns [`Self::sleep_ns`] for an answer that may wait for `budget_ns`: if the budget is
+    /// shorter than queues stay warm, a wake-up counts for more, up to four times as much.
     pub(crate) const fn answer_ns_max(&self, budget_ns: u64) -> u64 {
         let dearer = self.warm_ns / if budget_ns > 0 { budget_ns } else { 1 };
         let most = 1 << self.part;
@@ -182,8 +186,8 @@ impl Law {
         u64::from(self.errors) * expected.isqrt() / 2
     }
 
-    /// Returns the number of frames from which on a window gives a rate, which is also the most frames of a nap: half
-    /// of a full hold.
+    /// Returns the least number of frames for which a window gives a rate: half of a full hold. It
+    /// is also the largest number of frames of a nap.
     pub(crate) const fn frames(&self) -> u64 {
         self.frames_max as u64 / 2
     }
@@ -211,8 +215,8 @@ impl Law {
         self.step as usize + 1
     }
 
-    /// Returns the number of completions too few to hold a sender back: a Linux socket has room for
-    /// ten times as many.
+    /// Returns a number of completions that is too small to hold a sender back: a Linux socket has
+    /// room for ten times as many.
     pub(crate) const fn few_frames(&self) -> u64 {
         self.frames_max as u64 >> self.part
     }
@@ -252,8 +256,9 @@ impl Law {
         2 * self.in_a_row
     }
 
-    /// Returns the number of times after which most of a largest time is forgotten, if none was as
-    /// long since. The worst case is rare, so it is kept for sixteen times as long as a failure.
+    /// Returns the number of new times after which a largest time is mostly forgotten, if all of
+    /// them were shorter. The worst case is rare, so it is kept for sixteen times as long as a
+    /// failure.
     pub(crate) const fn times_to_forget(&self) -> u64 {
         (self.memory as u64 + 1) << self.step
     }

@@ -1,11 +1,13 @@
 //! Decides what a worker without work does: poll, nap or sleep.
 //!
-//! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds together. So a worker
-//! first **busy-polls** for a while, with kicks suppressed, if work has lately come sooner than that. It never polls
-//! for longer than a sleep would cost, so it spends at most twice the cost of the best choice (the ski-rental
-//! argument). After polls that find nothing, a growing number of sleeps goes without a poll. Where another queue
-//! usually answers, the last queue has a memory of its own: an answer comes soon after a request, and the next request
-//! much later. A wake-up in the way of an answer counts up to four times, if frames may wait for less than 100 us.
+//! A sleep costs a system call on either side, a wake-up and a guest's kick, some microseconds
+//! together. So a worker first **busy-polls** for a while, with kicks suppressed, if work has
+//! lately come sooner than that. It never polls for longer than a sleep would cost, so it spends at
+//! most twice the cost of the best choice (the ski-rental argument). After polls that find nothing,
+//! a growing number of sleeps goes without a poll. Where another queue usually answers, the last
+//! queue has its own memory: an answer comes soon after a request, and the next request much later.
+//! A wake-up in the way of an answer counts up to four times, if frames may wait for less than 100
+//! us.
 //!
 //! If frames come steadily but further apart, every frame would cost a wake-up. Then the worker **naps**: it sleeps for
 //! a part of the latency budget, with kicks suppressed, and takes all new frames at once. A nap slows down a sender
@@ -94,8 +96,8 @@ impl Trial {
         Self { rate, first, brought: 0, periods: 0, expected: 0, came: 0, elapsed_ns: 0 }
     }
 
-    /// Returns whether clearly fewer frames came: fewer by two steps than chance makes of random
-    /// arrivals.
+    /// Returns whether clearly fewer frames came: fewer by two steps than random arrivals can bring
+    /// by chance.
     fn harms(&self, law: &Law) -> bool {
         let missing = self.expected.saturating_sub(self.came);
         missing > ((2 * self.expected) >> law.step) + law.chance(self.expected)
@@ -126,7 +128,7 @@ pub struct Pace {
     /// Polls for any work, and for answers by the queue that was served last.
     any: Polls,
     answers: [Polls; MEMORIES],
-    /// The memory of answers that the last rest was about.
+    /// The memory of answers that the last rest used.
     awaited: Option<usize>,
     /// Longest poll of the last rest (ns).
     longest_ns: u64,
@@ -165,9 +167,9 @@ impl Pace {
         }
     }
 
-    /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible receivers. An answer
-    /// is `awaited`, by the number of the queue that was served last, if another queue usually has work next and the
-    /// worker polls that as well.
+    /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible
+    /// receivers. `awaited` is the number of the queue that was served last, if another queue
+    /// usually has work next and the worker polls that queue as well.
     pub fn rest(&mut self, now_ns: u64, budget_ns: u64, awaited: Option<usize>) -> Rest {
         self.naps.judge_first(self.law, now_ns);
         self.naps.judge(self.law, now_ns, nap_ns_max(self.law, budget_ns));
@@ -209,7 +211,7 @@ impl Pace {
 
 impl Naps {
     /// Judges the first nap. A nap that brings next to nothing has delayed a sender that sends one
-    /// frame at a time. One such nap suffices to know it.
+    /// frame at a time. One such nap is enough evidence.
     fn judge_first(&mut self, law: &Law, now_ns: u64) {
         let Some(trial) = &mut self.trial else { return };
         let Some(since_ns) = trial.first else { return };
@@ -505,7 +507,7 @@ mod tests {
         rest_after_frames_of(FRAME_BYTES, frames, budget_ns)
     }
 
-    /// Returns the same for frames of `bytes`.
+    /// As [`rest_after`], for frames of `bytes`.
     fn rest_after_frames_of(bytes: u64, frames: usize, budget_ns: u64) -> Rest {
         let mut pace = Pace::default();
         for period in 0..=u64::from(LAW.in_a_row) {

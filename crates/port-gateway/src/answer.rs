@@ -195,7 +195,7 @@ impl Station {
         }
         match self.wants(head) {
             Some(Wanted::Dhcp(_)) => true,
-            // Where weir is no router, somebody else is.
+            // Where weir is no router, another station is, and must get the message.
             Some(Wanted::Routers) => self.ra.as_ref().is_some_and(|ra| ra.router_secs > 0),
             Some(Wanted::Dhcp6(at)) => dhcp6::is_answered(self.ra.as_ref(), head, usize::from(at)),
             _ => false,
@@ -321,7 +321,8 @@ mod tests {
     #[test]
     fn rfc_4861_7_2_4_who_asks_for_weirs_address_is_told_its_mac_address() {
         for options in [&MAC_OPTION[..], &[], &[MAC_OPTION, NONCE].concat()] {
-            // By the address's group, and as a check that weir is still there (§7.3.3).
+            // The guest asks at the address's group, and asks weir itself to check that it is still
+            // there (§7.3.3).
             for dst in [GROUP, TARGET] {
                 let answer = asked((NEAR, dst), options).unwrap();
                 assert_eq!((&answer[..6], &answer[6..12]), (&GUEST.0[..], &OWN.0[..]));

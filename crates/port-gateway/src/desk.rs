@@ -106,7 +106,7 @@ pub(crate) struct Served {
 /// The last request of a guest for an IPv4 neighbour other than weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// The address that the guest uses, if the request says one.
+    /// The address that the guest uses, if the request has one.
     pub from: Option<IpAddr>,
     /// The address that the guest asks for.
     pub target: IpAddr,
@@ -118,7 +118,7 @@ pub struct Asked {
 
 /// A guest that gets no answer asks each second.
 const ASKS_ON_SECS: u32 = 5;
-/// The age from which on a request says nothing any more (s).
+/// The age (s) from which a request no longer counts.
 const ASKED_SECS: u32 = 30;
 
 /// A frame for weir.
@@ -136,7 +136,7 @@ struct Waiting {
     all: VecDeque<Arrival>,
     /// The resolver's answers for connections. There are no more of them than questions are pending.
     told: Vec<(StreamId, Vec<u8>)>,
-    /// Questions of the host's own, each with its sender.
+    /// The host's own questions, each with its sender.
     host: Vec<(SocketAddr, Vec<u8>)>,
     /// The number of frames of each port, with those of DNS (`true`) counted separately.
     of: HashMap<(PortId, bool), usize>,
@@ -163,7 +163,7 @@ impl Bell {
     }
 }
 
-/// The reason for which the thread wakes.
+/// The reason why the thread wakes.
 #[derive(Debug)]
 pub(crate) enum Woken {
     /// Frames to answer, the resolver's answers for connections, and `true` if guests were added or removed.

@@ -327,7 +327,7 @@ impl Turn<'_> {
         (self.asker.vif, self.asker.mac.0).hash(&mut hasher);
         let start = hasher.finish() % size;
         let address = |step: u64| Ipv4Addr::from_bits(first + ((start + step) % size) as u32);
-        // Among so many addresses, at least one is neither leased nor excluded.
+        // Among this many addresses, at least one is neither leased nor excluded.
         let tries = size.min(2 * LEASES_MAX as u64 + 8);
         let free = |address: &Ipv4Addr| {
             self.server.is_for_all(*address)
@@ -404,7 +404,8 @@ impl Turn<'_> {
     fn discover(mut self) -> (Done, Option<Reply>) {
         let Some(address) = self.choose() else { return (Done::NoAddress, None) };
         let secs = self.lease_secs();
-        // An address that the client has stays bound: the client can go on with it (RFC 2131 §4.3.2).
+        // An address that the client has stays bound: the client can continue to use it (RFC 2131
+        // §4.3.2).
         let has = self
             .server
             .leases

@@ -45,7 +45,8 @@ const DOMAINS: u16 = 24;
 const REFRESH: u16 = 32;
 /// The longest identifier (RFC 8415 §11.1).
 const DUID_LEN_MAX: usize = 130;
-/// The addresses that are tried for a client. Of so many, another client has all in no network.
+/// The number of addresses that are tried for a client. A subnet is so large that other clients
+/// never have all of them.
 const TRIES: u8 = 8;
 
 /// True if weir answers such a message, by the kind of the one in the datagram at `at` of a frame.
@@ -53,7 +54,7 @@ pub(crate) fn is_answered(told: Option<&RaSettings>, head: &[u8], at: usize) -> 
     told.is_some_and(|told| told.managed) || head.get(at + 8) == Some(&INFORMATION_REQUEST)
 }
 
-/// A client's message, as far as weir reads it.
+/// The parts of a client's message that weir reads.
 #[derive(Default)]
 struct Asked<'m> {
     kind: u8,
@@ -121,7 +122,7 @@ impl<'m> Asked<'m> {
     fn inform(&self, own: Mac, settings: &RaSettings) -> Heard {
         let is_for_weir = self.server.is_none_or(|server| server == identifier(own));
         let asks_for_more = self.has_other_ias || !self.ias.is_empty();
-        // Such a message has no such options (RFC 8415 §16.12).
+        // Such a message must not have such options (RFC 8415 §16.12).
         if self.kind != INFORMATION_REQUEST || !is_for_weir || asks_for_more {
             return IGNORED;
         }
@@ -179,7 +180,8 @@ pub(crate) struct Dhcp6 {
     reserved: BTreeSet<Ipv6Addr>,
     /// Addresses whose leases have changed since they were saved.
     pub(crate) changed: BTreeSet<Ipv6Addr>,
-    /// Nobody can say which address a client will get, and ask for it first.
+    /// The source of randomness: nobody can predict which address a client will get, and ask for it
+    /// first.
     chance: RandomState,
 }
 
@@ -283,7 +285,8 @@ impl Dhcp6 {
                     has_any |= given.is_some();
                     let mut within = DhcpOptions::new();
                     let secs = self.settings.lease_secs;
-                    // An address that the client names and has not is taken back (RFC 8415 §18.3.4).
+                    // An address that the client names but does not have is taken back (RFC 8415
+                    // §18.3.4).
                     let gone = named.iter().filter(|it| Some(**it) != given && !is_offer);
                     let all = given.map(|it| (it, secs)).into_iter().chain(gone.map(|it| (*it, 0)));
                     for (addr, life) in all {
@@ -338,7 +341,8 @@ impl Dhcp6 {
         Some(address)
     }
 
-    /// The configured address of the interface; else the client's present or last one, one that it names, or another.
+    /// The configured address of the interface; else the present or last address of the client, an
+    /// address that the client names, or another one.
     fn choose(&self, client: &Client, named: &[Ipv6Addr], now_secs: u32) -> Option<Ipv6Addr> {
         if let Some(fixed) = self.vifs.get(&client.vif).and_then(|all| all.first()) {
             // Another interface keeps what it was given before until its lease ends.
@@ -386,7 +390,7 @@ impl Dhcp6 {
     }
 }
 
-/// The first option, and what is behind it; `None` if it is not whole.
+/// The first option, and the bytes after it; `None` if the option is not complete.
 fn option(bytes: &[u8]) -> Option<(u16, &[u8], &[u8])> {
     let (&[a, b, c, d], rest) = bytes.split_first_chunk()?;
     let (value, rest) = rest.split_at_checked(u16::from_be_bytes([c, d]).into())?;
@@ -515,7 +519,8 @@ mod tests {
         message
     }
 
-    /// weir's answer to a client of this interface: what it did, its message, and addresses with their lifetimes.
+    /// weir's answer to a client of this interface: the outcome, the message, and addresses with
+    /// their lifetimes.
     fn hears(
         server: &mut Dhcp6,
         vif: &str,
@@ -561,7 +566,8 @@ mod tests {
         assert!(server.settings.own.contains(&address));
         assert_eq!(server.vif_of(address, 5), Some("web0"));
         assert_eq!(server.addresses_of("web0", 5), [address].into());
-        // A renewal, and one to any server, leave it to the client, and take back what is not the client's.
+        // A renewal, sent to weir or to any server, leaves the address to the client, and takes
+        // back addresses that are not the client's.
         let foreign: Ipv6Addr = "fd99::1".parse().unwrap();
         for kind in [MessageType::Renew, MessageType::Rebind] {
             let renew = says(kind, 1, IA, &[address, foreign]);
@@ -622,7 +628,8 @@ mod tests {
         server.set_vifs(vifs);
         assert_eq!(server.vif_of(later, 0), Some("later"), "it need not exist yet");
         assert_eq!(server.addresses_of("db0", 0), ["fd77::11".parse().unwrap()].into());
-        // The interface that has it keeps it until its lease ends, gets another one instead, and never this one again.
+        // The interface keeps the address until its lease ends. It then gets another one, and never
+        // this one again.
         assert_eq!(lease(&mut server, "rogue", 2, 100), None);
         let renew = says(MessageType::Renew, 1, IA, &[had]);
         let (_, _, given) = hears(&mut server, "web0", &renew, 100);
@@ -651,7 +658,7 @@ mod tests {
     fn a_message_that_asks_for_more_addresses_than_there_can_be_is_not_answered() {
         let mut solicit = says(MessageType::Solicit, 1, 0, &[]);
         for (ias, done) in [(LEASES_PER_VIF_MAX, Done::Offered), (1, Done::Ignored)] {
-            // The message has one already.
+            // The message has one association already.
             for ia in 1..=ias as u32 - u32::from(done == Done::Offered) {
                 let opts = DhcpOptions::new();
                 let id = 1_000 * ias as u32 + ia;
@@ -677,7 +684,7 @@ mod tests {
         assert_eq!((done, reply.msg_type(), given.len()), (Done::Given, MessageType::Reply, 1));
         assert!(reply.opts().get(OptionCode::RapidCommit).is_some());
         assert!(reply.opts().get(OptionCode::DomainNameServers).is_some());
-        // For another server, or for none where one has to be named.
+        // The request is for another server, or for none where one has to be named.
         let mut request = says(MessageType::Request, 2, IA, &[]);
         request.opts_mut().remove(OptionCode::ServerId);
         assert_eq!(hears(&mut server, "web0", &request, 0).0, Done::Ignored);

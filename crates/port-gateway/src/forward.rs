@@ -72,7 +72,7 @@ pub(crate) enum Back {
 }
 
 impl Back {
-    /// The length of an answer that there is room for; a datagram's question says it.
+    /// The length of an answer that there is room for; the question of a datagram states it.
     pub(crate) fn room(&self) -> Option<usize> {
         match self {
             Self::Datagram(_) => None,
@@ -206,7 +206,8 @@ struct Call {
 }
 
 impl Call {
-    /// Sends as much as the socket takes, and receives what it has. `None` until the answer is whole.
+    /// Sends as much as the socket takes, and receives what it has. `None` until the answer is
+    /// complete.
     fn go_on(&mut self) -> io::Result<Option<Vec<u8>>> {
         if !self.left.is_empty() {
             match send(&self.socket, &self.left, SendFlags::NOSIGNAL) {
@@ -445,7 +446,8 @@ impl Asking {
         self.lines.retain(|line| now < line.until + LINGERS);
     }
 
-    /// Asks once more, by a connection, since the resolver's datagram lacks records. `told` is told if that fails.
+    /// Asks once more, by a connection, since the resolver's datagram lacks records. If that fails,
+    /// `told` gets the failure.
     fn call(&mut self, question: Question, told: Vec<u8>) {
         let own = self.calls.iter().filter(|call| call.question.from == question.from).count();
         let has_room = self.calls.len() < DNS_CALLS_MAX && own < DNS_CALLS_PER_VIF_MAX;

@@ -49,7 +49,7 @@ pub struct NamesSettings {
     pub subnets: Vec<IpNet>,
     /// Makes sockets to the host's resolvers, if guests can ask for other names.
     pub dial: Option<Dial>,
-    /// Where the host asks, which needs `dial`.
+    /// The socket at which the host asks. It needs `dial`.
     pub host: Option<HostSocket>,
 }
 
@@ -200,7 +200,7 @@ pub(crate) struct Clerk {
     pub(crate) dhcp: Option<(Dhcp, Saved)>,
     dhcp6: Option<(Dhcp6, Saved)>,
     names: Option<(Names, Option<Forwarder>)>,
-    /// The way of answers to the host, and the names that it is told.
+    /// The way of answers to the host, and the names that the host may learn.
     host: Option<(OwnedFd, Names)>,
     streams: Streams,
     shown: Shown,
@@ -461,7 +461,7 @@ impl Clerk {
         Some(Way { macs: (self.station.mac, mac), from, to })
     }
 
-    /// weir's answer to a question, if it need not be asked elsewhere.
+    /// weir's answer to a question, if weir need not ask elsewhere.
     fn name(&self, from: PortId, question: &[u8], back: Back, now_secs: u32) -> Option<Vec<u8>> {
         let (names, forwarder) = self.names.as_ref()?;
         let here = self.here(now_secs);

@@ -1,10 +1,11 @@
 //! The file in which leases outlive weir.
 //!
-//! A confined weir opens no file and renames none, so the file is open from the start, and has two places. Each is
-//! written whole, in turn, with a number that grows and a sum of its bytes: a weir that is killed while it writes leaves
-//! the other place as it was. Behind them are notes of what has changed since, each with the number of the place that it
-//! is about: all leases are written again only when no note fits any more. Times in the file are the wall clock's, since
-//! it outlives the machine's uptime.
+//! A confined weir opens no file and renames none, so the file is open from the start, and has two
+//! places. Each is written whole, in turn, with a number that grows and a sum of its bytes: a weir
+//! that is killed while it writes leaves the other place as it was. After the places come notes
+//! about later changes, each with the number of its place. All leases are written again only when
+//! there is no room for a note. Times in the file are those of the wall clock, since the file
+//! outlives the machine's uptime.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -249,7 +250,7 @@ mod tests {
         let (mut store, file) = store();
         let leases = some_leases();
         store.save(&leases, 500).unwrap();
-        // A machine that was started anew begins to count at 0.
+        // The clock of a restarted machine begins at 0.
         let loaded = Store::new(file).load::<Ipv4Addr>(0, 100_000).unwrap();
         for ((address, before), (again, after)) in leases.iter().zip(loaded.iter()) {
             assert_eq!((address, &before.client, before.hold), (again, &after.client, after.hold));
@@ -289,7 +290,7 @@ mod tests {
             (&file).read_to_end(&mut whole).unwrap();
             leases.forget(Ipv4Addr::new(192, 168, 77, 1));
             store.save(&leases, 0).unwrap();
-            // The second save is at the start of the file, and only so many bytes of it were written.
+            // The second save is at the start of the file, and only `cut` bytes of it were written.
             let mut second = vec![0; cut];
             file.read_exact_at(&mut second, 0).unwrap();
             file.set_len(0).unwrap();
@@ -411,7 +412,7 @@ mod tests {
         let mut store = Store::new(file.reopen().unwrap());
         let leases = some_leases();
         store.save(&leases, 500).unwrap();
-        // Open for reading alone, it cannot be written.
+        // A file that is open only for reading cannot be written.
         let written = std::mem::replace(&mut store.file, File::open(file.path()).unwrap());
         let mut less = some_leases();
         less.forget(Ipv4Addr::new(192, 168, 77, 2));

@@ -47,7 +47,7 @@ const REPEATS: u8 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StreamId {
     ends: Ends,
-    /// Tells connections apart that have the same ends, one after the other.
+    /// Distinguishes successive connections with the same ends.
     number: u64,
 }
 
@@ -90,7 +90,7 @@ impl<'s> Segment<'s> {
         self.flags & flag != 0
     }
 
-    /// The bytes of the sequence that it takes.
+    /// The length of the segment in sequence numbers.
     fn len(&self) -> u32 {
         self.payload.len() as u32 + u32::from(self.has(SYN)) + u32::from(self.has(FIN))
     }
@@ -129,7 +129,7 @@ struct Connection {
     has_ended: bool,
     mss: usize,
     window: usize,
-    /// A question that is not whole yet.
+    /// The bytes of a question that is not complete yet.
     input: Vec<u8>,
     /// Questions in all, and those without an answer.
     asked: usize,
@@ -147,13 +147,13 @@ type Frames = Vec<(PortId, Vec<u8>)>;
 pub(crate) struct Streams {
     all: HashMap<Ends, Connection>,
     number: u64,
-    /// Connections beyond a bound, since somebody has looked.
+    /// Connections that were refused because of a bound, since the last reading.
     pub(crate) refused: u64,
 }
 
 impl Streams {
-    /// Takes a segment that begins with its header, and returns the questions that are whole. `way` leads to the guest
-    /// behind the port `from`.
+    /// Takes a segment that begins with its header, and returns the questions that are now
+    /// complete. `way` leads to the guest behind the port `from`.
     pub(crate) fn take(
         &mut self,
         from: PortId,
@@ -332,7 +332,7 @@ impl Connection {
         }
         self.window = segment.window.into();
         let before = self.next.wrapping_sub(segment.seq) as usize;
-        // The guest sends a segment again that came before its turn.
+        // The segment has only bytes that weir has already received.
         let Some(new) = segment.payload.get(before..) else { return Taken::Goes(Vec::new()) };
         if self.has_ended {
             return Taken::Goes(Vec::new());
@@ -402,7 +402,7 @@ impl Connection {
         self.sent + usize::from(self.has_sent_fin)
     }
 
-    /// A segment whose payload begins `at` bytes behind the first one that is not acknowledged.
+    /// A segment whose payload begins `at` bytes after the first byte that is not acknowledged.
     fn frame(
         &self,
         from: PortId,
@@ -423,7 +423,8 @@ fn reset(from: PortId, way: &Way, segment: &Segment<'_>) -> Option<(PortId, Vec<
     }
 }
 
-/// The frame of a segment with these numbers. One with SYN says which segments weir takes.
+/// The frame of a segment with these numbers. A segment with SYN states the longest segment that
+/// weir takes.
 fn framed(
     from: PortId,
     way: &Way,

@@ -276,7 +276,7 @@ mod tests {
         });
     }
 
-    /// A UDP frame of VLAN 20 whose checksum is left to do, with its `virtio_net_hdr`.
+    /// A UDP frame of VLAN 20 whose checksum is still to be computed, with its `virtio_net_hdr`.
     fn tagged_udp() -> Vec<u8> {
         let header = VnetHdr {
             flags: vnet::F_NEEDS_CSUM,

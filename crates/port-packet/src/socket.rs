@@ -54,8 +54,8 @@ pub struct PacketSocket {
     steering: Steering,
 }
 
-/// Offloads that Linux does itself if the interface does not (`virtio_net_hdr_to_skb`). UDP GSO is left out: it came
-/// with Linux 6.2, and a socket does not show if the kernel has it.
+/// Offloads that Linux does itself if the interface does not (`virtio_net_hdr_to_skb`). UDP GSO is
+/// left out: it came with Linux 6.2, and a socket does not show whether the kernel has it.
 const OFFLOADS: OffloadCaps =
     OffloadCaps::CSUM.union(OffloadCaps::TSO4).union(OffloadCaps::TSO6).union(OffloadCaps::TSO_ECN);
 
@@ -255,10 +255,9 @@ const CMSG_HEADER_LEN: usize = size_of::<usize>() + 8;
 /// `struct tpacket_auxdata` has 20 bytes; its TCI and its TPID are the last.
 const AUXDATA_LEN: usize = 20;
 
-/// The VLAN tag of a received frame, TPID and TCI, from its control messages. Linux takes the tag out of the frame
-/// (`skb_vlan_untag`) and gives it separately; without it every VLAN's frames would look untagged. This socket gets one
-/// kind of them:
-/// `PACKET_AUXDATA`.
+/// The VLAN tag of a received frame, TPID and TCI, from its control messages. Linux takes the tag
+/// out of the frame (`skb_vlan_untag`) and gives it separately; without it every VLAN's frames
+/// would look untagged. This socket gets one kind of control message: `PACKET_AUXDATA`.
 pub(crate) fn tag(control: &[u8]) -> Option<[u8; TAG_LEN]> {
     const LEVEL: usize = size_of::<usize>();
     let level = i32::from_ne_bytes(*control.get(LEVEL..)?.first_chunk()?);

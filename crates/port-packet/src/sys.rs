@@ -89,7 +89,7 @@ fn empty_address() -> sockaddr_ll {
     unsafe { std::mem::zeroed() }
 }
 
-/// Moves the calling thread into a network namespace of its own.
+/// Moves the calling thread into its own network namespace.
 #[cfg(test)]
 pub(crate) fn enter_new_network() -> io::Result<()> {
     // SAFETY: a new network namespace changes neither memory nor the descriptor table.

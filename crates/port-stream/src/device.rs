@@ -120,15 +120,15 @@ pub struct StreamDevice {
 enum Nothing {
     /// No whole frame has come.
     Yet,
-    /// The socket is of no more use.
+    /// The socket is no longer usable.
     Broken(String),
     /// Descriptors that came beside the bytes. weir wants none.
     Descriptors(Vec<OwnedFd>),
 }
 
 impl StreamDevice {
-    /// Goes on with the socket that another process has left, or connects by `dial`, and does so again whenever the
-    /// connection has ended.
+    /// Continues with the socket that another process has left, or connects by `dial`, and does so
+    /// again whenever the connection has ended.
     ///
     /// # Errors
     /// There is no thread, or no descriptor.
@@ -182,7 +182,8 @@ impl StreamDevice {
         places: &mut Vec<Range<usize>>,
     ) -> Result<(), Nothing> {
         let mut looked = lock(&self.looked);
-        // The part of a frame stays in the kernel: whoever has the socket next finds the beginning of a frame.
+        // The rest of an incomplete frame stays in the kernel, so that the next owner of the socket
+        // finds the beginning of a frame.
         let len = look(socket, &mut looked)?;
         let mut stream = looked.get(..len).unwrap_or_default();
         let (mut taken, mut is_part) = (0, false);
@@ -205,7 +206,8 @@ impl StreamDevice {
             (stream, taken) = (stream.get(used..).unwrap_or_default(), taken + used);
         }
         if taken == 0 {
-            // A read gives the part, and never comes to the end behind it.
+            // A read would return the incomplete frame, and never reach the end of the stream
+            // behind it.
             let is_last = is_part && has_ended(socket) && look(socket, &mut looked)? == len;
             return Err(match is_last {
                 true => Nothing::Broken("it has ended the connection within a frame".into()),
@@ -362,7 +364,7 @@ impl FrameDevice for StreamDevice {
         }
     }
 
-    /// The next socket takes the place of one that is lost.
+    /// A lost socket is replaced by the next one.
     fn is_gone(&self, _: BorrowedFd<'_>, _: Side, _: &io::Error) -> bool {
         false
     }
@@ -412,7 +414,7 @@ impl Connecting {
         }
     }
 
-    /// Leaves the lost socket, and what has come from it, to the peer's closer.
+    /// Leaves the lost socket, and the descriptors that came from it, to the peer's closer.
     fn leave(&mut self) {
         let sent = std::mem::take(&mut self.line.state().sent);
         drop(sent);
@@ -420,7 +422,8 @@ impl Connecting {
         // The keeper has the socket open, too: closing it here does not take it out of the set.
         let _ = epoll::delete(&self.line.watched[0], &**lost);
         (self.keep)(None);
-        // A worker has it for one call, which does not wait, and may make no thread for the closer.
+        // A worker holds it for one call, which does not wait. A worker may not make a thread for
+        // the closer.
         while Arc::strong_count(&lost) > 1 {
             std::thread::sleep(LAST_CALL);
         }
@@ -434,7 +437,7 @@ impl Connecting {
         !state.unwrap_or_else(PoisonError::into_inner).ends
     }
 
-    /// Waits until the last attempt is a while ago; false at the end.
+    /// Waits until some time has passed since the last attempt. Returns false at the end.
     fn pause(&self) -> bool {
         let left = self.tried_at.map_or(Duration::ZERO, |at| REDIAL.saturating_sub(at.elapsed()));
         let state = self.line.state();
@@ -447,7 +450,7 @@ impl Connecting {
         let socket = Arc::new(socket);
         (self.keep)(Some(&**socket));
         self.present = Some(Arc::clone(&socket));
-        // A worker that finds the socket broken reports it after this.
+        // A worker that finds the socket broken reports the fact after this point.
         let mut state = self.line.state();
         self.line.socket.store(Some(Arc::clone(&socket)));
         // A worker that is woken finds the socket.
@@ -474,7 +477,7 @@ pub(crate) enum Next<'s> {
     Whole(&'s [u8]),
     /// A part of a frame, or nothing.
     Part,
-    /// The length of a frame that nobody may send.
+    /// The length is more than any frame may have.
     TooLong(u32),
 }
 

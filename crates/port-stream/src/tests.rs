@@ -69,7 +69,7 @@ impl Rig {
         }
     }
 
-    /// Has the port send `frames`, which go through a burst of another stream's.
+    /// Makes the port send `frames`, which go through a burst of another stream's.
     fn deliver(&self, frames: &[Vec<u8>]) {
         let mut from = Rig::new();
         for frame in frames {

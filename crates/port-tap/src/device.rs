@@ -49,7 +49,8 @@ pub struct TapInfo {
     pub mtu: u32,
     /// The number of queues.
     pub queues: usize,
-    /// The offloads that the host accepts undone in frames from weir, and weir in frames from the host.
+    /// The offloads that the host leaves to weir in frames from the host, and accepts undone in
+    /// frames from weir.
     pub offloads: OffloadCaps,
 }
 
@@ -63,10 +64,12 @@ pub struct Tap {
     pub(crate) steering: Steering,
 }
 
-/// The flags with which every queue is attached; `IFF_MULTI_QUEUE` comes on top for a device that has several.
+/// The flags with which every queue is attached; `IFF_MULTI_QUEUE` is added for a device that has
+/// several.
 const QUEUE_FLAGS: c_int = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
 
-/// Time for queues to be let go by a process that ends, or that has forked and not yet begun another program.
+/// Time until a process that ends, or that has forked and not yet begun another program, releases
+/// its queues.
 const LETS_GO: Duration = Duration::from_millis(250);
 
 const TSO: OffloadCaps =
@@ -149,7 +152,7 @@ impl Tap {
     }
 }
 
-/// Tries again while the TAP is busy, for as long as queues may take to be let go.
+/// Tries again while the TAP is busy, for as long as the release of queues may take.
 fn when_let_go<T>(attempt: impl Fn() -> Result<T, TapError>) -> Result<T, TapError> {
     let end = Instant::now() + LETS_GO;
     loop {

@@ -163,8 +163,8 @@ impl Port for FramePort {
             }
             sending.send();
             self.counters().merged(list.merged());
-            // The receive side is the host's backlog or the interface's queue. It is never full for long, and does not
-            // tell when it has room again: there is nothing to wait for.
+            // The receive side is the host's backlog or the interface's queue. It is never full for
+            // long, and does not report when it has room again: there is nothing to wait for.
             Delivered { worth_waiting: false, hold_until: None, ..list.delivered() }
         })
     }

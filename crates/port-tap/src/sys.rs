@@ -186,7 +186,7 @@ pub(crate) fn set_ethtool_flags(
     ethtool(socket, name, &mut [ETHTOOL_SFLAGS, flags])
 }
 
-/// Moves the calling thread into a network namespace of its own.
+/// Moves the calling thread into its own network namespace.
 #[cfg(test)]
 pub(crate) fn enter_new_network() -> io::Result<()> {
     // SAFETY: a new network namespace changes neither memory nor the descriptor table.

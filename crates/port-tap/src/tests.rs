@@ -212,7 +212,8 @@ fn waiting_frames_keep_their_bytes_and_their_order() {
     assert_eq!(rig.drops(), []);
 }
 
-/// Frames wait from the moment when they found their receiver full, however late their worker was.
+/// Frames wait from the moment at which they found their receiver full, however late their worker
+/// was.
 fn waits_from_now(taken: &Taken) -> bool {
     let now_ns = clock::now_ns();
     (now_ns..=now_ns + PARKED_NS_MAX).contains(&taken.parked_until.unwrap())

@@ -73,7 +73,8 @@ impl Service {
     }
 }
 
-/// The state behind the lock of an uplink's transmit queue. Nobody is notified that its frames are finished.
+/// The state behind the lock of an uplink's transmit queue. Nobody is notified when its frames are
+/// finished.
 #[derive(Debug)]
 pub struct Uncalled<P>(pub P);
 

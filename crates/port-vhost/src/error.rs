@@ -2,7 +2,7 @@
 
 use weir_calls::{CallError, Kind};
 use weir_engine::burst::FrameError;
-use weir_guestmem::{GuestMemory, IotlbError, LogError, MemoryError};
+use weir_guestmem::{GuestMemory, IotlbError, JoinError, LogError, MemoryError};
 use weir_limits::{CALL_NS_MAX, IOTLB_WAIT_NS_MAX, SESSION_STALL_NS};
 use weir_ring::{RingError, SetupError};
 use weir_sandbox::descriptors::NoRoom;
@@ -96,7 +96,8 @@ pub enum StopReason {
     Internal(String),
 }
 
-/// A reason that the data path finds. One word leaves its results in registers.
+/// The reason for a stop that the data path finds. It is one word, so that results stay in
+/// registers.
 pub(crate) type Fault = Box<StopReason>;
 
 impl StopReason {
@@ -204,14 +205,17 @@ pub enum Refusal {
     /// The channel for questions is no socket.
     #[error("the channel for questions to the virtual IOMMU is {0}, and no Unix stream socket")]
     NoChannel(Kind),
-    /// A ring behind a virtual IOMMU that is not in one piece.
+    /// A ring behind a virtual IOMMU that is not in one piece, and cannot be mapped as one.
     #[error(
-        "ring {ring} lies in several pieces of memory behind the VM's virtual IOMMU: set `rx_ring = 256` and `tx_ring = \
-         256` of this interface, and give its VM the arguments that weir qemu-args prints then"
+        "ring {ring} lies in pieces behind the VM's virtual IOMMU, which weir cannot map as one: {error}; a smaller \
+         ring is in one piece: set `rx_ring = 256` and `tx_ring = 256` of this interface, and give its VM the \
+         arguments that weir qemu-args prints then"
     )]
-    RingScattered {
+    RingInPieces {
         /// Vring index.
         ring: usize,
+        /// The reason.
+        error: JoinError,
     },
     /// Some worker uses a translation for much too long.
     #[error("a translation that has ended is still in use after {} s: a mistake in weir", IOTLB_WAIT_NS_MAX / 1_000_000_000)]

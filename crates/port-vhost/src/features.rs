@@ -216,7 +216,8 @@ mod tests {
         assert_eq!(PROTOCOL_OFFERED & 1 << VHOST_USER_PROTOCOL_F_INBAND_NOTIFICATIONS, 0);
     }
 
-    /// QEMU 7.2, 10.0 and 11.1 offer the bit to their guests and tell no vhost-user back end of a reset.
+    /// QEMU 7.2, 10.0 and 11.1 offer the bit to their guests, but report a reset to no vhost-user
+    /// back end.
     #[test]
     fn ring_reset_is_never_offered() {
         let offer = Offer { queue_pairs: 8, config: true, access_platform: true };

@@ -65,7 +65,7 @@ impl Handle {
         }
     }
 
-    /// Takes the event back. Whoever asks the session to end has said so before.
+    /// Clears the event. Whoever asks the session to end has set the request before.
     fn quiet(&self) {
         let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
     }
@@ -90,12 +90,20 @@ impl Handle {
         lock(&self.silent).is_some()
     }
 
-    /// Takes a silent session that is left to another weir out of this process, as its own thread would.
+    /// Takes a silent session out of this process, as its own thread would, if it is left to another weir or the
+    /// process exits: a thousand threads take longer than the exit may.
     pub(crate) fn leave_silent(&self) -> bool {
-        let silent =
-            self.leaves.load(Ordering::SeqCst).then(|| lock(&self.silent).take()).flatten();
-        // Dropping the session would stop the rings and tell the front end.
-        silent.map(std::mem::forget).is_some()
+        let leaves = self.leaves.load(Ordering::SeqCst);
+        let ends = leaves || weir_foreign::is_left_to_exit();
+        let Some(mut session) = ends.then(|| lock(&self.silent).take()).flatten() else {
+            return false;
+        };
+        if !leaves {
+            session.stop();
+        }
+        // Dropping the session would stop the rings and tell the front end. Descriptors are closed by the exit.
+        std::mem::forget(session);
+        true
     }
 }
 
@@ -347,7 +355,7 @@ fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle) -> Over {
     Over::Asked
 }
 
-/// True if one of them is ready.
+/// True if one of the descriptors is ready.
 fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) -> bool {
     let timeout = at_most.map(|time| Timespec {
         tv_sec: time.as_secs() as i64,

@@ -1,7 +1,7 @@
 //! The part of an interface's session that lies with the keeper, for the next weir: `docs/design/restarts.md#0033`.
 //!
-//! Descriptors have names `INTERFACE/NUMBER`. The state says which of them count, and as what. It is a memfd,
-//! `INTERFACE/state`, which weir writes without asking the keeper:
+//! Descriptors have names `INTERFACE/NUMBER`. The state lists the descriptors that count, and the
+//! role of each. It is a memfd, `INTERFACE/state`, which weir writes without asking the keeper:
 //!
 //! ```text
 //! 0        version
@@ -54,7 +54,8 @@ pub(crate) struct State {
     pub(crate) features: u64,
     pub(crate) protocol_features: u64,
     pub(crate) status: u8,
-    /// `SET_OWNER` came before the front end asked for protocol features; `None` until one of the two has come.
+    /// True if `SET_OWNER` came before the front end asked for protocol features; `None` until one
+    /// of the two has come.
     pub(crate) owner_first: Option<bool>,
     /// `SET_VRING_ENDIAN`.
     pub(crate) foreign_endian: bool,

@@ -32,7 +32,8 @@ use crate::port::VhostPort;
 /// First and longest time between two attempts to connect to a front end.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
-/// The time between two signals to a session that has to end but can still be closing slow descriptors.
+/// The time between two signals to a session that must end but may still be closing slow
+/// descriptors.
 const HURRY: Duration = Duration::from_millis(20);
 const EVENTS_MAX: usize = 64;
 /// Front ends that are turned away at a time: more than can wait in a socket's queue.
@@ -58,7 +59,7 @@ pub enum Endpoint {
         /// Makes the connection: [`weir_foreign::reach::connect`], or another process if this one is not allowed to.
         dial: Dial,
     },
-    /// A session on a connected socket, once.
+    /// A session on a connected socket. No other one follows.
     Connected(UnixStream),
 }
 
@@ -140,12 +141,12 @@ impl Manager {
             // A kernel takes half a millisecond to install these filters: threads of sessions inherit them.
             weir_sandbox::narrow(weir_sandbox::Thread::Session);
             let run = || {
-                // The wake-up is for commands after one that has panicked.
+                // A panic may have left commands unhandled. The wake-up makes the next run handle them.
                 sessions.commands.wake();
                 sessions.run();
             };
             if !supervise(name, run) {
-                // No thread accepts from now on, and none would end the sessions later.
+                // From now on no thread accepts front ends, and no other thread would end the sessions.
                 sessions.stop(Handle::ask, END_MAX);
             }
         })?;
@@ -290,7 +291,8 @@ struct Entry {
     party: Party,
     source: Source,
     session: Option<(u64, Arc<Handle>)>,
-    /// The time at which a silent session that must go on gets its thread, since there was none.
+    /// The time of the next attempt to give the silent session a thread, since there was none. The
+    /// session must go on.
     go_on_at: Option<Instant>,
     /// The time at which front ends that came during a session are turned away. The session can be at its end, so they
     /// wait in the socket's queue until then: in the queue they outlive weir.
@@ -304,12 +306,12 @@ const WAKE: u64 = u64::MAX;
 /// The bit by which an event of a silent session differs from one of its interface's listener.
 const SILENT: u64 = 1 << 16;
 
-/// An event of this interface's listener.
+/// The value that stands for an event of this interface's listener.
 fn token(port: PortId) -> epoll::EventData {
     epoll::EventData::new_u64(port.get().into())
 }
 
-/// An event of this interface's silent session.
+/// The value that stands for an event of this interface's silent session.
 fn silent_token(port: PortId) -> epoll::EventData {
     epoll::EventData::new_u64(SILENT | u64::from(port.get()))
 }
@@ -444,7 +446,7 @@ impl Sessions {
         }
     }
 
-    /// A session has no thread: its front end is silent.
+    /// Notes that a session has no thread, because its front end is silent.
     fn silent(&mut self, id: PortId, session: u64) {
         if let Some((handle, _)) = self.leaving.get(&session) {
             return self.give_thread(session, handle);
@@ -479,7 +481,7 @@ impl Sessions {
         let _ = front_end::go_on(handle, &self.epoll, self.when_over(session));
     }
 
-    /// Sends what becomes of a session whose thread ends.
+    /// Reports the end of a session's thread, and whether the session is silent or over.
     fn when_over(&self, session: u64) -> impl FnOnce(PortId, bool) + Send + 'static + use<> {
         let commands = self.commands.clone();
         move |id, is_silent| {
@@ -523,8 +525,8 @@ impl Sessions {
         left
     }
 
-    /// True if a session that was asked to end is silent and left to another weir, and so has ended. A silent one that
-    /// is not left is given a thread to end.
+    /// True if a session that was asked to end is silent and left to another weir, and so has
+    /// ended. A silent session that is not left to another weir gets a thread, so that it can end.
     fn leaves_silent(&self, session: u64, handle: &Arc<Handle>) -> bool {
         let is_left = handle.leave_silent();
         if !is_left {
@@ -695,7 +697,8 @@ fn room_for_session(port: &VhostPort) -> io::Result<()> {
     Ok(port.claim(3)?)
 }
 
-/// Turns away all front ends that wait now. If closes of the same interface are stuck, they wait on.
+/// Turns away all front ends that wait now. If closes of the same interface are stuck, these front
+/// ends continue to wait.
 fn turn_away(entry: &Entry) {
     let Source::Listener(listener) = &entry.source else { return };
     for _ in 0..AT_ONCE {
@@ -711,8 +714,8 @@ fn turn_away(entry: &Entry) {
     }
 }
 
-/// True if the other end has closed the connection and said nothing. A program that tests whether somebody serves the
-/// socket does the same.
+/// True if the other end has closed the connection without sending anything. A program that tests
+/// whether somebody serves the socket does the same.
 fn has_hung_up(stream: &UnixStream) -> bool {
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     rustix::net::recv(stream, &mut [0; 1], flags).is_ok_and(|(_, bytes)| bytes == 0)

@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use weir_guestmem::{Account, DirtyLog, GuestMemory, LogError, WriteLog};
-use weir_ring::{Addresses, RingConfig, RingLog};
+use weir_guestmem::{Account, DirtyLog, GuestMemory, LogError, Piece, WriteLog};
+use weir_ring::{RingConfig, RingLog};
 use weir_vhost_user::LogBase;
 
 use crate::error::{Fault, Refusal, StopReason};
@@ -34,12 +34,12 @@ pub(crate) struct Logging {
 pub(crate) type Logs = (Option<Box<Logging>>, Option<Box<RingLog>>);
 
 /// The kinds of logging that are wanted of a ring.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(crate) struct Wanted {
     /// `VHOST_F_LOG_ALL`.
     pub(crate) data: bool,
-    /// `VHOST_VRING_F_LOG`: the guest address of the used area.
-    pub(crate) used: Option<u64>,
+    /// `VHOST_VRING_F_LOG`: the guest addresses of the used area.
+    pub(crate) used: Option<Vec<Piece>>,
 }
 
 impl Migration {
@@ -64,7 +64,7 @@ impl Migration {
         self.call = Some(Arc::new(call));
     }
 
-    /// Two flags: there is a log, and there is a descriptor for the news of new marks.
+    /// Returns whether there is a log, and whether there is a descriptor that announces new marks.
     pub(crate) fn has(&self) -> (bool, bool) {
         (self.log.is_some(), self.call.is_some())
     }
@@ -74,7 +74,7 @@ impl Migration {
         *self = Self::default();
     }
 
-    /// The logging of a ring at `at` of `memory`.
+    /// The logging of a ring in `memory`, whose descriptors are at these guest addresses.
     ///
     /// # Errors
     /// The log has no bit for a place that is written.
@@ -83,15 +83,15 @@ impl Migration {
         wanted: Wanted,
         memory: &GuestMemory,
         config: &RingConfig,
-        at: &Addresses,
+        descriptors: Vec<Piece>,
     ) -> Result<Logs, LogError> {
         let Wanted { data, used } = wanted;
         let Some(log) = self.log.as_ref().filter(|_| data || used.is_some()) else {
             return Ok((None, None));
         };
         let data = data.then(|| WriteLog::new(Arc::clone(log), memory)).transpose()?;
-        let of_ring = |used| RingLog::new(Arc::clone(log), memory, config, at, used).map(Box::new);
-        let used = used.map(of_ring).transpose()?;
+        let of_ring = |used| RingLog::new(Arc::clone(log), config, descriptors, used);
+        let used = used.map(of_ring).transpose()?.map(Box::new);
         let logging = Logging { log: Arc::clone(log), data, call: self.call.clone() };
         Ok((Some(Box::new(logging)), used))
     }

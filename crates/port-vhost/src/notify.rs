@@ -69,7 +69,7 @@ impl Notifier {
         }
     }
 
-    /// Does the same and measures the cost by the thread's CPU clock.
+    /// As [`notify`](Self::notify), and measures the cost by the thread's CPU clock.
     #[cold]
     fn notify_watched(&self, price: &mut Price) {
         let before_ns = dear::thread_cpu_ns();

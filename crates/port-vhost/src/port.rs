@@ -1,13 +1,14 @@
 //! A guest's interface as the engine sees it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 
 use weir_calls::Proxy;
 use weir_engine::burst::{Burst, Scratch};
 use weir_engine::guest::{
-    AnyInterface, CallPolicy, GuestDevice, GuestPort, Interface, PortInfo, QueuePair, SilentRing,
-    State,
+    AnyInterface, CallPolicy, GuestDevice, GuestPort, Interface, PortInfo, QueuePair, Silence,
+    SilentRing, State,
 };
 use weir_engine::queue::{settle, stop};
 use weir_engine::{
@@ -15,8 +16,8 @@ use weir_engine::{
 };
 use weir_fabric::PortId;
 use weir_foreign::Party;
-use weir_guestmem::Account;
-use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS, DESCRIPTORS_OF_MESSAGE};
+use weir_guestmem::{Account, Asks};
+use weir_limits::{BLOCKED_SHARE, CALL_PAUSE_NS, DESCRIPTORS_OF_MESSAGE, SILENT_NS_MIN};
 use weir_policy::moderation::GuestPoll;
 use weir_policy::steering::{Mark, Receiver, Steering};
 use weir_ring::Record;
@@ -28,7 +29,7 @@ use crate::keep::Keep;
 use crate::notify::Caller;
 use crate::queue::{Injected, Late, Queue, Ring};
 use crate::records::Records;
-use crate::rx::Copies;
+use crate::rx::{Copies, RxQueue};
 use crate::tx::Sending;
 use crate::{rx, tx};
 
@@ -96,15 +97,15 @@ pub struct VhostPort {
     name: String,
     /// The port's number in the switch.
     id: PortId,
-    /// Fails when a worker finds the guest breaking a rule: service stops until the session or the device starts
-    /// afresh.
+    /// The guest's interface. It fails when a worker finds the guest breaking a rule: service stops
+    /// until the session or the device starts afresh.
     guest: Interface<Queue, Queue>,
-    /// The interface stays stopped until then (ns).
+    /// The time (ns) until which the interface stays stopped.
     pause_until_ns: AtomicU64,
     proxy: Proxy,
     /// The party that pays for closing everything that comes by its socket.
     pub(crate) party: Party,
-    /// Its share of descriptors, and those of the interface itself and of a session.
+    /// The party's share of descriptors, including those of the interface itself and of a session.
     share: Share,
     own_descriptors: u64,
     session_descriptors: AtomicU64,
@@ -113,6 +114,8 @@ pub struct VhostPort {
     records: Option<Records>,
     keep: Option<Keep>,
     pub(crate) shown: Mutex<Shown>,
+    /// The questions of the present session to its virtual IOMMU.
+    asks: Mutex<Weak<Asks>>,
     device: Mutex<GuestDevice>,
     /// The processor time that its sessions may use.
     pub(crate) allowance: Mutex<Allowance>,
@@ -141,6 +144,7 @@ impl VhostPort {
             records: None,
             keep: None,
             shown: Mutex::default(),
+            asks: Mutex::default(),
             device: Mutex::new(options.device),
             allowance: Mutex::default(),
             logs: Logs::default(),
@@ -179,13 +183,13 @@ impl VhostPort {
         self.share.set_least(self.own_descriptors + most);
     }
 
-    /// Those of its front ends' descriptors that are to be closed, and are still open.
+    /// Front ends' descriptors that are to be closed and are still open.
     fn unclosed(&self) -> u64 {
         let kept = self.keep.as_ref().map_or(0, Keep::unclosed);
         (self.party.open() + kept + self.proxy.unclosed()) as u64
     }
 
-    /// A session is about to have this many descriptors, and those of a message.
+    /// Claims this many descriptors for a session, and those of a message.
     ///
     /// # Errors
     /// Other interfaces would not have their share any more.
@@ -197,13 +201,15 @@ impl VhostPort {
         Ok(())
     }
 
-    /// Nothing of a session is left but what is not closed yet.
+    /// Gives the claim back: nothing is left of a session except descriptors that are not closed
+    /// yet.
     pub(crate) fn claim_no_more(&self) {
         self.session_descriptors.store(0, Ordering::Relaxed);
         self.share.hold(self.own_descriptors + self.unclosed());
     }
 
-    /// Another front end's connection is about to be accepted and closed.
+    /// Claims descriptors for another front end's connection, which is about to be accepted and
+    /// closed.
     ///
     /// # Errors
     /// As [`Self::claim`].
@@ -268,13 +274,22 @@ impl VhostPort {
             return Vec::new();
         }
         let now_ns = clock::now_ns();
+        let unanswered = lock(&self.asks).upgrade().and_then(|asks| {
+            let long = Duration::from_nanos(SILENT_NS_MIN);
+            let (questions, since) = asks.unanswered(Instant::now(), long)?;
+            Some(Silence::NoTranslation { questions: questions as u64, seconds: since.as_secs() })
+        });
         let silent = |ring: usize| {
             let pair = self.guest.pair(ring / 2)?;
             let kicks = self.kicks(ring);
+            let why = |queue: &Queue| {
+                let unanswered = unanswered.filter(|_| queue.lacks_translation());
+                unanswered.or_else(|| queue.silence(kicks, now_ns))
+            };
             let why = if ring.is_multiple_of(2) {
-                lock(&pair.rx).queue.silence(kicks, now_ns)
+                why(&lock(&pair.rx).queue)
             } else {
-                pair.tx.lock().queue.silence(kicks, now_ns)
+                why(&pair.tx.lock().queue)
             };
             Some(SilentRing { ring, why: why? })
         };
@@ -328,6 +343,11 @@ impl VhostPort {
         };
         self.guest.count_ready();
         aside
+    }
+
+    /// Notes the questions of the present session to its virtual IOMMU.
+    pub(crate) fn set_asks(&self, asks: &Arc<Asks>) {
+        *lock(&self.asks) = Arc::downgrade(asks);
     }
 
     /// Queues a frame of weir's own, to be forwarded as if the guest had sent it with each of its tags.
@@ -580,18 +600,14 @@ impl Port for VhostPort {
             Side::Tx => {
                 self.counters().tx[queue].kicks.add(1);
                 if let Some(ring) = pair.tx.lock().queue.ring.as_mut() {
-                    ring.started = true;
+                    ring.start();
                 }
             }
             Side::Rx => {
                 self.counters().rx[queue].kicks.add(1);
                 let mut rx = lock(&pair.rx);
                 rx.queue.armed = false;
-                let started = rx
-                    .queue
-                    .ring
-                    .as_mut()
-                    .is_some_and(|r| !std::mem::replace(&mut r.started, true));
+                let started = rx.queue.ring.as_mut().is_some_and(Ring::start);
                 drop(rx);
                 if started {
                     self.guest.count_ready();
@@ -640,6 +656,15 @@ impl VhostPort {
         self.counters().dropped(DropReason::RxNotReady, frames.len() as u64);
     }
 
+    /// Does the same, unless the frames may wait for the ring's place.
+    #[cold]
+    fn refuse(&self, rx: &mut RxQueue, frames: &[Outgoing], delivered: &mut Delivered) {
+        match rx::worth_waiting(rx) {
+            Some(worth_waiting) => *delivered = Delivered { worth_waiting, ..Delivered::default() },
+            None => self.drop_all(frames),
+        }
+    }
+
     /// Writes what became of the frames to `delivered`, which says that all are done.
     #[inline(always)]
     fn fill(
@@ -653,12 +678,7 @@ impl VhostPort {
         let mut rx = lock(&pair.rx);
         // The memory stays mapped while this worker copies without the lock.
         let Some(memory) = rx::memory(&rx) else {
-            match rx::worth_waiting(&mut rx) {
-                Some(worth_waiting) => {
-                    *delivered = Delivered { worth_waiting, ..Delivered::default() }
-                }
-                None => self.drop_all(frames),
-            }
+            self.refuse(&mut rx, frames, delivered);
             return Ok(());
         };
         let counters = self.counters();

@@ -34,11 +34,15 @@ impl Beginning {
     }
 }
 
-/// The reasons for which nothing is taken from a ring that is started.
+/// The reasons for which nothing is taken from a ring in service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Holds(u8);
 
 impl Holds {
+    const NONE: Self = Self(0);
+    /// No kick has come yet. Until then the ring is not touched (vhost-user: "The back-end must start a ring upon
+    /// receiving a kick").
+    pub(crate) const KICK: Self = Self(4);
     /// The ring ran before, and may still be disabled: a disabled ring's frames are dropped.
     pub(crate) const ENABLE: Self = Self(1);
     /// The translation of the next frame's address is asked for.
@@ -56,9 +60,9 @@ impl Holds {
 /// A ring whose place is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Late {
-    /// It has not been served yet.
+    /// The ring has not been served yet.
     First,
-    /// It was served before.
+    /// The ring was served before.
     Again,
 }
 
@@ -73,9 +77,6 @@ pub(crate) struct Ring {
     pub(crate) containers: bool,
     /// The last container, if later bursts may add to it.
     pub(crate) unseen: Option<Unseen>,
-    /// A kick has come. Until then the ring is not touched (vhost-user: "The back-end must start
-    /// a ring upon receiving a kick").
-    pub(crate) started: bool,
     pub(crate) beginning: Beginning,
     /// The ring ran before it was set up: its driver need not kick, and may wait for a call.
     pub(crate) resumed: bool,
@@ -98,6 +99,8 @@ impl Ring {
         started: bool,
         kicks: u64,
     ) -> Self {
+        let mut holds = Holds::NONE;
+        holds.set(Holds::KICK, !started);
         Self {
             beginning: Beginning::new(device.base(), kicks),
             left_behind: device.left_behind().into(),
@@ -107,25 +110,38 @@ impl Ring {
             caps: features.receive_caps(),
             containers,
             unseen: None,
-            started,
             resumed: false,
-            holds: Holds::default(),
+            holds,
             logging: None,
             // 0 makes the first check a real one: the file may have been truncated before.
             faults: 0,
         }
     }
 
+    /// True once a kick has come.
+    #[inline]
+    pub(crate) fn is_started(&self) -> bool {
+        !self.holds.has(Holds::KICK)
+    }
+
+    /// Notes a kick. Returns true for the first one.
+    pub(crate) fn start(&mut self) -> bool {
+        let is_first = !self.is_started();
+        self.holds.set(Holds::KICK, false);
+        is_first
+    }
+
     /// True if frames can be taken from the ring.
     #[inline]
     pub(crate) fn is_served(&self) -> bool {
-        self.started && self.holds == Holds::default()
+        self.holds == Holds::NONE
     }
 
-    /// True if `what` are frames that were taken before, and new ones wait for a translation.
+    /// True if `what` means frames that were taken before, and only new frames wait for a
+    /// translation.
     #[cold]
     pub(crate) fn has_only_waiting(&self, what: Take) -> bool {
-        self.started && self.holds == Holds::TRANSLATION && what != Take::New
+        self.holds == Holds::TRANSLATION && what != Take::New
     }
 
     /// True if there is something to take, as far as is known.
@@ -144,7 +160,10 @@ impl Ring {
         if faulted && self.memory.poisoned() {
             return Err(StopReason::MemoryTruncated.into());
         }
-        self.logging.as_ref().map_or(Ok(()), |logging| logging.check(faulted))
+        match &self.logging {
+            Some(logging) => logging.check(faulted),
+            None => Ok(()),
+        }
     }
 
     /// Uses `logs` from now on, and returns the earlier ones.
@@ -156,7 +175,7 @@ impl Ring {
     }
 }
 
-/// A frame that weir sends in the guest's name, once with each of some tags.
+/// A frame that weir sends in the guest's name, once with each of its tags.
 #[derive(Debug)]
 pub(crate) struct Injected {
     pub(crate) frame: Box<[u8]>,
@@ -259,7 +278,8 @@ impl ReceiveRing for Queue {
     type Error = Fault;
 
     fn is_ready(&self) -> bool {
-        self.enabled && (self.late.is_some() || self.ring.as_ref().is_some_and(|ring| ring.started))
+        let started = self.ring.as_ref().is_some_and(Ring::is_started);
+        self.enabled && (started || self.late.is_some())
     }
 
     #[inline(always)]
@@ -285,7 +305,10 @@ impl ReceiveRing for Queue {
 
     #[inline(always)]
     fn check(&mut self) -> Result<(), Fault> {
-        self.ring.as_mut().map_or(Ok(()), Ring::check)
+        match &mut self.ring {
+            Some(ring) => ring.check(),
+            None => Ok(()),
+        }
     }
 }
 
@@ -297,18 +320,26 @@ impl TransmitRing for Queue {
 }
 
 impl Queue {
+    /// True if nothing comes of the ring until its virtual IOMMU translates an address.
+    pub(crate) fn lacks_translation(&self) -> bool {
+        let ring = self.ring.as_ref();
+        // Frames wait for buffers, or buffers for an answer.
+        let lacks = ring.is_some_and(|ring| self.armed || ring.holds.has(Holds::TRANSLATION));
+        self.enabled && (self.late.is_some() || lacks)
+    }
+
     /// The reason why nothing comes of the ring, whose kicks so far are `kicks`; `None` if something does, or still
     /// can.
     pub(crate) fn silence(&self, kicks: u64, now_ns: u64) -> Option<Silence> {
-        let Ring { device, started, beginning, .. } =
-            self.ring.as_ref().filter(|_| self.enabled)?;
+        let ring = self.ring.as_ref().filter(|_| self.enabled)?;
+        let Ring { device, beginning, .. } = ring;
         if now_ns.saturating_sub(beginning.since_ns) < SILENT_NS_MIN {
             return None;
         }
         let taken = device.base() != beginning.base || device.completed_total() > 0;
         let kicks = kicks.saturating_sub(beginning.kicks);
         match (taken, device.peek()) {
-            (false, true) if !started => Some(Silence::BuffersWithoutKick),
+            (false, true) if !ring.is_started() => Some(Silence::BuffersWithoutKick),
             (false, false) if kicks >= SILENT_KICKS_MIN => {
                 Some(Silence::KicksWithoutBuffers(kicks))
             }

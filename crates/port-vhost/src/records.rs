@@ -84,8 +84,8 @@ impl Records {
         Record::new(Window::over(pages), 0, size).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
-    /// Gives the pages of all records back. What is in them stays in the file. A ring that is in use brings back those
-    /// to which it writes: a split one only while frames wait.
+    /// Gives the pages of all records back. Their contents stay in the file. A ring in use brings
+    /// back the pages to which it writes. A split ring writes only while frames wait.
     pub(crate) fn leave(&self) {
         lock(&self.mapped).iter().filter_map(Weak::upgrade).for_each(|pages| pages.leave_to_file());
     }

@@ -88,7 +88,6 @@ pub(crate) fn memory(rx: &RxQueue) -> Option<Arc<GuestMemory>> {
 }
 
 /// True if frames for a ring whose place is not known yet may wait for it; `None` for any other that cannot be filled.
-#[cold]
 pub(crate) fn worth_waiting(rx: &mut RxQueue) -> Option<bool> {
     (rx.queue.late.is_some() && rx.queue.enabled && rx.is_open())
         .then(|| rx.calls.note_full(true, false))
@@ -96,7 +95,7 @@ pub(crate) fn worth_waiting(rx: &mut RxQueue) -> Option<bool> {
 
 /// Asks for the translations of the next buffers, so that frames which cannot wait for them find some.
 pub(crate) fn look_ahead(queue: &mut Queue) {
-    let Some(ring) = queue.ring.as_mut().filter(|ring| ring.started) else { return };
+    let Some(ring) = queue.ring.as_mut().filter(|ring| ring.is_started()) else { return };
     let (memory, mut pieces, mut chains) = (Arc::clone(&ring.memory), Vec::new(), Vec::new());
     let (to, max) = (Direction::Writable, IOTLB_AHEAD_MAX);
     if ring.device.refill().is_ok() {
@@ -107,9 +106,10 @@ pub(crate) fn look_ahead(queue: &mut Queue) {
     }
 }
 
-/// Places frames in the ring, whose memory is `memory`, and writes what became of them to `delivered`: see
-/// [`weir_engine::Port::deliver`]. `index` is the queue pair. Returns the remaining copies; `None` if there are none, and
-/// the batch is finished. Longer than a screen: half of it sets up the writer and takes its results.
+/// Places frames in the ring, whose memory is `memory`, and writes what became of them to
+/// `delivered`: see [`weir_engine::Port::deliver`]. `index` is the queue pair. Returns the
+/// remaining copies; `None` if there are none, and the batch is finished. The function is longer
+/// than a screen: half of it sets up the writer and takes its results.
 pub(crate) fn place<'m>(
     rx: &mut RxQueue,
     index: usize,
@@ -209,8 +209,8 @@ fn write_front(to: &Slice<'_>, frame: &Frame) -> Option<u32> {
     Some(need as u32) // a frame is shorter than 2^17
 }
 
-/// Writes the `frames` frames of `list`, of which the first ones are placed if they are in a row. Goes on with the ring's
-/// last container, unless others fill the ring too.
+/// Writes the `frames` frames of `list`, of which the first ones are placed if they are in a row.
+/// Continues the ring's last container, unless others fill the ring too.
 #[inline(never)]
 fn place_any<'m>(
     mut writer: Writer<'_, 'm>,
@@ -230,7 +230,7 @@ fn place_any<'m>(
     let Writer { mut room, broken, .. } = writer;
     room.finish();
     let (chains, slices) = (room.completed, room.take_copies());
-    // A buffer that cannot be translated yet is none for now.
+    // A buffer that cannot be translated yet does not count for now.
     if let Some(error) = broken.filter(|error| !error.is_untranslated()) {
         return Err(error);
     }
@@ -263,7 +263,7 @@ fn settle<'m>(
     Ok(None)
 }
 
-/// Does the same for a list of any frames.
+/// As [`settle`], for a list of any frames.
 // The usual list has a copy of `settle` in which most of `written` is constant.
 #[inline(never)]
 fn settle_rest<'m>(
@@ -329,8 +329,9 @@ struct Filling<'r, 'm> {
     copies: Loan<'r, [Slice<'m>; 2]>,
     completed: u16,
     bytes: u64,
-    /// All frames of the list, and the [`fault_count`] of whole memory: if all are placed at once and nothing is left to
-    /// copy, they can be shown. `None` if they cannot.
+    /// The number of all frames of the list, and the [`fault_count`] of whole memory. The frames
+    /// can be shown if all are placed at once and nothing is left to copy. `None` if they cannot be
+    /// shown.
     shows: Option<(usize, u64)>,
     log: Option<&'r WriteLog>,
 }
@@ -408,7 +409,7 @@ impl<'m> Filling<'_, 'm> {
         for (Reserved { chain, front, .. }, Plain { frame, .. }) in
             free.iter_mut().zip(frames.clone())
         {
-            // Values of their own, which need not be read again behind the write.
+            // These are local copies, which need not be read again after the write.
             let (front, head_len) = (*front, frame.head.len());
             let Some(written) = write_front(&front, frame) else { break };
             chain.len = written;
@@ -464,8 +465,9 @@ impl<'m> Writer<'_, 'm> {
         if self.packs { self.pack_plain(list.plain()) } else { self.place_plain(list) }
     }
 
-    /// Writes what is left of `list` behind the first `placed` frames, those of `row`. Returns the run of all frames that
-    /// were put in, the result for the list, and the number of merged packets.
+    /// Writes the rest of `list` after the first `placed` frames, which are those of `row`. Returns
+    /// the run of all frames that were put in, the result for the list, and the number of merged
+    /// packets.
     #[inline(never)]
     fn place_rest(
         &mut self,
@@ -522,7 +524,7 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
-    /// The usual case: the next frames of `list` need no changes.
+    /// Places the next frames of `list` in the usual case, in which they need no changes.
     #[inline(never)]
     fn place_plain(&mut self, list: &EgressList<'m>) -> Run {
         let placed = match list.plain_in_a_row() {
@@ -560,7 +562,7 @@ impl<'m> Writer<'_, 'm> {
             if end - first == chains_max {
                 return Ok(Put::Refused);
             }
-            // Buffers are of one size, or nearly: few are taken in vain.
+            // Buffers have the same size, or nearly, so few are taken in vain.
             let more = (need - room).div_ceil(last).min(chains_max - (end - first)) as u16; // a ring's size at most
             let found = self.room.reserve_more(more)?;
             if !found && (self.room.device.refill()? == 0 || !self.room.reserve_more(more)?) {

@@ -39,7 +39,7 @@ use crate::port::Said;
 use crate::port::VhostPort;
 use crate::queue::{Holds, Injected, Queue, Ring};
 use crate::records::Region;
-use iommu::Iommu;
+use iommu::{Iommu, Place};
 use kept::Kept;
 
 /// Bytes of a configuration space, as the protocol bounds them.
@@ -61,10 +61,10 @@ struct Vring {
     /// The kick descriptor under watch: the ring is in service.
     watch: Option<Watch>,
     /// The place of the ring in service: its addresses, or what a virtual IOMMU makes of them.
-    place: Option<Addresses>,
+    place: Option<Place>,
     /// The ring is in service, and waits until its place is known: the ring, if it was served before.
     late: Option<Option<Box<Ring>>>,
-    /// Descriptors by which the ring's queue calls, and tells of a broken ring.
+    /// Descriptors by which the ring's queue calls, and reports a broken ring.
     call: bool,
     err: bool,
     enabled: bool,
@@ -79,8 +79,8 @@ pub(crate) struct Session {
     repeated: Vec<(RegionSpec, u32)>,
     features: Features,
     protocol_features: u64,
-    /// The front end's channel for weir's requests, which are about translations. Some front ends take the channel's
-    /// end for the session's.
+    /// The front end's channel for weir's requests, which are about translations. Some front ends
+    /// mistake the channel's end for the session's.
     requests: Option<OwnedFd>,
     /// The virtual IOMMU, if the front end translates the driver's addresses by one.
     iommu: Option<Iommu>,
@@ -107,7 +107,7 @@ pub(crate) struct Session {
 struct Reply {
     request: RequestCode,
     body: Vec<u8>,
-    /// An area for records, whose descriptor goes along.
+    /// An area for records, whose descriptor is sent along.
     inflight: Option<(Inflight, OwnedFd)>,
     /// The ring that has stopped.
     stopped: Option<usize>,
@@ -176,8 +176,8 @@ impl Session {
         }
     }
 
-    /// Claims the descriptors that the session holds. A session that finds none for the copies of its own goes on
-    /// without them, and ends with weir.
+    /// Claims the descriptors that the session holds. A session that gets none for its copies
+    /// continues without copies, and ends together with weir.
     fn claim(&mut self) -> Result<(), StopReason> {
         let mut held = self.held();
         if held != self.claimed && self.kept.is_some() && self.port.claim(held).is_err() {
@@ -522,7 +522,11 @@ impl Session {
         if let Some(iommu) = &mut self.iommu {
             iommu.use_memory(&self.memory);
         }
-        (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))
+        (0..self.vrings.len()).try_for_each(|ring| self.rebuild(ring))?;
+        if let Some(iommu) = &mut self.iommu {
+            iommu.free_retired();
+        }
+        Ok(())
     }
 
     /// Builds a ring in service again at its current place, after its memory or its addresses changed.
@@ -532,20 +536,24 @@ impl Session {
             return Ok(());
         };
         if vring.late.is_some() {
+            self.drop_aside(index);
             return self.serve_late(index);
         }
         let Some(old) = self.port.stop_ring(index) else {
             return Ok(());
         };
-        let (base, started) = (old.device.base(), old.started);
+        let (base, started) = (old.device.base(), old.is_started());
         let expects_enable = old.holds.has(Holds::ENABLE);
+        // The second mappings of the old ring end before the new one's begin.
+        drop(old.device);
         self.retire(old.memory);
         let Some(place) = self.place_of(index)? else {
             self.vrings[index].base = Some(base);
             self.wait_for_place(index);
             return Ok(());
         };
-        let mut ring = self.build(index, size, &place, base, started)?;
+        let memory = self.memory_at(index, &place)?;
+        let mut ring = self.build(index, size, &place, memory, base, started)?;
         ring.holds.set(Holds::ENABLE, expects_enable);
         self.port.with_queue(index, |queue| queue.ring = Some(ring));
         self.vrings[index].place = Some(place);
@@ -557,14 +565,15 @@ impl Session {
         &self,
         index: usize,
         size: u16,
-        addresses: &Addresses,
+        place: &Place,
+        memory: GuestMemory,
         base: u32,
         started: bool,
     ) -> Result<Ring, Refusal> {
-        let config = self.features.ring(size);
+        let (config, addresses) = (self.features.ring(size), &place.at);
         // Each ring has its own copy of the table of shared mappings: each burst counts as its user, and workers of
         // other rings must not wait for that cache line.
-        let memory = Arc::new(self.memory.clone());
+        let memory = Arc::new(memory);
         let origin = self.memory.file_at(addresses.descriptor);
         let record = self.record(index, size).zip(origin);
         let device = match record {
@@ -577,8 +586,9 @@ impl Session {
         };
         let containers = self.has_protocol(VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS);
         let kicks = self.port.kicks(index);
-        let logs = self.logs(index, &config, addresses)?;
-        let memory = self.seen_by(index).map_or(memory, Arc::new);
+        let logs = self.logs(index, &config, place)?;
+        let seen = self.seen_by(index).map(|seen| Arc::new(seen.joined_as(&memory)));
+        let memory = seen.unwrap_or(memory);
         let mut ring = Ring::new(device, memory, self.features, containers, started, kicks);
         ring.set_logs(logs);
         Ok(ring)
@@ -659,23 +669,26 @@ impl Session {
     fn put_in_service(
         &mut self,
         ring_index: usize,
-        place: Addresses,
+        place: Place,
         starts: bool,
     ) -> Result<bool, Refusal> {
         let vring = &self.vrings[ring_index];
         let Some(size) = vring.size else { return Err(Refusal::RingIncomplete(ring_index as u32)) };
-        let base = vring.base.map(|base| self.meant_base(base, vring, size, &place));
+        let memory = self.memory_at(ring_index, &place)?;
+        let meant = |base| self.meant_base(base, vring, size, &memory, &place.at);
+        let base = vring.base.map(meant);
         // A ring with a base ran before this session: its driver may have no reason to kick, or a previous switch
         // may have turned kicks off.
         let fresh = self.features.ring(size).fresh_base();
         let base = base.unwrap_or(fresh);
         // Some front ends state only the lower half of a packed ring's base.
-        let mut ring = self.build(ring_index, size, &place, base, false)?;
+        let mut ring = self.build(ring_index, size, &place, memory, base, false)?;
         let stands = ring.device.base();
         let is_fresh = [base, stands].iter().all(|base| *base as u16 == fresh as u16);
         let resumed = !is_fresh || ring.device.is_resumed();
         self.say_if_disputed(ring_index, base, &ring.device);
-        (ring.started, ring.resumed) = (resumed || starts, resumed);
+        ring.holds.set(Holds::KICK, !resumed && !starts);
+        ring.resumed = resumed;
         self.port.with_queue(ring_index, |queue| {
             ring.holds.set(Holds::ENABLE, resumed && !queue.enabled);
             (queue.ring, queue.late) = (Some(ring), None);
@@ -688,12 +701,19 @@ impl Session {
     /// The base that the front end means. User-mode Linux states 0 for a packed ring that has not run, whose wrap
     /// counters begin at 1. A ring that really stands at 0 with wrap counters of 0 has gone all around, and its first
     /// descriptor is marked used.
-    fn meant_base(&self, base: u32, vring: &Vring, size: u16, addresses: &Addresses) -> u32 {
+    fn meant_base(
+        &self,
+        base: u32,
+        vring: &Vring,
+        size: u16,
+        memory: &GuestMemory,
+        addresses: &Addresses,
+    ) -> u32 {
         let config = self.features.ring(size);
         if base != 0 || !config.packed || vring.stopped_at == Some(base) {
             return base;
         }
-        let memory = Arc::new(self.memory.clone());
+        let memory = Arc::new(memory.clone());
         let untouched = weir_ring::is_untouched(&memory, addresses, size);
         if untouched { config.fresh_base() } else { base }
     }
@@ -725,7 +745,7 @@ impl Session {
 
     /// Makes a worker serve a ring that is started.
     fn nudge(&self, ring: usize) {
-        let started = self.port.with_queue(ring, |q| q.ring.as_ref().is_some_and(|r| r.started));
+        let started = self.port.with_queue(ring, |q| q.ring.as_ref().is_some_and(Ring::is_started));
         if started == Some(true) {
             self.engine.nudge(self.queue_ref(ring));
         }
@@ -751,7 +771,10 @@ impl Session {
         lock(&self.port.shown).halted |= self.vrings[index].watch.is_some();
         self.stop_ring_keeping_base(index);
         if self.vrings.iter().all(|vring| vring.watch.is_none()) {
-            let _ = self.engine.fabric().set_active(self.port.id(), false);
+            // Each change copies the table of all ports.
+            if !weir_foreign::is_left_to_exit() {
+                let _ = self.engine.fabric().set_active(self.port.id(), false);
+            }
             // A front end tells of no end of a translation while its device is stopped.
             self.forget_translations();
         }
@@ -767,6 +790,12 @@ impl Session {
             self.vrings[index].stopped_at = Some(ring.device.base());
             self.retire(ring.memory);
         }
+    }
+
+    /// Stops the rings, and keeps the session no longer.
+    pub(crate) fn stop(&mut self) {
+        self.end_kept();
+        self.stop_all();
     }
 
     fn stop_all(&mut self) {
@@ -797,8 +826,7 @@ impl Session {
 impl Drop for Session {
     /// Stops the rings and unmaps the memory, however the session ends.
     fn drop(&mut self) {
-        self.end_kept();
-        self.stop_all();
+        self.stop();
         for ring in 0..self.vrings.len() {
             let descriptors = self.port.with_queue(ring, |queue| {
                 queue.enabled = false;
@@ -807,8 +835,10 @@ impl Drop for Session {
             // The descriptors are closed without the queue's lock.
             drop(descriptors);
         }
-        // The next front end need not have this guest's address.
-        let _ = self.engine.fabric().reset_mac_check(self.port.id());
+        if !weir_foreign::is_left_to_exit() {
+            // The next front end need not have this guest's address.
+            let _ = self.engine.fabric().reset_mac_check(self.port.id());
+        }
         let mut shown = lock(&self.port.shown);
         (shown.connected, shown.halted) = (false, false);
         shown.queue_pairs = None;

@@ -101,7 +101,11 @@ impl Source for Sending<'_> {
             true => fill_left(ring, &lent.memory, burst, now_ns, counters),
             false => fill_new(ring, &lent.memory, burst, now_ns, counters),
         };
-        let consumed = filled.map_err(|broken| self.broken(broken, lent))?;
+        let consumed = match filled {
+            Ok(consumed) => consumed,
+            Err(broken) => until_translated(ring, broken, lent, burst, now_ns, counters)
+                .map_err(|broken| self.broken(broken, lent))?,
+        };
         queue.injected.take_if(|injected| injected.add_to(burst, now_ns));
         Ok(consumed)
     }
@@ -215,7 +219,8 @@ impl From<RingError> for Broken {
     }
 }
 
-/// Takes new frames from the ring and returns their chains. Kept out of line, so that its loops have all registers.
+/// Takes new frames from the ring and returns their chains. The function is kept out of line, so
+/// that its loops have all registers.
 #[inline(never)]
 fn fill_new<'m>(
     ring: &mut Ring,
@@ -224,13 +229,13 @@ fn fill_new<'m>(
     now_ns: u64,
     counters: &PortCounters,
 ) -> Result<usize, Broken> {
-    let Ring { device, features, holds, .. } = ring;
+    let Ring { device, features, .. } = ring;
     device.suppress_kicks();
     let available = device.refill()?;
     let mut frames_max = burst.frames_max.min(BURST_MAX) as u16;
     let Burst { chains, pieces, .. } = burst;
     let mut bytes = 0;
-    // A packed ring may have more than it says.
+    // A packed ring may have more available chains than this number.
     if available == 1
         && frames_max > 0
         && let Some((token, front)) = device.take_plain(Direction::Readable, memory)
@@ -241,15 +246,11 @@ fn fill_new<'m>(
         frames_max = if device.has_more() { frames_max - 1 } else { 0 };
     }
     if frames_max > 0 {
-        let taken =
-            device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
-                bytes += u64::from(taken.chain.len);
-                taken.front.prefetch();
-                note(&taken)
-            });
-        if let Err(error) = taken {
-            wait_for_translation(error, holds)?;
-        }
+        device.take_burst(Direction::Readable, frames_max, memory, pieces, chains, |taken| {
+            bytes += u64::from(taken.chain.len);
+            taken.front.prefetch();
+            note(&taken)
+        })?;
         if bytes > BURST_BYTES_MAX {
             give_back_rest(device, chains);
         }
@@ -258,14 +259,24 @@ fn fill_new<'m>(
     Ok(burst.chains.len())
 }
 
-/// Takes no more from a ring whose next frame cannot be translated yet, until it can.
+/// Takes no more from a ring whose next frame cannot be translated yet, until it can. The frames before that one are
+/// in the burst.
 #[cold]
-fn wait_for_translation(error: RingError, holds: &mut Holds) -> Result<(), RingError> {
-    if !error.is_untranslated() {
-        return Err(error);
+fn until_translated(
+    ring: &mut Ring,
+    broken: Broken,
+    lent: &Lent,
+    burst: &mut Burst<'_>,
+    now_ns: u64,
+    counters: &PortCounters,
+) -> Result<usize, Broken> {
+    let Broken::Ring(RingError::Untranslated { .. }) = broken else { return Err(broken) };
+    ring.holds.set(Holds::TRANSLATION, true);
+    if !lent.stayed {
+        give_back_rest(&mut ring.device, &mut burst.chains);
+        burst.add_chains(ring.features.vnet_len(), now_ns, |error| refused(error, counters))?;
     }
-    holds.set(Holds::TRANSLATION, true);
-    Ok(())
+    Ok(burst.chains.len())
 }
 
 /// Leaves for the next burst the frames that would make this one too long.
@@ -293,13 +304,9 @@ fn fill_left<'m>(
     while burst.chains.len() < BURST_MAX
         && let Some(token) = ring.left_behind.pop_front()
     {
-        match retake(ring, memory, token, burst, now_ns, counters) {
-            Err(Broken::Ring(error)) => {
-                wait_for_translation(error, &mut ring.holds)?;
-                ring.left_behind.push_front(token);
-                break;
-            }
-            result => result?,
+        if let Err(broken) = retake(ring, memory, token, burst, now_ns, counters) {
+            ring.left_behind.push_front(token);
+            return Err(broken);
         }
     }
     Ok(burst.chains.len())

@@ -54,7 +54,7 @@ fn a_front_end_that_finds_no_descriptor_left_waits_and_is_served_later() {
     // Connecting takes no descriptor; accepting takes one.
     connect(&front, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     let unsaid = || port.info().log_lines_unsaid;
-    // A message that is left out was logged before: `accept` failed that often.
+    // A message is only left out after the same one was logged, so `accept` has failed often by then.
     while unsaid() == 0 {
         assert!(start.elapsed() < WAIT, "weir never looked, or said each failure");
         std::thread::sleep(Duration::from_millis(10));

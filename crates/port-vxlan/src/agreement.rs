@@ -8,8 +8,8 @@ use weir_engine::lock;
 use weir_guestmem::{HostBuffer, Slice};
 use weir_limits::GROUP_IDS_MAX;
 
-/// The mark stands in place of a VXLAN header, and names no network. Other words between weirs have marks of the same
-/// form. The last two bytes are the kind of the word and its version.
+/// The mark takes the place of a VXLAN header, and names no network. Other words between weirs have
+/// marks of the same form. The last two bytes are the kind of the word and its version.
 const MARK: u64 = u64::from_be_bytes([0, b'w', b'e', b'i', b'r', 0, 1, 1]);
 const MARK_LEN: usize = size_of::<u64>();
 /// The bits of the check in an entry: an ID in the upper 16 bits, and the check of its set in the others.

@@ -15,9 +15,10 @@ const VNI_AT: u32 = 8;
 /// The last bit of the byte before the ID: the sender is isolated. The draft reserves it, and Linux takes no notice of it
 /// in a header with G.
 const FLAG_ISOLATED: u64 = 1 << 48;
-/// Bits that name no network between hosts with the extension: the ID, and the byte before it with D and A. The draft's D
-/// asks a receiver not to learn the sender's address, and A not to apply rules. As in Linux, neither changes what the
-/// receiver does: another host does not say which rules of this one hold.
+/// Bits that name no network between hosts with the extension: the ID, and the byte before it with
+/// D and A. The draft's D asks a receiver not to learn the sender's address, and A not to apply
+/// rules. As in Linux, neither changes what the receiver does: another host does not decide which
+/// rules of this host apply.
 const OF_GROUPS: u64 = FLAG_GROUPS | 0x00ff_ffff << SET_ID_AT;
 
 /// The header of a frame of the network `vni`, without groups.

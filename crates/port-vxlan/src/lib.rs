@@ -14,9 +14,10 @@
 //! | `port.rs` | [`VxlanPort`]: the engine's view of the port, and weir's own frames to guests |
 //! | `sys.rs` | socket options; the only file with `unsafe` |
 //!
-//! Directions are the port's, as for a guest: *tx* frames come from other hosts into the switch, *rx* frames go to
-//! them. To the engine the port is one uplink that is a member of all networks: the number of a frame's network stands
-//! in place of a VLAN tag. The host behind which an address is, is the port's *remote* in the forwarding table.
+//! Directions are the port's, as for a guest: *tx* frames come from other hosts into the switch,
+//! *rx* frames go to them. To the engine the port is one uplink that is a member of all networks:
+//! the number of a frame's network takes the place of a VLAN tag. In the forwarding table, the
+//! port's *remote* is the host that has an address.
 //!
 //! The kernel has the outer headers: it routes, resolves neighbours, fills in checksums, learns the path's MTU, and
 //! puts fragments together before a socket sees them. Datagrams have DF set, so that weir's own are not fragmented.
@@ -35,9 +36,9 @@
 //!
 //! # Tests
 //!
-//! `cargo test -p weir-port-vxlan`. Hosts are loopback addresses, so most of it takes no privilege. Names that begin
-//! with `root_` make a network namespace. `crates/cli/tests/overlay` has whole switches, and a kernel's VXLAN device
-//! as peer.
+//! `cargo test -p weir-port-vxlan`. Hosts are loopback addresses, so most tests need no privilege.
+//! Names that begin with `root_` make a network namespace. `crates/cli/tests/overlay` has whole
+//! switches, and a kernel's VXLAN device as peer.
 #![deny(unsafe_code)]
 
 mod across;

@@ -41,7 +41,7 @@ pub struct GroupSet {
 /// The sets of groups that have an ID, by the ID.
 pub type GroupSets = HashMap<u16, GroupSet>;
 
-/// Tells of a host whether frames between it and this one have the ID of their sender's groups.
+/// Tells whether frames between a host and this one carry the ID of their sender's groups.
 pub type ClaimsGroups = Arc<dyn Fn(IpAddr) -> bool + Send + Sync>;
 
 /// The low bits of a host's number are its place. The other bits count the hosts that have had this place. So a
@@ -76,7 +76,8 @@ pub struct Networks {
     remotes: HashMap<IpAddr, u32>,
     /// Hosts by place; `None` if a host has left and the place is free.
     hosts: Vec<Option<Host>>,
-    /// Numbers for new hosts, one for each free place: the place that is free for longest comes first.
+    /// Numbers for new hosts, one for each free place: the place that has been free for longest
+    /// comes first.
     free: VecDeque<u32>,
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// The bits of a header that the host understands, of those that tell of the sender.
+    /// The header's bits about the sender that the host understands.
     pub(crate) fn groups(&self, bits: u64) -> u64 {
         if self.claims_groups { bits } else { 0 }
     }
@@ -110,7 +111,7 @@ pub(crate) struct Network {
     members: Arc<[u32]>,
     /// The sockets of the hosts that get flooded frames: first those whose frames have IDs of groups.
     pub(crate) peers: Arc<[PeerAddress]>,
-    /// How many of the hosts come first.
+    /// The number of hosts in `peers` whose frames have IDs of groups. They come first.
     pub(crate) peers_with_groups: usize,
     pub(crate) floods: Arc<Gcra>,
     /// The rate of weir's own frames to guests of the network.
@@ -213,8 +214,8 @@ impl Networks {
         self.claims_groups.is_some()
     }
 
-    /// The groups with this ID as a set, of a frame from this host; none for an ID that is not known here, or means
-    /// other groups there.
+    /// The groups that an ID stands for in a frame from this host; none for an ID that is not known
+    /// here, or means other groups there.
     pub(crate) fn groups_of(&self, set_id: u16, remote: u32) -> Arc<[GroupId]> {
         let set = self.sets.get(&set_id);
         let set = set.filter(|set| {
@@ -485,7 +486,7 @@ mod tests {
             };
             let mut networks = Networks::new(&[spec(0), spec(1), spec(2)], 4789, None);
             let mut lists: Lists = (0..3).map(|number| (number, Default::default())).collect();
-            // The hosts that each number has named.
+            // The host that each number has named so far.
             let mut named = HashMap::new();
             for (number, members, speakers) in changes {
                 let ips = |list: &[u8]| list.iter().map(|&last| ip(last)).collect::<Vec<_>>();

@@ -197,7 +197,7 @@ impl Port for VxlanPort {
         if let Some(source) = self.answer_queue(queue) {
             return self.arm(&self.answering, &source);
         }
-        // The queue is armed by having received everything.
+        // Receiving everything arms the queue.
         self.transmit(queue).is_some_and(|(tx, source)| self.arm(tx, &source))
     }
 
@@ -373,7 +373,7 @@ impl DeviceFrames for AnswerQueue<'_> {
         let mut waiting = self.answers.waiting();
         let count = waiting.len().min(BURST_MAX);
         for (network, frame) in waiting.drain(..count) {
-            // The network's number stands in place of a tag, as in the port's other frames.
+            // The network's number takes the place of a tag, as in the port's other frames.
             burst.add_own(frame.as_slice(), Some(Tci::from_bits(network)), now_ns);
         }
         count

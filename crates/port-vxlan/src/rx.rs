@@ -31,7 +31,7 @@ thread_local! {
 struct Sending<'o, 'm> {
     burst: &'o Burst<'m>,
     networks: &'o Networks,
-    /// The bits of headers that tell of the sender.
+    /// The bits of headers that describe the sender.
     groups: u64,
     now_ns: u64,
     /// The index of the socket that sends.

@@ -27,7 +27,8 @@ pub struct Sighting {
 /// The owners of addresses behind other hosts, and the bell for claims.
 #[derive(Default)]
 pub(crate) struct Suppress {
-    /// In order, so that whoever lists them can let frames by and go on from there.
+    /// The owners are in order, so that a thread that lists them can pause for frames and continue
+    /// from the same place.
     pub(crate) owners: RwLock<BTreeMap<Owned, Owner>>,
     pub(crate) bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }

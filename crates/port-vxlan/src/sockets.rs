@@ -129,7 +129,7 @@ pub struct OverlaySockets {
     pub(crate) senders: Vec<OwnedFd>,
     pub(crate) local: SocketAddr,
     pub(crate) dscp: OuterDscp,
-    /// Readable after weir has pushed an answer of its own.
+    /// Readable after weir has pushed one of its own answers.
     pub(crate) bell: OwnedFd,
 }
 
@@ -225,7 +225,7 @@ fn open(options: &OverlayOptions) -> Result<Socket, OverlayError> {
         ))?;
     }
     sys::never_fragment(socket.as_fd(), v6).map_err(setup("set DF"))?;
-    // A buffer beyond the limit that the host sets for all (`net.core.wmem_max`) takes a privilege.
+    // A buffer beyond the limit that the host sets for all (`net.core.wmem_max`) needs a privilege.
     let _ =
         rustix::net::sockopt::set_socket_send_buffer_size_force(&socket, OVERLAY_SOCKET_BUFFER_LEN)
             .or_else(|_| {
@@ -253,7 +253,7 @@ fn bind(socket: &Socket, local: SocketAddr) -> Result<(), OverlayError> {
     })
 }
 
-/// Makes room for bursts, as far as the host lets weir.
+/// Makes room for bursts, as far as the host allows.
 fn enlarge(socket: &Socket) {
     use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_recv_buffer_size_force};
     if set_socket_recv_buffer_size_force(socket, OVERLAY_SOCKET_BUFFER_LEN).is_err() {

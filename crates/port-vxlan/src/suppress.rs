@@ -1,6 +1,6 @@
-//! ARP and neighbour discovery go to everybody, and need not: if the owner of an address is known behind another host,
-//! the guest's question is answered here, and no other host gets it. Guests' claims of their own addresses are noted,
-//! to be announced to other hosts.
+//! ARP and neighbour discovery go to everybody, which is often unnecessary. If the owner of an
+//! address is known behind another host, the guest's question is answered here, and no other host
+//! gets it. Guests' claims of their own addresses are noted, to be announced to other hosts.
 
 use std::ops::Bound;
 use std::os::fd::AsFd;
@@ -23,8 +23,8 @@ const HERE: usize = 0;
 const AWAY: usize = 1;
 
 impl VxlanPort {
-    /// Sets the owners of these addresses behind other hosts, or removes them. Guests' questions wait for
-    /// [`READ_AT_ONCE`] of them at most.
+    /// Sets the owners of these addresses behind other hosts, or removes them. Guests' questions
+    /// wait while at most [`READ_AT_ONCE`] owners are set.
     pub fn set_owners(&self, owners: impl IntoIterator<Item = (Owned, Option<Owner>)>) {
         let mut owners = owners.into_iter().peekable();
         while owners.peek().is_some() {
@@ -38,8 +38,8 @@ impl VxlanPort {
         }
     }
 
-    /// Shows IP addresses of stations behind other hosts in order, and the owner of each. Guests' questions wait for
-    /// [`READ_AT_ONCE`] of them at most.
+    /// Shows IP addresses of stations behind other hosts in order, and the owner of each. Guests'
+    /// questions wait while at most [`READ_AT_ONCE`] addresses are read.
     pub fn each_owner(&self, mut look: impl FnMut(Owned, Mac)) {
         let mut after = Bound::Unbounded;
         loop {
@@ -59,7 +59,8 @@ impl VxlanPort {
         page
     }
 
-    /// Has `bell` called, on any thread, when a station has claimed an address. Only the first bell counts.
+    /// Registers `bell`, which is called on any thread when a station has claimed an address. Only
+    /// the first bell counts.
     pub fn on_sighting(&self, bell: impl Fn() + Send + Sync + 'static) {
         let _ = self.suppress.bell.set(Box::new(bell));
     }

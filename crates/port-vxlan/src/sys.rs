@@ -57,7 +57,7 @@ pub(crate) fn send_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
     set(socket, libc::SOL_UDP, UDP_NO_CHECK6_TX, 1)
 }
 
-/// Moves the calling thread into a network namespace of its own.
+/// Moves the calling thread into its own network namespace.
 #[cfg(test)]
 pub(crate) fn enter_new_network() -> io::Result<()> {
     // SAFETY: a new network namespace changes neither memory nor the descriptor table.

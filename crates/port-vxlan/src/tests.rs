@@ -53,13 +53,13 @@ fn options(local: IpAddr) -> OverlayOptions {
     }
 }
 
-/// The IPv6 address of host `last` in a test, which needs a network namespace of its own.
+/// The IPv6 address of host `last` in a test, which needs its own network namespace.
 fn ip6(test: u16, last: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, test, 0, 0, 0, 0, last.into()).into()
 }
 
-/// Opens a socket at an address. The last test's is still open in a program that a test beside starts, until its
-/// `exec`.
+/// Opens a socket at an address once it is free. A program that another test starts has the last
+/// test's socket open until its `exec`.
 fn when_free<T, E: fmt::Debug>(
     mut open: impl FnMut() -> Result<T, E>,
     busy: impl Fn(&E) -> bool,
@@ -204,7 +204,7 @@ impl Rig {
         self.counters.drops().collect()
     }
 
-    /// Has the port deliver `frames`, each with its guest's header, as frames of `network`.
+    /// Makes the port deliver `frames`, each with its guest's header, as frames of `network`.
     fn deliver(&mut self, network: u16, frames: &[(VnetHdr, Vec<u8>)]) {
         let memory: Vec<HostBuffer> = frames
             .iter()
@@ -500,8 +500,8 @@ fn large_frames_are_cut_into_segments_whose_checksums_are_right() {
         .tcp(1000, 2000, 5, 1000);
     let mut large = Vec::new();
     builder.write(&mut large, &payload).unwrap();
-    // The guest leaves offloads to do: the checksum field has only the sum of the pseudo-header, and segments have 1400
-    // bytes.
+    // The guest leaves offloads pending: the checksum field has only the sum of the pseudo-header,
+    // and segments have 1400 bytes.
     let pseudo = weir_wire::checksum::pseudo_header_v4(
         [10, 0, 0, 1].into(),
         [10, 0, 0, 2].into(),

@@ -35,7 +35,7 @@ pub(crate) struct Buffers {
     buffers: Box<[OnceLock<HostBuffer>]>,
     /// The sender of the message in each buffer.
     remotes: Box<[AtomicU32]>,
-    /// A frame from outside has no `virtio_net_hdr`: this header stands before each.
+    /// A frame from outside has no `virtio_net_hdr`: this header precedes each.
     plain: HostBuffer,
 }
 
@@ -53,8 +53,8 @@ impl Buffers {
         buffer.get_or_init(|| HostBuffer::new(BUFFER_LEN)).slice(0, BUFFER_LEN)
     }
 
-    /// The header before a frame that is taken and not settled. One that tells of its sender has come from a host that
-    /// may.
+    /// The header before a frame that is taken and not settled. A header that describes its sender
+    /// comes from a host that may do so.
     pub(crate) fn header(&self, token: Token) -> Option<[u8; header::LEN]> {
         let header_at = usize::from(token.at).checked_sub(header::LEN)?;
         self.all_of(token.buffer)?.skip(header_at).read_array()
@@ -251,8 +251,8 @@ impl SocketQueue<'_> {
         if frame.len() < FRAME_LEN_MIN as usize {
             return Err(DropReason::FrameTooShort);
         }
-        // "decapsulated VXLAN frames with the inner VLAN tag SHOULD be discarded" (RFC 7348 §6.1): the tag would stand
-        // where weir has the network.
+        // "decapsulated VXLAN frames with the inner VLAN tag SHOULD be discarded" (RFC 7348 §6.1):
+        // the tag would be where weir has the network.
         let kind = frame.skip(ETHERTYPE_AT).read_array().map_or(0, u16::from_be_bytes);
         if matches!(kind, ethertype::VLAN | ethertype::QINQ) {
             return Err(DropReason::BadEncapsulation);
@@ -271,7 +271,7 @@ impl SocketQueue<'_> {
         header::vni_with_groups(header).filter(|_| host.claims_groups)
     }
 
-    /// Takes up a word of a member's; `false` if the datagram is no word.
+    /// Handles a word of a member; `false` if the datagram is no word.
     #[cold]
     fn hear(&self, place: Option<Slice<'_>>, from: Option<IpAddr>, now_ns: u64) -> bool {
         let peer = from.and_then(|ip| self.networks.peer_at(ip));
@@ -303,7 +303,7 @@ impl SocketQueue<'_> {
 
 /// Transfers the congestion mark of the underlay to the frame (RFC 6040).
 fn mark(frame: Slice<'_>, outer: u8) -> Result<(), DropReason> {
-    /// All bytes that are read and changed, as there is no tag.
+    /// The bytes that are read and changed. A tag is not among them.
     const FRONT_LEN: usize = ETHERTYPE_AT + 2 + IPV4_HEADER_LEN_MIN as usize;
     let mut front = [0; FRONT_LEN];
     let read = frame.read(&mut front);

@@ -1,5 +1,5 @@
-//! Opens an interface for AF_XDP: every step that takes privileges, and the XDP program, which gives each frame to the
-//! socket of its receive queue.
+//! Opens an interface for AF_XDP: every step that needs privileges, and the XDP program, which
+//! gives each frame to the socket of its receive queue.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::{fmt, io};
@@ -52,7 +52,7 @@ pub enum XdpError {
         name: String,
         /// The step that failed.
         step: &'static str,
-        /// The privileges that the step takes.
+        /// The privileges that the step needs.
         privileges: &'static str,
     },
     /// The sockets' memory is larger than the amount that the process may lock.
@@ -146,8 +146,8 @@ pub struct XdpInterface {
     pub(crate) queues: Vec<(XdpSocket, Rings)>,
 }
 
-/// The descriptors that hold the interface's state: once they are closed, by whatever end of the process, the interface
-/// is as before.
+/// The descriptors that hold the interface's state: once they are closed, however the process ends,
+/// the interface is as before.
 pub(crate) struct Held {
     /// The program's link, which keeps the program and its map of sockets.
     _link: OwnedFd,
@@ -202,10 +202,12 @@ impl XdpInterface {
         })?;
         let promiscuous = promiscuous(index).map_err(failed("make it promiscuous"))?;
         link.bring_up().map_err(failed("bring it up"))?;
-        // Without this a tagged frame would look like one without a tag, and be in another VLAN.
+        // Without this setting, a tagged frame would look like one without a tag, and be in another
+        // VLAN.
         link.keep_vlan_tags().map_err(failed("have it leave VLAN tags in their frames"))?;
 
-        // The program is attached first: some drivers have to know this before they give a queue away.
+        // The program is attached first: some drivers must know of the program before they give a
+        // queue away.
         let (attached, mode) =
             program.attach(index).map_err(|error| match Errno::from_io_error(&error) {
                 Some(Errno::BUSY | Errno::EXIST) => XdpError::ProgramBusy { name: name() },
@@ -246,7 +248,7 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// The smallest chunks that frames of an interface with this MTU fit into, each into one if that is possible.
+    /// The smallest chunks for frames of an interface with this MTU. A frame gets one chunk if possible.
     fn of(mtu: u32) -> Option<Self> {
         let needed = mtu.checked_add(FRAME_OVERHEAD + XDP_HEADROOM_LEN)?;
         let len = needed.checked_next_power_of_two()?.max(XDP_CHUNK_LEN_MIN);
@@ -358,7 +360,8 @@ impl Program {
     /// Loads the program, with room for `queues` sockets, for frames in one piece or in `several`.
     ///
     /// # Errors
-    /// `EPERM`: it takes `CAP_BPF` and `CAP_NET_ADMIN`. `EINVAL`: this kernel knows no frames in several pieces.
+    /// `EPERM`: this needs `CAP_BPF` and `CAP_NET_ADMIN`. `EINVAL`: this kernel knows no frames in
+    /// several pieces.
     pub(crate) fn load(queues: u32, several: bool) -> io::Result<Self> {
         let sockets = sys::create_socket_map(queues)?;
         let instructions = instructions(sockets.as_raw_fd());
@@ -367,8 +370,8 @@ impl Program {
         Ok(Self { program, sockets })
     }
 
-    /// Attaches the program to interface `index`, as long as the result is open: in the driver if the driver takes a
-    /// program at the interface's MTU; else behind it.
+    /// Attaches the program to interface `index`, as long as the result is open: in the driver if
+    /// the driver supports a program at the interface's MTU, otherwise behind the driver.
     ///
     /// # Errors
     /// `EBUSY`, `EEXIST`: there is a program already.

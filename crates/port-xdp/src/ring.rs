@@ -59,7 +59,7 @@ impl Drop for Mapping {
 /// A type of entries that a ring can carry.
 ///
 /// # Safety
-/// Every pattern of bits is a value of the type.
+/// Every bit pattern is a value of the type.
 pub(crate) unsafe trait Entry: Copy {}
 // SAFETY: integers.
 unsafe impl Entry for u64 {}
@@ -137,8 +137,8 @@ pub(crate) struct Producer<T> {
 impl<T: Entry> Producer<T> {
     /// The producer's side of a ring of `len` entries at `at`.
     ///
+    /// # Errors
     /// The mapping has no room for the ring.
-    /// There is no room for it in the mapping.
     pub(crate) fn new(mapping: Arc<Mapping>, at: &XdpRingOffset, len: u32) -> io::Result<Self> {
         let side = Side::new(mapping, at, len)?;
         let next = side.producer().load(Ordering::Relaxed);
@@ -197,8 +197,8 @@ pub(crate) struct Consumer<T> {
 impl<T: Entry> Consumer<T> {
     /// The consumer's side of a ring of `len` entries at `at`.
     ///
+    /// # Errors
     /// The mapping has no room for the ring.
-    /// There is no room for it in the mapping.
     pub(crate) fn new(mapping: Arc<Mapping>, at: &XdpRingOffset, len: u32) -> io::Result<Self> {
         let side = Side::new(mapping, at, len)?;
         let next = side.consumer().load(Ordering::Relaxed);

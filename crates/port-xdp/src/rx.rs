@@ -108,8 +108,8 @@ impl RxQueue {
         Some(chunk)
     }
 
-    /// True if so many chunks are free. If they are not, the kernel is notified early, and asked for the chunks that it
-    /// has finished.
+    /// True if this number of chunks are free. If they are not, the kernel is notified early, and
+    /// asked for the chunks that it has finished.
     fn has_free(&mut self, socket: &XdpSocket, chunks: usize) -> bool {
         if self.free.len() < chunks {
             self.reclaim();

@@ -137,7 +137,8 @@ fn failed<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> StepError
 pub(crate) const REGISTER_STEP: &str = "register its memory (UMEM)";
 
 impl XdpSocket {
-    /// Opens a socket that is not bound yet, with its rings; all chunks for frames that come are in the fill ring.
+    /// Opens a socket that is not bound yet, with its rings; all chunks for incoming frames are in
+    /// the fill ring.
     pub(crate) fn open(chunks: Chunks) -> Result<(Self, Rings), StepError> {
         let Chunks { len: chunk_len, several } = chunks;
         // The socket is non-blocking, and each call that has a flag for this sets it as well.
@@ -242,8 +243,9 @@ fn ring<T: Entry>(
     Ok(Arc::new(Mapping::new(socket, offset, len)?))
 }
 
-/// Lets as many frames be under way as there are chunks: in copy mode the kernel counts them as any socket's. Going
-/// beyond the host's limit (`net.core.wmem_max`) takes a privilege; without it, frames go in smaller groups.
+/// Lets as many frames be under way as there are chunks: in copy mode the kernel counts them
+/// against the socket's buffer. A buffer beyond the host's limit (`net.core.wmem_max`) needs a
+/// privilege. Without it, frames go in smaller groups.
 fn enlarge(socket: BorrowedFd<'_>) {
     const LEN: usize = PACKET_SOCKET_BUFFER_LEN;
     if set_socket_send_buffer_size_force(socket, LEN).is_err() {

@@ -1,5 +1,5 @@
-//! Tests with real interfaces, in network namespaces of their own. They take root; without it each of them counts as
-//! skipped.
+//! Tests with real interfaces, in their own network namespaces. They need root. Without root, each
+//! of them counts as skipped.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -439,7 +439,7 @@ fn root_a_gso_frame_is_cut_and_its_checksums_are_filled_in() {
         frame.extend([0, 0]);
         let payload: Vec<_> = (0..MSS * SEGMENTS).map(|n| (n / 7) as u8).collect();
         frame.extend(&payload);
-        // The frames are so many that one burst needs more chunks than there are.
+        // There are so many frames that one burst needs more chunks than there are.
         let frames = vec![(header, frame); 30];
         assert_eq!(rig.deliver(&frames, 0).frames, 30);
         for _ in 0..30 {
@@ -553,7 +553,7 @@ fn root_frames_wait_in_the_ring_while_the_link_is_down_and_no_more_than_fit() {
         assert!(!rig.port.has_taken(0, 1, before), "the kernel has sent none");
         ip("link set dev weir0 up");
         carrier();
-        // The next burst sends them too.
+        // The next burst sends these frames, too.
         assert_eq!(rig.deliver(&[plain(frame(9999, 60))], 0).frames, 1);
         for number in 0..XDP_FRAMES {
             assert_eq!(rig.host.receive_soon(), frame(number, 60));
@@ -611,7 +611,7 @@ fn plug(engine: &Engine) -> Plugged {
     Plugged { port, counters }
 }
 
-/// One frame at a time, so that the worker sleeps before each.
+/// The test sends one frame at a time, so that the worker sleeps before each.
 #[test]
 fn root_every_frame_wakes_the_worker() {
     let engine = Engine::start(1).unwrap();
@@ -689,7 +689,7 @@ fn root_an_interface_with_one_queue_is_helped_and_keeps_its_order() {
         });
         let _stops = weir_testing::SetAtEnd(&stop);
         let mut number = 0;
-        // The frames are so many that each chunk is used again and again.
+        // There are so many frames that each chunk is used again and again.
         while number < 8 * XDP_FRAMES || (number < 80 * XDP_FRAMES && bursts() < before + 20) {
             let window: Vec<_> = (number..number + WINDOW).map(|it| frame(it, 1000)).collect();
             for frame in &window {

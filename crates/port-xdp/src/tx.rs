@@ -20,7 +20,7 @@ pub(crate) struct Chunks {
     behind: Box<[Option<Piece>]>,
 }
 
-/// A piece of a frame, in a chunk of its own.
+/// A piece of a frame, in its own chunk.
 #[derive(Clone, Copy)]
 struct Piece {
     /// All chunks for arrivals are below 4 GiB.

@@ -87,7 +87,7 @@ impl XenPort {
     /// Maps the rings of a front end, binds its channels, and serves them.
     ///
     /// # Errors
-    /// [`StopReason`]; no ring stays mapped and no channel bound.
+    /// [`StopReason`]. No ring stays mapped, and no channel stays bound.
     pub fn connect(&self, engine: &Engine, front: &FrontKeys) -> Result<(), StopReason> {
         let connected = self.try_connect(engine, front);
         let mut shown = lock(&self.shown);
@@ -141,7 +141,7 @@ impl XenPort {
         }
         self.guest.count_ready();
         // The port becomes active before its kicks are watched, since a kick may bring the first
-        // frame. It fails only for a port that was removed.
+        // frame. The call fails only for a port that was removed.
         let _ = engine.fabric().set_active(self.id(), true);
         let watches = kicks.into_iter().map(|(ring, kick)| {
             kick.and_then(|(id, fd)| engine.watch(id, fd)).map_err(ring.resources())

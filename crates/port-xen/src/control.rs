@@ -79,8 +79,8 @@ impl Control {
         self.link.channel()
     }
 
-    /// Answers requests, and makes their settings. If [`more`](Self::more) is set afterwards, it must be called again,
-    /// after others had their turn.
+    /// Answers requests, and makes their settings. If [`more`](Self::more) is set afterwards, the
+    /// caller must call this function again, after others have had their turn.
     ///
     /// # Errors
     /// [`StopReason`]: the guest has broken the ring.

@@ -44,11 +44,11 @@
 //!
 //! # A frame's way
 //!
-//! **From the guest.** An event wakes the worker, which calls `XenPort::take`. `TransmitQueue::take` locks the queue,
-//! `Sending::fill` takes requests, and `Sending::bring` has Xen copy the first 128 bytes of all packets with one
-//! call. The rest stays with the guest until it is known who wants it (`engine/src/frames/burst.rs`).
-//! `TxRing::settle` says what became of each packet; answers keep the ring's order, so those behind a frame that
-//! waits wait, too.
+//! **From the guest.** An event wakes the worker, which calls `XenPort::take`.
+//! `TransmitQueue::take` locks the queue, `Sending::fill` takes requests, and `Sending::bring` has
+//! Xen copy the first 128 bytes of all packets with one call. The rest stays with the guest until
+//! it is known who wants it (`engine/src/frames/burst.rs`). `TxRing::settle` reports the outcome of
+//! each packet; answers keep the ring's order, so those behind a frame that waits wait, too.
 //!
 //! **To the guest.** `XenPort::deliver` locks the receive queue; `place` takes requests and notes the copies; without
 //! the lock one grant copy fills the pages, between Xen guests from page to page; `finish` marks what failed,
@@ -56,8 +56,9 @@
 //!
 //! # Tests
 //!
-//! `cargo test -p weir-port-xen`, on a Xen that is played (`weir_xen`, feature `testing`): copies that fail, hostile
-//! guests, several workers, the control ring. `make test-xen` does it on a real one.
+//! `cargo test -p weir-port-xen`, on a simulated Xen (`weir_xen`, feature `testing`): copies that
+//! fail, hostile guests, several workers, the control ring. `make test-xen` runs them on a real
+//! one.
 #![forbid(unsafe_code)]
 
 mod connect;

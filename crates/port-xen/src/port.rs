@@ -191,8 +191,8 @@ impl Receiver for XenPort {
     }
 }
 
-/// The rest has the trait's defaults: the number of queue pairs is in xenstore, weir maps only granted pages, and a vif
-/// ends with its domain, which is not a process.
+/// The other functions have the trait's defaults: the number of queue pairs is in xenstore, weir
+/// maps only granted pages, and a vif ends with its domain, which is not a process.
 impl GuestPort for XenPort {
     fn id(&self) -> PortId {
         self.id

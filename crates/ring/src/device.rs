@@ -255,7 +255,7 @@ impl DeviceRing {
     /// log.
     pub fn set_log(&mut self, log: Option<Box<RingLog>>) -> Option<Box<RingLog>> {
         if let Some(log) = &log {
-            log.all(self.config());
+            log.all();
         }
         std::mem::replace(&mut self.log, log)
     }

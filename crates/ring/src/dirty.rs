@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_guestmem::{DirtyLog, GuestMemory, LogError, Marks};
+use weir_guestmem::{DirtyLog, LogError, Marks, Piece};
 
 use crate::device::Format;
 use crate::index::{distance, lap_distance, position, slot};
@@ -12,10 +12,9 @@ use crate::layout::*;
 #[derive(Debug)]
 pub struct RingLog {
     log: Arc<DirtyLog>,
-    /// Guest address of the device area.
-    device: u64,
-    /// Guest address of the descriptors: a packed ring's device writes there as well.
-    descriptors: Option<u64>,
+    device: Area,
+    /// A packed ring's device writes there as well.
+    descriptors: Option<Area>,
 }
 
 /// The position of a ring before a write.
@@ -28,34 +27,28 @@ pub(crate) enum Place {
 }
 
 impl RingLog {
-    /// A log for the ring at `at` of `memory`; its device area is marked at guest address `device`.
+    /// A log for the ring whose descriptors and whose device area are at these guest addresses.
     ///
     /// # Errors
-    /// [`LogError::TooShort`] unless the log has bits for all of it.
+    /// [`LogError::TooShort`] unless the log has bits for all that the device writes.
     pub fn new(
         log: Arc<DirtyLog>,
-        memory: &GuestMemory,
         config: &RingConfig,
-        at: &Addresses,
-        device: u64,
+        descriptors: Vec<Piece>,
+        device: Vec<Piece>,
     ) -> Result<Self, LogError> {
-        log.check(device, device_area_bytes(config) as u64)?;
-        // A ring outside of guest memory has no bits in the log.
-        let address = || memory.guest_address(at.descriptor).unwrap_or(u64::MAX);
-        let descriptors = config.packed.then(address);
-        if let Some(descriptors) = descriptors {
-            log.check(descriptors, descriptor_bytes(config))?;
-        }
+        let [descriptors, device] = [descriptors, device].map(Area);
+        device.check(&log)?;
+        let descriptors = config.packed.then_some(descriptors);
+        descriptors.iter().try_for_each(|area| area.check(&log))?;
         Ok(Self { log, device, descriptors })
     }
 
     /// Marks all bytes that the device can have written.
-    pub(crate) fn all(&self, config: &RingConfig) {
+    pub(crate) fn all(&self) {
         let marks = self.log.after_writes();
-        marks.at(self.device, device_area_bytes(config) as u64);
-        if let Some(descriptors) = self.descriptors {
-            marks.at(descriptors, descriptor_bytes(config));
-        }
+        let areas = [Some(&self.device), self.descriptors.as_ref()];
+        areas.into_iter().flatten().for_each(|area| area.mark(marks, 0, usize::MAX));
     }
 
     /// Marks the bytes that were completed and published since `ring` was at `from`.
@@ -64,15 +57,15 @@ impl RingLog {
         match (ring, from) {
             (Format::Split(ring), Place::Split(from)) => {
                 let size = ring.config().size;
-                let entries = Entries { at: self.device + ENTRIES as u64, bytes: USED_ELEM_BYTES };
+                let entries = Entries { area: &self.device, from: ENTRIES, bytes: USED_ELEM_BYTES };
                 let first = position(from, size) as u16; // below the size
                 entries.mark(marks, size, first, distance(from, ring.next_used()));
-                marks.at(self.device, ENTRIES as u64);
+                self.device.mark(marks, 0, ENTRIES);
             }
             (Format::Packed(ring), Place::Packed(from)) => {
                 let size = ring.config().size;
-                if let Some(descriptors) = self.descriptors {
-                    let entries = Entries { at: descriptors, bytes: DESC_BYTES };
+                if let Some(area) = &self.descriptors {
+                    let entries = Entries { area, from: 0, bytes: DESC_BYTES };
                     let slots = lap_distance(from, ring.next_used(), size);
                     entries.mark(marks, size, slot(from, size), slots);
                 }
@@ -85,37 +78,52 @@ impl RingLog {
     pub(crate) fn kicks(&self, config: &RingConfig) {
         let marks = self.log.after_writes();
         if config.packed {
-            marks.at(self.device, EVENT_BYTES as u64);
+            self.device.mark(marks, 0, EVENT_BYTES);
         } else {
-            marks.at(self.device, ENTRIES as u64);
-            marks.at(self.device + avail_event(config.size) as u64, 2);
+            self.device.mark(marks, 0, ENTRIES);
+            self.device.mark(marks, avail_event(config.size), 2);
+        }
+    }
+}
+
+/// An area of a ring: the guest addresses of its pieces.
+#[derive(Debug)]
+struct Area(Vec<Piece>);
+
+impl Area {
+    fn check(&self, log: &DirtyLog) -> Result<(), LogError> {
+        // A ring outside of guest memory has no bits in the log.
+        let nowhere = Piece { address: u64::MAX, len: 1 };
+        let pieces = if self.0.is_empty() { std::slice::from_ref(&nowhere) } else { &self.0 };
+        pieces.iter().try_for_each(|piece| log.check(piece.address, piece.len))
+    }
+
+    /// Marks `len` bytes from `from` on, as far as there are some.
+    fn mark(&self, marks: Marks<'_>, from: usize, len: usize) {
+        let (mut from, mut left) = (from as u64, len as u64);
+        for piece in &self.0 {
+            let here = left.min(piece.len.saturating_sub(from));
+            marks.at(piece.address.saturating_add(from), here);
+            (from, left) = (from.saturating_sub(piece.len), left - here);
         }
     }
 }
 
 /// A ring's entries.
-struct Entries {
-    /// Guest address of the first entry.
-    at: u64,
+struct Entries<'a> {
+    area: &'a Area,
+    /// Place of the first entry in the area.
+    from: usize,
     /// Bytes of one entry.
     bytes: usize,
 }
 
-impl Entries {
+impl Entries<'_> {
     /// Marks `count` of `size` entries, from `first` on.
     fn mark(&self, marks: Marks<'_>, size: u16, first: u16, count: u16) {
-        let bytes = |count: u16| u64::from(count) * self.bytes as u64;
+        let bytes = |count: u16| usize::from(count) * self.bytes;
         let before_end = count.min(size - first);
-        marks.at(self.at + bytes(first), bytes(before_end));
-        marks.at(self.at, bytes((count - before_end).min(size)));
+        self.area.mark(marks, self.from + bytes(first), bytes(before_end));
+        self.area.mark(marks, self.from, bytes((count - before_end).min(size)));
     }
-}
-
-/// Bytes of the area that only the device writes.
-fn device_area_bytes(config: &RingConfig) -> usize {
-    if config.packed { EVENT_BYTES } else { area_sizes(config.size)[2] }
-}
-
-fn descriptor_bytes(config: &RingConfig) -> u64 {
-    DESC_BYTES as u64 * u64::from(config.size)
 }

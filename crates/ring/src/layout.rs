@@ -111,18 +111,16 @@ pub(crate) struct Site<'a> {
 impl Site<'_> {
     /// The areas of a split ring (§2.7).
     pub(crate) fn split_areas(&self) -> Result<[Window; 3], SetupError> {
-        let size = self.config.size;
-        ring_size(size.into(), false)?;
-        let [descriptor, driver, device] = area_sizes(size);
+        ring_size(self.config.size.into(), false)?;
+        let [descriptor, driver, device] = self.config.area_sizes();
         self.areas([(descriptor, 16), (driver, 2), (device, 4)])
     }
 
     /// The areas of a packed ring (§2.8.10.1).
     pub(crate) fn packed_areas(&self) -> Result<[Window; 3], SetupError> {
-        let size = self.config.size;
-        ring_size(size.into(), true)?;
-        let descriptor = DESC_BYTES * usize::from(size);
-        self.areas([(descriptor, 16), (EVENT_BYTES, 4), (EVENT_BYTES, 4)])
+        ring_size(self.config.size.into(), true)?;
+        let [descriptor, driver, device] = self.config.area_sizes();
+        self.areas([(descriptor, 16), (driver, 4), (device, 4)])
     }
 
     /// The three areas of a ring, checked for place and alignment. `shape` is bytes and alignment of the descriptor,
@@ -170,6 +168,16 @@ impl RingConfig {
     pub fn fresh_base(&self) -> u32 {
         // Both wrap counters of a packed ring begin at 1 (§2.8.1).
         if self.packed { 0x8000_8000 } else { 0 }
+    }
+
+    /// Bytes of the descriptor, driver and device areas.
+    pub fn area_sizes(&self) -> [usize; 3] {
+        let [descriptor, driver, device] = area_sizes(self.size);
+        if self.packed {
+            [descriptor, EVENT_BYTES, EVENT_BYTES]
+        } else {
+            [descriptor, driver, device]
+        }
     }
 
     /// The position of a packed ring at this place with no chain taken, in the same form.

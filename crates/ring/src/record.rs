@@ -103,7 +103,7 @@ pub(crate) struct List {
 /// The valid list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Valid {
-    /// There is none.
+    /// There is no valid list.
     None,
     /// The list with this number.
     Final(u8),

@@ -27,7 +27,8 @@ pub enum Profile {
     Switch,
     /// Guests of Xen as well: opened devices, and ioctls.
     Xen,
-    /// The privileged work for these: sockets, network cards, other processes' threads.
+    /// The privileged work for processes of these kinds: sockets, network cards, other processes'
+    /// threads.
     Helper,
     /// Holding descriptors for another process, and nothing else.
     Keeper,
@@ -76,7 +77,7 @@ impl Programs {
             _ => &[ANY, FILES, SESSION, WORKER, HIRE, PROCESS, helper],
         };
         let worker: &[&[c_long]] = &[ANY, FILES, WORKER];
-        // These threads make workers, for queue pairs of their own, and workers inherit their filter.
+        // These threads make workers, for their own queue pairs, and workers inherit their filter.
         let session: &[&[c_long]] = &[ANY, FILES, SESSION, WORKER, HIRE];
         let caller: &[&[c_long]] = &[ANY, FILES, CALLER];
         let control: &[&[c_long]] = &[ANY, FILES, CONTROL];
@@ -198,7 +199,8 @@ fn refused(profile: Profile) -> Result<Vec<Call>, BackendError> {
     Ok(calls)
 }
 
-/// True of an open that does more than read, or that truncates; its flags are argument `index`.
+/// Returns true for an open that does more than read, or that truncates. Its flags are argument
+/// `index`.
 fn writing(index: u8) -> Result<Vec<SeccompRule>, BackendError> {
     let flags = [
         (libc::O_ACCMODE, libc::O_WRONLY),
@@ -226,7 +228,8 @@ fn known_ioctls() -> Result<Vec<SeccompRule>, BackendError> {
     IOCTLS.iter().map(equals).collect()
 }
 
-/// Of the lower 32 bits of argument `index`, those in `mask` equal `value`.
+/// The condition that the bits of argument `index` that are in `mask` equal `value`. Only the lower
+/// 32 bits count.
 fn masked(index: u8, mask: c_int, value: c_int) -> Result<SeccompRule, BackendError> {
     let (mask, value) = (u64::from(mask.cast_unsigned()), u64::from(value.cast_unsigned()));
     let op = SeccompCmpOp::MaskedEq(mask);
@@ -315,7 +318,7 @@ const CONTROL: &[c_long] = &[
     SYS_getsockopt, SYS_setsockopt, SYS_getsockname, SYS_getpeername,
 ];
 
-/// The rest: the manager's questions and settings.
+/// All other calls: those with which the manager asks for values and changes settings.
 #[rustfmt::skip]
 const PROCESS: &[c_long] = &[
     SYS_socket, SYS_connect, SYS_setsockopt, SYS_getpeername,

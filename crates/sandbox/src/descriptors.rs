@@ -1,5 +1,6 @@
-//! The process's descriptors that guests may have: not the last ones, which an administrator needs for repairs, and of
-//! the others each interface only those that leave every other interface its share.
+//! The process's descriptors that guests may have. The last ones are in reserve: an administrator
+//! needs them for repairs. Of the others, an interface may have only those that leave every other
+//! interface its share.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -38,9 +39,9 @@ pub const fn for_guests_of(limit: u64) -> u64 {
     limit - if quarter < DESCRIPTORS_RESERVED { quarter } else { DESCRIPTORS_RESERVED }
 }
 
-/// The most descriptors that a front end makes weir hold at a time, also in between: those of its rings, of its
-/// session, of a message, and those that are not closed yet. If the session is `kept`, there are copies of them, of the
-/// guest's memory, and of a message that replaces some.
+/// The most descriptors that a front end makes weir hold at a time, even for a moment: those of its
+/// rings, of its session, of a message, and those that are not closed yet. If the session is
+/// `kept`, there are copies of them, of the guest's memory, and of a message that replaces some.
 #[must_use]
 pub const fn of_guest(queue_pairs: usize, kept: bool) -> u64 {
     let rings = 2 * DESCRIPTORS_OF_RING * queue_pairs as u64;
@@ -69,8 +70,8 @@ struct Held {
     all: u64,
 }
 
-/// The descriptors of one interface. Whoever accepts a descriptor of its front end states before how many it then
-/// holds.
+/// The descriptors of one interface. Before code accepts a descriptor of the front end, it states
+/// the number that the interface then holds.
 #[derive(Debug)]
 pub struct Share {
     part: Mutex<Part>,
@@ -133,8 +134,8 @@ impl Share {
     /// The interface is about to hold this many descriptors.
     ///
     /// # Errors
-    /// [`NoRoom`]: these are more than its share, and those that others may still claim would not be left. The number
-    /// of before stands.
+    /// [`NoRoom`]: these are more than its share, and those that others may still claim would not
+    /// be left. The earlier number stays in force.
     pub fn claim(&self, count: u64) -> Result<(), NoRoom> {
         self.put(true, |part| part.has = count)
     }
@@ -157,8 +158,8 @@ fn below(number: i32, room: u64) -> Result<(), NoRoom> {
     if number.saturating_add(room) < below { Ok(()) } else { Err(NoRoom(below)) }
 }
 
-/// Returns a descriptor that was just opened for a guest, or came from it, unless it is one of the reserve; then it is
-/// closed.
+/// Returns a descriptor that was just opened for a guest, or came from it, unless it belongs to the
+/// reserve, in which case it is closed.
 ///
 /// # Errors
 /// [`NoRoom`].

@@ -1,5 +1,5 @@
-//! The rights of a process: its user, its privileges beyond that user's, and the files that it may open (by Landlock,
-//! as far as the kernel has it).
+//! The rights of a process: its user, its privileges beyond that user's, and the files that it may open. Landlock
+//! restricts the files, as far as the kernel supports it.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -72,7 +72,8 @@ impl Identity {
         Ok(found)
     }
 
-    /// A number that no user has, from the range that systemd sets apart for services without a user of their own.
+    /// A number that no user has, from the range that systemd sets apart for services without their
+    /// own user.
     ///
     /// # Errors
     /// [`IdentityError::Look`]; [`IdentityError::Unknown`] if all numbers that are tried have users.
@@ -170,7 +171,7 @@ pub(crate) fn give_up(
     let cannot = |step| move |errno: Errno| SandboxError::Identity { step, source: errno.into() };
     for capability in CapabilitySet::all() {
         match remove_capability_from_bounding_set(capability) {
-            // The process may not drop it, or the kernel does not know it.
+            // The process may not drop the capability, or the kernel does not know it.
             Ok(()) | Err(Errno::PERM | Errno::INVAL) => {}
             Err(errno) => return Err(cannot("give up a capability")(errno)),
         }
@@ -190,7 +191,7 @@ pub(crate) fn give_up(
     set_no_new_privs(true).map_err(cannot("refuse new privileges"))
 }
 
-/// Has this process killed when its parent ends.
+/// Makes the kernel kill this process when its parent ends.
 pub(crate) fn end_with_parent() -> Result<(), SandboxError> {
     let step = "end with the process that started it";
     set_parent_process_death_signal(Some(Signal::KILL))

@@ -85,7 +85,7 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
     let programs = calls::Programs::new(plan.profile, plan.enforcement)?;
     identity::give_up(plan.identity.as_ref(), identity::NONE)?;
     if plan.profile == Profile::Compiler {
-        // A change of user undoes it, and a filter refuses it.
+        // A change of user resets this setting, and the filter refuses the call that makes it.
         identity::end_with_parent()?;
     }
     let files = match plan.enforcement {

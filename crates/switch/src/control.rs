@@ -17,17 +17,18 @@ use crate::capture::{CaptureRefused, CaptureRequest, Recording};
 use crate::events::Glance;
 use crate::explain::{OverlayExplanation, PlacementExplanation, UplinkExplanation, VifExplanation};
 use crate::named::NoSuchPort;
-use crate::stats::{ConnectionPage, PortState, SwitchStats};
+use crate::stats::{ConnectionPage, PortState, PortStats, SwitchStats};
 use crate::trace::{FollowRequest, LiveTrace, Trace};
 
 /// The changes of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Extent {
-    /// All, or none if one is impossible.
+    /// Makes all changes, or none if one is impossible.
     Whole,
-    /// Those that are possible.
+    /// Makes the changes that are possible.
     Possible,
-    /// None: the configuration equals the running state, and the switch takes it as the content of its file.
+    /// Makes no change: the configuration equals the running state, and the switch takes it as the
+    /// content of its file.
     Nothing,
 }
 
@@ -47,7 +48,7 @@ impl Default for Part {
 }
 
 impl Part {
-    /// This part of `all`, and their number.
+    /// This part of `all`, and the number of entries in `all`.
     pub fn of<T>(&self, mut all: Vec<T>, name: fn(&T) -> &PortName) -> (Vec<T>, usize) {
         let total = all.len();
         all.retain(|it| self.after.as_ref().is_none_or(|after| name(it) > after));
@@ -134,8 +135,12 @@ pub enum Request {
     },
     /// Replaces this weir by the program that is installed now. Answer: [`Response::Noted`].
     Upgrade,
-    /// The counters. Answer: [`Response::Stats`].
+    /// The counters of the switch without those of its ports. Answer: [`Response::Stats`].
     Stats,
+    /// The names of all ports. Answer: [`Response::PortNames`].
+    PortNames,
+    /// The counters of the ports with these names, as far as there are such. Answer: [`Response::Ports`].
+    Ports(Vec<PortName>),
     /// Stations that the switch knows, a page at a time. Answer: [`Response::Addresses`].
     Addresses(Part<(u16, Mac)>),
     /// Connections of an interface in groups. Answer: [`Response::Connections`].
@@ -186,7 +191,7 @@ pub enum Response {
     },
     /// The interface is as requested.
     Put {
-        /// The changes that this took.
+        /// The changes that the request needed.
         put: Put,
     },
     /// The interfaces.
@@ -242,6 +247,16 @@ pub enum Response {
     Stats {
         /// The counters at the moment of the answer.
         stats: Box<SwitchStats>,
+    },
+    /// The names of ports.
+    PortNames {
+        /// The names, in the order in which [`SwitchStats`] has the ports.
+        names: Vec<PortName>,
+    },
+    /// The counters of ports.
+    Ports {
+        /// The ports, in the same order.
+        ports: Vec<PortStats>,
     },
     /// The stations.
     Addresses {
@@ -487,7 +502,7 @@ pub trait ControlHandler: Send + Sync + 'static {
         Err(CaptureRefused::NoSwitch)
     }
 
-    /// The present state of the switch, for those that follow its events.
+    /// The present state of the switch, for clients that follow its events.
     fn glance(&self) -> Glance {
         Glance::default()
     }

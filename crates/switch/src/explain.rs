@@ -114,7 +114,7 @@ pub struct VifExplanation {
     /// The interface's security groups, and the frames that they refused; none without groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<GroupsExplanation>,
-    /// The spread of flows over several receive queues; none if one is in use.
+    /// The spread of flows over several receive queues; none if only one is in use.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
     /// The split of budgets with other weir hosts of the interface's network.
@@ -123,7 +123,7 @@ pub struct VifExplanation {
     /// Rings in service that carry no frames.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub silent: Vec<SilentRing>,
-    /// Facts that show if traffic passes.
+    /// Facts that show whether traffic passes.
     #[serde(default)]
     pub traffic: TrafficExplanation,
 }

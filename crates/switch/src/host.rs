@@ -19,7 +19,7 @@ use crate::switch::{addresses_of, check_host_side};
 /// The directories of sysctl.d(5). A file replaces files of the same name in later directories.
 const DIRECTORIES: [&str; 5] =
     ["etc/sysctl.d", "run/sysctl.d", "usr/local/lib/sysctl.d", "usr/lib/sysctl.d", "lib/sysctl.d"];
-/// The word in front of a configuration by which root has [`tell_resolved_if_asked`] run.
+/// The argument with which root runs [`tell_resolved_if_asked`]; a configuration follows.
 const TELL_RESOLVED: &str = "tell-resolved";
 /// The file that sysctl(8) `--system` reads after the files of all directories.
 const LAST: &str = "etc/sysctl.conf";
@@ -36,8 +36,9 @@ pub struct Lack {
     pub help: Option<String>,
 }
 
-/// Tells systemd-resolved of the networks whose names a running weir answers, if `weir` was started for that: a weir
-/// that is no root may not, and has the service manager do it (debian/weir.service).
+/// Tells systemd-resolved for which networks a running weir answers names, if `weir` was started
+/// for this purpose. A weir that is not root may not do so itself: the service manager starts this
+/// command for it (debian/weir.service).
 pub fn tell_resolved_if_asked(log: fn()) -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let (word, file) = (arguments.next()?, arguments.next());
@@ -62,7 +63,8 @@ pub fn tell_resolved_if_asked(log: fn()) -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
-/// True if there is a socket at port 53 of this very address. It is weir's, where weir could have one.
+/// True if there is a socket at port 53 of exactly this address. Where weir could have such a
+/// socket, it is weir's.
 fn is_asked_at(own: Ipv4Addr) -> bool {
     let shown = format!(" {:08X}:0035 ", u32::from_ne_bytes(own.octets()));
     fs::read_to_string("/proc/net/udp").is_ok_and(|all| all.contains(&shown))
@@ -72,6 +74,8 @@ fn is_asked_at(own: Ipv4Addr) -> bool {
 pub fn lacks(config: &Config) -> Vec<Lack> {
     let (mut all, mut routes) = (Vec::from_iter(programs::lacks(config)), [false; 2]);
     for uplink in &config.uplinks {
+        all.extend(no_card(Path::new("/sys/class/net"), uplink));
+        all.extend(firewall_of_bridge(uplink));
         if let Err((help, error)) = check_host_side(uplink, true) {
             all.push(Lack { what: format!("`{}`: {error}", uplink.table()), help });
         }
@@ -95,7 +99,9 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
         if let Err((help, error)) = check_own(&nat.interface, &addresses, None) {
             all.push(Lack { what: format!("network `{}`: {error}", network.name), help });
         }
-        if let Some(table) = dropped_by(&nat.interface) {
+        let subnets = addresses.iter().map(|net| net.trunc().to_string());
+        let names = Vec::from_iter(subnets.chain([nat.interface.to_string()]));
+        if let Some(table) = dropped_by("forward", &names) {
             let what = format!("the table `{table}` of nftables drops what the host forwards");
             let interface = &nat.interface;
             let help = format!(
@@ -120,6 +126,46 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
     all
 }
 
+/// The card of a packet socket that this host does not have, as after a change of its name.
+fn no_card(links: &Path, uplink: &UplinkConfig) -> Option<Lack> {
+    let name = uplink.interface.as_str();
+    let is_card = matches!(uplink.kind, UplinkKind::AfPacket | UplinkKind::AfXdp);
+    let others = fs::read_dir(links).ok()?.flatten().map(|it| it.file_name());
+    let others = Vec::from_iter(others.filter_map(|it| it.into_string().ok())).join(", ");
+    (is_card && !links.join(name).exists()).then(|| Lack {
+        what: format!("`{}`: this host has no interface `{name}`", uplink.table()),
+        help: Some(format!("another `name`; there are: {others}")),
+    })
+}
+
+/// The firewall that sees frames of a TAP's bridge as forwarded packets, and drops them.
+fn firewall_of_bridge(uplink: &UplinkConfig) -> Option<Lack> {
+    let link = Path::new("/sys/class/net").join(uplink.interface.as_str()).join("master");
+    let bridge = fs::read_link(link).ok()?.file_name()?.to_str()?.to_owned();
+    let on = fs::read_to_string("/proc/sys/net/bridge/bridge-nf-call-iptables").ok()?;
+    let names = [uplink.interface.to_string(), bridge.clone(), "physdev".into()];
+    let table = (on.trim() == "1").then(|| dropped_by("forward", &names))??;
+    let key = "net.bridge.bridge-nf-call-iptables";
+    Some(Lack {
+        what: format!("the table `{table}` of nftables drops what passes the bridge `{bridge}`"),
+        help: Some(format!("`sysctl -w {key}=0`, or a rule for `{bridge}` in that table")),
+    })
+}
+
+/// Firewalls that may keep guests from services of this host. A site may mean that.
+pub fn doubts(config: &Config) -> Vec<Lack> {
+    let doubt = |uplink: &UplinkConfig| {
+        let (addresses, interface) = (addresses_of(uplink), &uplink.interface);
+        let names = addresses.iter().map(|net| net.trunc().to_string());
+        let names = Vec::from_iter(names.chain([interface.to_string()]));
+        let table = (!addresses.is_empty()).then(|| dropped_by("input", &names))??;
+        let what = format!("the table `{table}` of nftables drops what guests send to this host");
+        let help = format!("if they are to reach it: `iptables -I INPUT -i {interface} -j ACCEPT`");
+        Some(Lack { what, help: Some(help) })
+    };
+    config.uplinks.iter().filter_map(doubt).collect()
+}
+
 /// The reason why guests of networks with NAT reach no other network: this host reaches none itself. weir starts
 /// nevertheless.
 pub fn cut_off(config: &Config) -> Option<Lack> {
@@ -139,7 +185,7 @@ pub(crate) fn no_right() -> Option<Lack> {
     (!weir_sandbox::may_administer_networks()).then_some(Lack { what, help: Some(help) })
 }
 
-/// The unmet requirements of [`lacks`], and of this user who would start weir.
+/// The requirements of [`lacks`] that are not met, and those of this user, who would start weir.
 pub fn lacks_of_a_start(config: &Config) -> Vec<Lack> {
     let mut all = lacks(config);
     let has_nat = config.networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
@@ -218,6 +264,26 @@ mod tests {
     //! The files that set the kernel's values.
 
     use super::*;
+
+    #[test]
+    fn a_card_that_has_another_name_now_is_missed() {
+        let links = tempfile::tempdir().unwrap();
+        fs::create_dir(links.path().join("ens3")).unwrap();
+        let defaults = Defaults {
+            control: weir_config::SocketPath::try_from(Path::new("/run/weir/control.sock"))
+                .unwrap(),
+            control_named: true,
+            keeper: None,
+        };
+        let of = |kind: &str, name: &str| {
+            let text = format!("[uplink.lan]\nkind = \"{kind}\"\nname = \"{name}\"\n");
+            let config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
+            no_card(links.path(), &config.uplinks[0])
+        };
+        let lack = of("af_packet", "eth0").unwrap();
+        assert!(lack.what.contains("`eth0`") && lack.help.unwrap().ends_with("there are: ens3"));
+        assert_eq!((of("af_packet", "ens3"), of("tap", "weir0")), (None, None));
+    }
 
     #[test]
     fn who_has_switched_routing_off_is_named() {

@@ -48,10 +48,15 @@ pub mod watchdog;
 pub use helper::{Hands, run_if_asked as run_helper_if_asked};
 pub use switch::{Devices, Keeping, Meeting, Switch, SwitchError, UplinkDevice};
 pub use weir_engine::guest::GuestPort;
-pub use weir_guestmem::leave_memory_to_exit;
 
-/// Gives back what this process took to start, and does not need to serve: freed memory, and the pages of the program
-/// that it has run through once.
+/// From now on, memory stays mapped and descriptors of others stay open until the process exits, which must be soon.
+pub fn leave_to_exit() {
+    weir_guestmem::leave_memory_to_exit();
+    weir_foreign::leave_to_exit();
+}
+
+/// Returns memory that this process needed to start but does not need to serve: freed memory, and
+/// pages of the program that ran only once.
 pub fn give_back_start() {
     weir_config::give_back();
     weir_guestmem::leave_program();

@@ -1,9 +1,9 @@
-//! Names that are not the name of a port that a request is about.
+//! Errors about names in requests that are not the name of a port.
 
 use miette::Diagnostic;
 use weir_config::{NetworkName, PortName};
 
-/// The reason why no interface or uplink has a name.
+/// The reason why a name is not the name of an interface or uplink.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Diagnostic)]
 pub enum NoSuchPort {
     /// Nothing has the name.

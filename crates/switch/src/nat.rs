@@ -22,15 +22,17 @@ use weir_wire::Mac;
 
 /// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
 const PATHS: [&str; 3] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft"];
-/// Where programs ask systemd-resolved for names while it runs.
+/// The socket at which programs ask systemd-resolved for names while it runs.
 const RESOLVED: &str = "/run/systemd/resolve/io.systemd.Resolve";
-/// The program that gives systemd-resolved the settings of a link, which waits 25 s for an answer; and how long it may.
+/// The program that gives systemd-resolved the settings of a link, with a time limit: by itself it
+/// waits 25 s for an answer.
 const RESOLVECTL: [&str; 3] = ["/usr/bin/timeout", "5", "/usr/bin/resolvectl"];
 /// The time limit for the rules to appear. They usually take a hundredth of it.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two checks.
 const PAUSE: Duration = Duration::from_millis(5);
-/// A VPN has halves of a default route, or eighths.
+/// The longest prefix that counts as a part of the default route. A VPN splits that route into
+/// halves or eighths.
 const DEFAULT_ROUTE_LEN_MAX: u8 = 7;
 /// The object that is made last: once it exists, all rules do.
 const LAST: &str = "complete";
@@ -107,15 +109,16 @@ impl Nat {
 /// The program that makes rules.
 ///
 /// # Errors
-/// There is none.
+/// There is no such program.
 pub(crate) fn nft() -> io::Result<&'static str> {
     let path = PATHS.into_iter().find(|path| Path::new(path).exists());
     path.ok_or_else(|| io::Error::other("there is no program `nft`: install the package nftables"))
 }
 
-/// Has systemd-resolved, if it runs, ask weir for guests' names at `own`, and nobody else in the network: guests would
-/// answer for any name there. It takes such settings from root, and forgets them with the interface. `resolvectl` would
-/// start one that was stopped.
+/// If systemd-resolved runs, has it ask weir at `own` for guests' names, and ask nobody else in the
+/// network: guests would answer for any name there. systemd-resolved takes such settings from root,
+/// and forgets them with the interface. A stopped systemd-resolved is left alone, because
+/// `resolvectl` would start it.
 pub(crate) fn tell_resolved(interface: &InterfaceName, own: Ipv4Addr, domain: &str) {
     if !geteuid().is_root() || UnixStream::connect(RESOLVED).is_err() {
         return;
@@ -285,7 +288,8 @@ pub(crate) fn check_others(
         others.extend(routes.into_iter().filter_map(to));
     }
     let overlap = addresses.iter().find_map(|own| {
-        // A default route, even in parts, is no overlap: it applies only where no other route does.
+        // A default route, whole or in parts, does not overlap: it applies only where no other
+        // route does.
         let least = if wider_counts { DEFAULT_ROUTE_LEN_MAX + 1 } else { own.prefix_len() };
         let of_others = others.iter().filter(|(name, _)| name != interface.as_str());
         let mut overlapping = of_others.filter(|(_, net)| {
@@ -325,7 +329,8 @@ pub(crate) fn check_default(ipv4: bool) -> Result<(), (Option<String>, io::Error
     }
 }
 
-/// The card of the first of these default routes if none of them leads anywhere, or no card without routes.
+/// The card of the first of these default routes if none of the routes leads anywhere. Without
+/// routes there is no card.
 fn no_way(routes: &[ShownRoute]) -> Option<Option<&str>> {
     let is_cut = |it: &ShownRoute| it.flags.iter().any(|flag| flag == "linkdown" || flag == "dead");
     routes.iter().all(is_cut).then(|| routes.first()?.dev.as_deref())
@@ -387,18 +392,28 @@ pub(crate) fn check_local(address: IpAddr) -> Result<(), (Option<String>, io::Er
     Err((Some(help), io::Error::other(format!("this host does not have the address {address}"))))
 }
 
-/// The table of somebody else that drops packets for and from guests of `interface`: its default is to drop forwarded
-/// packets, and none of its rules names the interface. `None` for a user who may not see tables.
-pub(crate) fn dropped_by(interface: &InterfaceName) -> Option<String> {
+/// The table of somebody else that drops what passes this hook: by default, or by its last rule. A table counts that has
+/// none of `names`, such as the interface's, in its rules. `None` for a user who may not see tables.
+pub(crate) fn dropped_by(hook: &str, names: &[String]) -> Option<String> {
     let mut list = Command::new(nft().ok()?);
     let list = list.args(["list", "ruleset"]).env_clear().stdin(Stdio::null()).output().ok()?;
-    drops_forwarded(&String::from_utf8_lossy(&list.stdout), interface.as_str())
+    drops(&String::from_utf8_lossy(&list.stdout), hook, names)
 }
 
 /// The table of a ruleset as `nft` prints it.
-fn drops_forwarded(ruleset: &str, interface: &str) -> Option<String> {
-    let drops = |line: &str| line.contains("hook forward") && line.contains("policy drop");
-    let is_it = |table: &&str| table.lines().any(drops) && !table.contains(interface);
+fn drops(ruleset: &str, hook: &str, names: &[String]) -> Option<String> {
+    let hook = format!(" hook {hook} ");
+    let is_counted =
+        |word: &&str| ["counter", "packets", "bytes"].contains(word) || word.parse::<u64>().is_ok();
+    let drops = |chain: &str| {
+        let last = chain.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let mut verdict = last.split_whitespace().skip_while(is_counted);
+        let refuses = matches!(verdict.next(), Some("drop" | "reject"));
+        chain.contains(&hook) && (chain.contains("policy drop") || refuses)
+    };
+    let is_it = |table: &&str| {
+        table.split("\n\t}").any(drops) && !names.iter().any(|name| table.contains(name))
+    };
     let table = ruleset.split("\n}").find(is_it)?.trim_start();
     let name = table.lines().find(|line| line.starts_with("table "))?;
     Some(name.trim_end_matches([' ', '{']).trim_start_matches("table ").to_owned())
@@ -445,7 +460,7 @@ pub(crate) fn check_bridge(bridge: &InterfaceName) -> Result<(), (Option<String>
 /// The program `ip`.
 ///
 /// # Errors
-/// There is none.
+/// There is no such program.
 pub fn ip() -> io::Result<Command> {
     const PATHS: [&str; 4] = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"];
     let path = PATHS.into_iter().find(|path| Path::new(path).exists());
@@ -473,7 +488,7 @@ pub fn shown<T: DeserializeOwned>(arguments: &[&str]) -> io::Result<Vec<T>> {
 
 #[cfg(test)]
 mod tests {
-    //! Rules of nftables in a namespace of the test's own, which needs root.
+    //! Rules of nftables in the test's own namespace, which needs root.
 
     use super::*;
 
@@ -486,11 +501,18 @@ mod tests {
             )
         };
         let own = table("weir-lan-7", "drop", "iifname \"weir-lan\" accept");
-        let found = |others: &str| drops_forwarded(&format!("{own}{others}"), "weir-lan");
+        let found =
+            |others: &str| drops(&format!("{own}{others}"), "forward", &["weir-lan".into()]);
         assert_eq!(found(&table("filter", "drop", "")).as_deref(), Some("ip filter"));
         assert_eq!(found(&table("filter", "accept", "")), None);
         assert_eq!(found(&table("filter", "drop", "iifname \"weir-lan\" accept")), None);
         assert_eq!(found(&table("filter", "drop", "").replace("forward", "input")), None);
+        // firewalld lets its last rule refuse.
+        for rule in ["reject with icmpx admin-prohibited", "counter packets 3 bytes 180 drop"] {
+            let last = format!("ct state established accept\n\t\t{rule}");
+            assert_eq!(found(&table("filter", "accept", &last)).as_deref(), Some("ip filter"));
+        }
+        assert_eq!(found(&table("filter", "accept", "tcp dport 25 drop\n\t\taccept")), None);
     }
 
     #[test]

@@ -5,8 +5,8 @@
 //! starts the programs. An attacker who controls weir can have them started for any port that exists, and for
 //! interfaces that do not, each port once a second. A program is told a port's name, and the interface in the file.
 //!
-//! No part of weir waits for the runner, but for the end: a bounded time, as the service manager may kill the runner
-//! together with weir.
+//! weir waits for the runner only at its end, and for a bounded time, because the service manager
+//! may kill the runner together with weir.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, PipeReader, Read};
@@ -42,7 +42,7 @@ const ARGUMENT: &str = "runner-of-a-weir";
 const NAME: &str = "weir-runner";
 /// The time for one run.
 const LIMIT: Duration = Duration::from_nanos(PROGRAM_NS_MAX);
-/// Where a program finds others.
+/// The directories in which a program finds other programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Permission to write for a group or for everybody.
 const OTHERS_WRITE: u32 = 0o022;
@@ -60,7 +60,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The own programs of a port, or else the switch's.
+    /// The programs of the port itself, or else those of the switch.
     fn of(up: Option<&Program>, down: Option<&Program>, others: &Self) -> Self {
         let either =
             |own: Option<&Program>, other: &Option<Program>| own.or(other.as_ref()).cloned();
@@ -76,9 +76,9 @@ impl Pair {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tasks {
-    /// For interfaces of guests.
+    /// The programs of guests' interfaces.
     vifs: Pair,
-    /// For uplinks, each with its interface of the host if it has one.
+    /// The programs of uplinks, each with its interface of the host if it has one.
     uplinks: BTreeMap<PortName, (Option<InterfaceName>, Pair)>,
 }
 
@@ -207,7 +207,8 @@ enum Told {
     End,
 }
 
-/// A message of the runner: how a program ended, if it or the one before has failed.
+/// A message of the runner: the outcome of a program, which is sent if this program or the one
+/// before it failed.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ran {
     port: PortName,
@@ -225,7 +226,8 @@ pub fn run_if_asked(log: fn()) -> Option<ExitCode> {
     })
 }
 
-/// A port as the runner sees it. `None` is down; the number tells one time of being up from another.
+/// A port as the runner sees it. `None` means down; the number distinguishes one session from
+/// another.
 #[derive(Debug)]
 struct Standing {
     /// The state for which programs have run.
@@ -247,7 +249,7 @@ impl Standing {
 #[derive(Debug, Default)]
 struct Ports {
     all: BTreeMap<PortName, Standing>,
-    /// The time from which on no program is started; weir has ended then.
+    /// No program is started after this time, which is set when weir has ended.
     last: Option<Instant>,
     ends: bool,
 }
@@ -337,7 +339,8 @@ struct Runner {
     logs: Logs<2>,
 }
 
-/// Serves until the weir at the other end has ended, and the programs that it has asked for.
+/// Serves until the weir at the other end has ended, and with it all programs that it has asked
+/// for.
 fn serve(socket: OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-runner");
     log();
@@ -418,7 +421,7 @@ impl Runner {
             let failure = program.and_then(|(program, about)| self.run(&port, up, program, &about));
             let tells = lock(&self.ports).done(&port, up, started, failure.is_some());
             if tells {
-                // A weir that reads nothing learns of nothing.
+                // If weir does not read its messages, this one is lost.
                 let ran = Ran { port, up, failure };
                 let _ = wire::send_at_once(self.socket.as_fd(), &ran);
             }
@@ -426,7 +429,7 @@ impl Runner {
         }
     }
 
-    /// Runs a program to its end, and logs it. The failure comes back, if there is one.
+    /// Runs a program to its end, and logs its result. Returns the failure, if there is one.
     fn run(
         &self,
         port: &PortName,
@@ -456,7 +459,7 @@ struct Output {
 }
 
 impl Output {
-    /// Takes what there is to read, a bounded amount at a time. False at its end.
+    /// Reads what is available, a bounded amount at a time. False at the end of the output.
     fn take(&mut self, from: &mut PipeReader) -> bool {
         let mut bytes = [0; 16 << 10];
         match from.read(&mut bytes) {
@@ -473,7 +476,7 @@ impl Output {
         }
     }
 
-    /// The output on one line. Whoever prints it makes it plain.
+    /// The output on one line. The caller escapes it before it is printed.
     fn shown(&self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.kept);
         let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
@@ -485,7 +488,7 @@ impl Output {
     }
 }
 
-/// Runs a program to its end. What it has started in its group of processes ends with it.
+/// Runs a program to its end. Processes that it has started in its own group end with it.
 fn run(
     program: &Program,
     about: &[(&'static str, String)],
@@ -513,7 +516,7 @@ fn run(
     // The command has this process's end of the pipe.
     drop(command);
     let in_time = await_end(&child, &mut reader, output, end);
-    // The number is the program's until its end was waited for.
+    // The number belongs to the program until somebody has waited for its end.
     if let Some(group) = Pid::from_raw(child.id().cast_signed()) {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -559,7 +562,7 @@ fn await_end(
         if has_output && is_open {
             is_open = output.take(reader);
         } else if has_output {
-            // The kernel reports a pipe without writers whatever is asked.
+            // The kernel reports a pipe without writers even if no event is requested.
             let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
             let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&pause));
         }
@@ -604,7 +607,7 @@ impl Programs {
         Ok(Some(Self { socket, told, failures, watch, _process: process }))
     }
 
-    /// Tells that another weir has run programs for these ports.
+    /// Tells the runner that another weir has run programs for these ports.
     pub(crate) fn before(&self, ports: &BTreeSet<PortName>, now: &BTreeMap<PortName, u64>) {
         // A port that is gone by now has gone down since.
         let all =
@@ -647,7 +650,8 @@ impl Programs {
         any
     }
 
-    /// Tells the runner, without waiting. Ports that it has no room for are told of at the next look.
+    /// Tells the runner, without waiting. Changes for which the socket has no room are sent at the
+    /// next look.
     fn tell(
         &self,
         ports: Vec<(PortName, Option<u64>)>,
@@ -702,7 +706,7 @@ impl Programs {
         shown.collect()
     }
 
-    /// All ports go down, since weir ends. The programs for them may take a moment.
+    /// Reports that all ports go down, because weir ends. The programs for them may take a moment.
     pub(crate) fn end(self: &Arc<Self>) -> LastPrograms {
         let watch = lock(&self.watch).take();
         if let Some((stop, thread)) = watch {
@@ -850,7 +854,7 @@ mod tests {
             assert!(says(path).contains(expected), "{mode:o}: {}", says(path));
         }
         set(path, 0o755);
-        // In a directory of everybody's, anybody puts another file in its place.
+        // In a directory that everybody may write, anybody can replace the file.
         set(dir.path(), 0o777);
         assert!(says(path).contains("others may write in"), "{}", says(path));
         let mut output = Output::default();
@@ -873,7 +877,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(it.next(&tasks, now), Ok((web0.clone(), true)));
         it.begin(&web0, true);
-        // It goes and comes a hundred times while its program runs.
+        // The port goes down and comes up a hundred times while its program runs.
         (2..100).for_each(|session| it.tell(web0.clone(), Some(session), false));
         assert_eq!(it.next(&tasks, now), Err(None), "its program runs");
         assert!(!it.done(&web0, true, Some(now), false));

@@ -15,8 +15,9 @@ use weir_port_gateway::Means;
 const FILE: &str = "/etc/resolv.conf";
 const PORT: u16 = 53;
 
-/// A socket that does not block, to the resolver whose turn it is, from a port that the kernel chooses. A stream may
-/// still connect. The addresses `own` are not asked: weir would ask itself.
+/// A non-blocking socket to the resolver whose turn it is, from a port that the kernel chooses. A
+/// stream may still be connecting. The addresses in `own` are skipped, because weir would ask
+/// itself.
 ///
 /// # Errors
 /// There is no resolver, or no way to it.
@@ -41,14 +42,15 @@ pub(crate) fn connect(turn: u32, means: Means, own: &[IpAddr]) -> io::Result<Own
     }
 }
 
-/// weir's own addresses in networks whose guests it asks the host's resolver for; `None` if there is no such network.
+/// weir's own addresses in the networks for whose guests it asks the host's resolver; `None` if
+/// there is no such network.
 pub(crate) fn task(networks: &Networks) -> Option<Vec<IpAddr>> {
     let asks = networks.with_gateway().any(|(_, _, gateway)| gateway.asks_resolver());
     let own = networks.with_gateway().flat_map(|(_, _, gateway)| &gateway.addresses);
     asks.then(|| own.map(|own| own.get().addr()).collect())
 }
 
-/// Resolvers that a file names, without weir itself; the host if it names no other.
+/// The resolvers that a file names, except weir itself; the host if the file names no other.
 fn named_in(text: &str, own: &[IpAddr]) -> Vec<IpAddr> {
     let named = text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();

@@ -25,7 +25,7 @@ const READABLE: [&str; 3] = ["/proc", "/sys/devices/system", "/etc/localtime"];
 const XEN_DEVICES: &str = "/dev/xen";
 const XEN_READABLE: &str = "/sys/bus";
 
-/// The choice if weir gives up the privileges that it does not need to serve guests.
+/// The choice whether weir gives up the privileges that it does not need to serve guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SandboxMode {
     /// A forbidden system call ends weir.
@@ -140,7 +140,7 @@ impl Needs {
         self
     }
 
-    /// Notes if another weir still runs in this one's place.
+    /// Records whether another weir still runs in this one's place.
     pub fn beside(mut self, beside: bool) -> Self {
         self.tasks.beside = beside;
         self

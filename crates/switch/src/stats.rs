@@ -44,12 +44,13 @@ pub struct SwitchStats {
     /// The host's name.
     #[serde(default)]
     pub host: String,
-    /// The time at which the switch started, in milliseconds of Unix time; counters of another start are others.
+    /// The time at which the switch started, in milliseconds of Unix time. It distinguishes the
+    /// counters of one start from those of another.
     #[serde(default)]
     pub started_unix_ms: u64,
     /// Seconds since the switch started.
     pub uptime_s: f64,
-    /// Seconds for which the counters have been counted, of a [difference](Self::since).
+    /// In a [difference](Self::since): the seconds that its counters cover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_s: Option<f64>,
     /// The state of the keeper, which holds sockets and sessions across a restart of weir.
@@ -106,7 +107,7 @@ pub struct SwitchStats {
     pub ports: Vec<PortStats>,
 }
 
-/// Interfaces that come with a monitor's socket, of one pattern.
+/// Interfaces on demand of one pattern, each of which comes with a monitor's socket.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OnDemandStats {
     /// The pattern.
@@ -284,7 +285,7 @@ pub struct PortStats {
     pub tx: QueueStats,
     /// Frames that this port sent and that waited in its memory for a receiver without buffers.
     pub parked: u64,
-    /// Seconds since somebody who asked for counters first saw as many drops, late calls and waits for rates.
+    /// Seconds for which no request for counters has seen new drops, late calls or waits for rates.
     #[serde(default)]
     pub quiet_s: u64,
     /// Received packets that were merged from TCP segments (generic receive offload); `rx` counts the segments.
@@ -448,7 +449,7 @@ pub struct BondUplinkStats {
     pub has_carrier: bool,
     /// True if it carries frames.
     pub carries: bool,
-    /// The system at the other end, as that says by LACP.
+    /// The system at the other end, as it names itself by LACP.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partner: Option<MacAddress>,
 }
@@ -506,7 +507,8 @@ impl From<TimesSummary> for Times {
 }
 
 impl Times {
-    /// The distribution since `before`. A percentile or maximum is then the bound that it is within.
+    /// The distribution since `before`. A percentile or maximum is then the upper bound of its
+    /// range.
     fn since(&mut self, before: &Self) {
         if self.count < before.count {
             return;
@@ -539,7 +541,7 @@ impl QueueStats {
     }
 }
 
-/// Subtracts what was counted before. A counter that has become less began anew.
+/// Subtracts the earlier count. A counter that has become smaller has started anew.
 fn less(now: &mut u64, before: u64) {
     *now = now.checked_sub(before).unwrap_or(*now);
 }

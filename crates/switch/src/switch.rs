@@ -69,7 +69,7 @@ use settings::Source;
 pub use uplink_device::UplinkDevice;
 pub(crate) use uplink_device::{addresses_of, check_host_side};
 
-/// The names of ports that the answer to a wrong name has.
+/// The most names of ports that an answer to a wrong name lists.
 const NAMES_SHOWN: usize = 10;
 
 /// An interface in use.
@@ -79,17 +79,29 @@ struct Vif {
     link: Link,
     /// True if the configuration file named the interface when it was last read.
     from_file: bool,
-    /// Of an interface with an owner: keys that commands have set and its owner has not.
+    /// If the interface has an owner: keys that commands have set and the owner has not.
     set: BTreeSet<String>,
 }
 
-/// An interface as far as reports show it. They are made from copies: nobody who changes ports waits for a report.
+/// The part of an interface that reports show. Reports are made from copies, so a change of ports
+/// never waits for a report.
 #[derive(Clone)]
 struct Seen {
     config: Arc<VifConfig>,
     port: Arc<dyn GuestPort>,
     rules: PortRules,
     guard: Option<Arc<SourceGuard>>,
+}
+
+impl Vif {
+    /// The sockets that nobody else has. The keeper lets go of them first.
+    fn into_listeners(self) -> impl Iterator<Item = BoundListener> {
+        let own = match self.link {
+            Link::Socket { listens, .. } => listens.map(|it| it.bound),
+            Link::Xen => None,
+        };
+        own.into_iter().chain(self.agent.and_then(|it| Arc::into_inner(it.bound?)))
+    }
 }
 
 impl std::ops::Deref for Vif {
@@ -121,8 +133,8 @@ struct Plugged {
 
 /// The way in which an interface meets its front end.
 enum Link {
-    /// A vhost-user socket. If weir has made its file, `_listens` keeps the file and removes it.
-    Socket { _listens: Option<Listens>, has_records: bool },
+    /// A vhost-user socket. If weir has made its file, `listens` keeps the file and removes it.
+    Socket { listens: Option<Listens>, has_records: bool },
     /// xenstore: the toolstack attached the interface.
     Xen,
 }
@@ -130,7 +142,7 @@ enum Link {
 /// A socket on which weir listens. The keeper lets go of the socket before its file is removed.
 struct Listens {
     _kept: Option<Kept>,
-    _bound: BoundListener,
+    bound: BoundListener,
 }
 
 struct Uplink {
@@ -174,7 +186,7 @@ impl Ports {
         self.outward().any(|(_, other)| other == name)
     }
 
-    /// The port that this name has, if that is neither an interface nor an uplink.
+    /// The error for a name that is neither an interface's nor an uplink's.
     fn no_such_port(&self, name: &PortName) -> NoSuchPort {
         let own = self.gateways.iter().find(|gateway| gateway.name == *name);
         let overlay = self.overlay.as_ref().filter(|overlay| overlay.name == *name);
@@ -185,7 +197,7 @@ impl Ports {
         }
     }
 
-    /// The names that exist, for a user who has asked for `name`, which does not.
+    /// The names that exist, for a user who has asked for `name`, which does not exist.
     fn there(&self, name: &PortName) -> String {
         let mut own = self.gateways.iter().filter(|it| it.network.as_str() == name.as_str());
         if let Some(own) = own.next() {
@@ -223,7 +235,8 @@ impl Ports {
         self.named().count()
     }
 
-    /// The ports that mirrors may copy or be. A Xen guest's interface is no mirror, and the overlay is none either.
+    /// The ports that mirrors may copy, and those that may be mirrors. A Xen guest's interface is
+    /// no mirror, and the overlay is none either.
     fn candidates(&self) -> Vec<Candidate<'_>> {
         let vifs = self.vifs.iter().map(|vif| Candidate {
             name: &vif.config.name,
@@ -294,7 +307,7 @@ pub enum Meeting {
     Configured,
     /// The interface uses this listening socket.
     Listener(std::os::unix::net::UnixListener),
-    /// The interface uses this connection, once.
+    /// The interface uses this connection, and no later one.
     Connected(UnixStream),
 }
 
@@ -485,14 +498,15 @@ impl Switch {
             agent: agent.clone(),
             settings: self.vif_settings(&config),
         };
-        let link = Link::Socket { _listens: listens, has_records };
+        let link = Link::Socket { listens, has_records };
         let seen = Seen { config: config.into(), port: Arc::clone(&port) as _, rules, guard };
         let vif = Vif { seen, agent, link, from_file: false, set: BTreeSet::new() };
         self.ports().vifs.push(vif);
         Ok(Plugged { port, endpoint, managed })
     }
 
-    /// Has the front ends of new ports served. The threads that look after all interfaces learn of these at once.
+    /// Starts the service of the front ends of new ports. The threads that look after all
+    /// interfaces learn of these at once.
     ///
     /// # Errors
     /// Nobody serves front ends any more; the ports are removed.
@@ -575,7 +589,7 @@ impl Switch {
                 };
                 let listener = Arc::clone(bound.listener());
                 let kept = self.keeper.keep_listener(&config.name, &bound);
-                (Endpoint::Listener(listener), Some(Listens { _kept: kept, _bound: bound }))
+                (Endpoint::Listener(listener), Some(Listens { _kept: kept, bound }))
             }
         })
     }
@@ -705,8 +719,8 @@ impl Switch {
         }
     }
 
-    /// The number of changes from `old` to `new` that workers may see at different moments and that say together what
-    /// passes: of the place in the fabric, and of the rules.
+    /// The number of settings that decide what passes and that differ between `old` and `new`: the
+    /// place in the fabric, and the rules. Workers may see their changes at different moments.
     fn steps_between(&self, old: &VifConfig, new: &VifConfig) -> usize {
         let is_there = old.port_config(&self.networks) == new.port_config(&self.networks);
         let has_rules = (&old.filter, &old.guarding, &old.groups);
@@ -714,8 +728,8 @@ impl Switch {
         usize::from(!is_there) + usize::from(!keeps_rules)
     }
 
-    /// Has ports pass nothing until they are [opened](Self::open): what several settings keep out together, no moment
-    /// between two of them lets in.
+    /// Makes ports pass nothing until they are [opened](Self::open). Otherwise a frame that only
+    /// several settings together keep out could pass between two changes.
     fn shut(&self, ids: &[PortId]) {
         for id in ids {
             self.engine.change_settings(*id, |now| now.rules = settings::nothing_passes());
@@ -725,7 +739,7 @@ impl Switch {
         }
     }
 
-    /// Has ports pass what their settings allow, which no worker misses any more.
+    /// Makes ports pass what their settings allow. By now every worker sees these settings.
     fn open(&self, ports: &Ports, ids: &[PortId]) {
         if ids.is_empty() {
             return;
@@ -738,8 +752,8 @@ impl Switch {
         }
     }
 
-    /// Changes an interface to `config`, except for its sockets; one that is `shut` stays so. Calls to its guest followed
-    /// `before` until now.
+    /// Changes an interface to `config`, except for its sockets. A port in `shut` stays shut. `before` is the policy of
+    /// calls to its guest until now.
     fn change(
         &self,
         vif: &mut Vif,
@@ -901,7 +915,6 @@ fn engine_options(config: &SwitchConfig) -> Options {
     Options { execution, realization, schedule, workers, fdb, ..Options::default() }
 }
 
-/// The filter rules of a port that is being added.
 /// The permissions of the sockets that weir makes for an interface.
 fn mode_of(vif: &VifConfig) -> SocketMode {
     let usual = SocketMode::of_control(unix_socket::socket_group().is_some());
@@ -945,6 +958,13 @@ impl Drop for Switch {
         }
         // A session that does not end is left behind, because the process is about to exit.
         self.sessions.end();
+        self.manager.end();
+        self.hands.remove_together(ports.vifs.drain(..).flat_map(Vif::into_listeners));
+        if weir_foreign::is_left_to_exit() {
+            // A port has cells that look at each thread there has been when they are dropped.
+            self.engine.halt();
+            std::mem::forget(Arc::clone(&self.engine));
+        }
     }
 }
 

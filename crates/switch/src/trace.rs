@@ -27,7 +27,7 @@ pub struct Trace {
 /// A stage of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TraceStep {
-    /// The deciding part, or the frame's place.
+    /// The part of the switch that decides, or the place of the frame.
     #[schema(value_type = String)]
     pub stage: Cow<'static, str>,
     /// The port at which the stage is, or to which it is charged. A port that was just added or removed is given by

@@ -1,7 +1,7 @@
 //! Listening on a Unix socket, with three guarantees: it never displaces another server, it never overwrites another
 //! file, and its permissions are never too wide, even for a moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -133,7 +133,7 @@ pub(crate) type FileId = (u64, u64);
 #[derive(Debug)]
 enum Made {
     Here(BoundFile),
-    Elsewhere { _removes: Remover },
+    Elsewhere { removes: Remover },
 }
 
 /// The files of this process's sockets, for an exit that waits for no lock holder.
@@ -142,23 +142,27 @@ static FILES: Mutex<Vec<(PathBuf, FileId)>> = Mutex::new(Vec::new());
 /// Removes the files of all sockets that this process has made.
 pub(crate) fn remove_all() {
     let files = std::mem::take(&mut *FILES.lock().unwrap_or_else(PoisonError::into_inner));
-    files.iter().for_each(|(path, file)| remove_if(path, *file));
+    let remove =
+        |(path, file): &(PathBuf, FileId)| Place::of(path).map(|it| remove_if_in(&it, *file));
+    files.iter().for_each(|it| drop(remove(it)));
 }
 
 /// A socket's file. Dropping it removes the file, unless another program has replaced it.
 #[derive(Debug)]
 pub(crate) struct BoundFile {
+    /// Empty if the file is somebody else's to remove.
     path: PathBuf,
     file: FileId,
 }
 
-/// Has another process remove a file when the value is dropped.
+/// Makes another process remove a file when the value is dropped.
 struct Remover {
+    /// Empty if the file is somebody else's to remove.
     path: PathBuf,
     remove: Box<dyn Fn(&Path) + Send + Sync>,
 }
 
-/// A new listener as one whose waiting connections end with its last descriptor.
+/// Wraps a new listener: its waiting connections end with its last descriptor.
 pub(crate) fn foreign_at(listener: UnixListener, path: &Path) -> Foreign<UnixListener> {
     Foreign::new(listener, &Party::new(path.display().to_string()))
 }
@@ -183,14 +187,15 @@ impl BoundListener {
         Self { listener: Arc::new(listener), path: path.into(), file, made }
     }
 
-    /// A listener that another process has made. On drop, `remove` has that process remove its file.
+    /// A listener that another process has made. On drop, `remove` makes that process remove its
+    /// file.
     pub(crate) fn of_another(
         listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
         remove: Box<dyn Fn(&Path) + Send + Sync>,
     ) -> Self {
-        let made = Made::Elsewhere { _removes: Remover { path: path.into(), remove } };
+        let made = Made::Elsewhere { removes: Remover { path: path.into(), remove } };
         Self::new(listener, path, file, made)
     }
 
@@ -447,19 +452,49 @@ impl Drop for Lock {
 
 impl Drop for BoundFile {
     fn drop(&mut self) {
-        let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
-        files.retain(|it| (&it.0, it.1) != (&self.path, self.file));
-        drop(files);
-        // If this fails, the next start replaces the stale socket.
-        let Ok(place) = Place::of(&self.path) else { return };
-        let _lock = Lock::take(place.beside(Lock::NAME.as_ref()));
-        remove_if_in(&place, self.file);
+        let path = std::mem::take(&mut self.path);
+        if !path.as_os_str().is_empty() {
+            remove([(path, self.file)].into());
+        }
     }
 }
 
-fn remove_if(path: &Path, file: FileId) {
-    if let Ok(place) = Place::of(path) {
-        remove_if_in(&place, file);
+/// Removes files that end together.
+pub(crate) fn remove_files(files: impl IntoIterator<Item = BoundFile>) {
+    let taken = |mut it: BoundFile| (std::mem::take(&mut it.path), it.file);
+    remove(files.into_iter().map(taken).collect());
+}
+
+/// Removes the files of sockets that end together, and returns the paths of those that another process has to remove.
+pub(crate) fn remove_together(all: impl IntoIterator<Item = BoundListener>) -> Vec<PathBuf> {
+    let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
+    for bound in all {
+        match bound.made {
+            Made::Here(file) => here.push(file),
+            Made::Elsewhere { mut removes } => elsewhere.push(std::mem::take(&mut removes.path)),
+        }
+    }
+    remove_files(here);
+    elsewhere
+}
+
+/// Removes files. A way is walked and a directory locked once for all files in it.
+fn remove(all: BTreeSet<(PathBuf, FileId)>) {
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    files.retain(|it| !all.contains(it));
+    drop(files);
+    let mut last: Option<(Option<&Path>, _, _)> = None;
+    for (path, file) in &all {
+        let (parent, Some(name)) = (path.parent(), path.file_name()) else { continue };
+        if last.as_ref().is_none_or(|(it, ..)| *it != parent) {
+            // No process holds two locks. If a lock or a way fails, the next start replaces the stale socket.
+            drop(last.take());
+            let lock = |place: &Place| Lock::take(place.beside(Lock::NAME.as_ref()));
+            last = Place::of(path).ok().map(|place| (parent, lock(&place), place));
+        }
+        if let Some((.., place)) = &last {
+            remove_if_in(&place.beside(name), *file);
+        }
     }
 }
 
@@ -472,7 +507,9 @@ fn remove_if_in(place: &Place, file: FileId) {
 
 impl Drop for Remover {
     fn drop(&mut self) {
-        (self.remove)(&self.path);
+        if !self.path.as_os_str().is_empty() {
+            (self.remove)(&self.path);
+        }
     }
 }
 
@@ -531,7 +568,8 @@ fn server_at(place: &Place) -> io::Result<Option<Server>> {
     let made_by = found.map(|stream| socket_peercred(&stream).map(|peer| peer.pid));
     let has_ended = match made_by {
         Some(Ok(process)) => {
-            // A process that has ended has no program, also before its parent has asked how it ended.
+            // A process that has ended has no program, even before its parent has asked how it
+            // ended.
             let program = |process: &str| fs::read_link(format!("/proc/{process}/exe"));
             let error = program(&process.as_raw_nonzero().to_string()).err();
             error.is_some_and(|it| it.kind() == io::ErrorKind::NotFound) && program("self").is_ok()
@@ -765,7 +803,7 @@ mod tests {
         let path = dir.path().join("s.sock");
         let old = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
         let (file, kept) = (old.file(), old.listener().try_clone().unwrap());
-        // Forgotten, as if the program were killed.
+        // The listener is forgotten, as if the program were killed.
         std::mem::forget(old);
         let again = kept.try_clone().unwrap();
         let bound = BoundListener::adopt(kept, &path, file, mode("0660")).unwrap();

@@ -7,7 +7,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `judge.rs` | the decision which threads are stalled, and a thread's state in the kernel |
+//! | `judge.rs` | the decision about which threads are stalled, and a thread's state in the kernel |
 //! | `service.rs` | messages to the service manager |
 
 use std::io;
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!((still.name.as_str(), still.place), ("weir-worker-1", Place::Serves));
         assert_eq!((still.port, still.ns), (PortId::new(3), 5 * EVERY_NS));
 
-        // One turn is enough to end the stall, and it is reported.
+        // One turn is enough to end the stall, and the end is reported.
         let verdict = judge.look(6 * EVERY_NS, &[thread(1, 8, Place::Serves)]);
         assert_eq!(verdict.went_on, ["weir-worker-1"]);
         assert!(verdict.packets_move && verdict.still.is_empty());

@@ -100,7 +100,7 @@ fn a_program_in_an_interfaces_way_filters_and_changes_messages_of_a_stream() {
     let _switch = Switch::start(&config).unwrap();
     let join =
         |name: &str, mac| Vif::connect(dir.path().join(name), &Options::new(Mac(mac))).unwrap();
-    // The program sends on with the guests' own addresses.
+    // The program forwards the messages with the guests' own addresses.
     let (mut a, mut inside) = (join("a", A), join("inside", B));
     let (mut outside, mut b) = (join("outside", A), join("b", B));
     let [mut a, mut inside, mut outside, mut b] =

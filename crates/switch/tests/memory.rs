@@ -14,7 +14,7 @@ static ALLOCATOR: PeakAlloc = PeakAlloc;
 /// Most bytes that an interface may take: its port, its counters, its settings, and its names.
 const BYTES_MAX: usize = 16 << 10;
 
-/// Bytes that stay allocated with a switch of so many interfaces.
+/// Bytes that stay allocated with a switch of this number of interfaces.
 fn taken(vifs: usize) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let control = dir.path().join("control.sock").to_str().unwrap().parse().unwrap();

@@ -1,5 +1,5 @@
-//! Documents that stand in the repository: blocks of code, for tests that run them, and JSON with a line for each thing
-//! that a reader compares.
+//! Documents of the repository: blocks of code, for tests that run them, and JSON with a line for
+//! each thing that a reader compares.
 
 use serde_json::Value;
 
@@ -80,8 +80,8 @@ pub fn blocks(document: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// Writes `value` with a line for each part that lies below `depth` objects and arrays. What a part contains stands on
-/// its line.
+/// Writes `value` with a line for each part that lies below `depth` objects and arrays. The
+/// contents of a part are on its line.
 #[must_use]
 pub fn in_lines(value: &Value, depth: usize) -> String {
     let mut text = String::new();
@@ -97,7 +97,7 @@ fn write(value: &Value, depth: usize, indent: &str, text: &mut String) {
     let next = format!(",{deeper}");
     let mut begin = |text: &mut String| text.push_str(std::mem::replace(&mut separator, &next));
     match value {
-        // The only field stands on its object's line.
+        // An object's only field is on the object's line.
         Value::Object(fields) if depth > 0 && fields.len() == 1 => {
             for (name, field) in fields {
                 *text += &format!("{{{}: ", Value::from(name.as_str()));

@@ -1,4 +1,5 @@
-//! Answers to ARP and ping, written over the question: a guest without a network stack can thus be reached.
+//! Answers to ARP and ping, which overwrite the question: a guest without a network stack can thus
+//! be reached.
 
 use std::net::Ipv4Addr;
 

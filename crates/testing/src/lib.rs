@@ -78,6 +78,27 @@ pub fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     eventually(what, || holds().then_some(()));
 }
 
+/// Calls `act`, and returns how often a thread woke up meanwhile that sleeps for `each` time again and again. Other
+/// load keeps that thread waiting as it keeps `act` waiting, so a test may compare this where it may compare no time.
+pub fn sleeps_during<T>(each: Duration, act: impl FnOnce() -> T) -> (u32, T) {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| {
+            let mut sleeps = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                thread::sleep(each);
+                sleeps += 1;
+            }
+            sleeps
+        });
+        let done = {
+            let _ends = SetAtEnd(&is_over);
+            act()
+        };
+        (sleeper.join().unwrap_or(u32::MAX), done)
+    })
+}
+
 /// Sets a flag when it is dropped. Threads that run until the flag is set then end even if the test has panicked, and
 /// the scope that waits for them ends too.
 #[derive(Debug)]
@@ -107,8 +128,8 @@ impl Drop for Running {
     }
 }
 
-/// Runs `body` in a thread with a network namespace of its own, which `enter` makes; `None` if it was skipped for lack
-/// of root. Sockets and devices made there stay there, whichever thread uses them.
+/// Runs `body` in a thread with its own network namespace, which `enter` makes; `None` if it was
+/// skipped for lack of root. Sockets and devices made there stay there, whichever thread uses them.
 ///
 /// # Panics
 /// If `enter` fails, and as `body` panics.
@@ -128,8 +149,8 @@ pub fn in_new_network<T: Send>(
     Some(ended.unwrap_or_else(|panic| panic::resume_unwind(panic)))
 }
 
-/// Makes the veth pair `weir0` and `host0`, each end with this number of queues, in a network namespace of the test's
-/// own. `host0` is up.
+/// Makes the veth pair `weir0` and `host0`, each end with this number of queues, in the test's own
+/// network namespace. `host0` is up.
 ///
 /// # Panics
 /// If the pair cannot be made.

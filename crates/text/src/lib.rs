@@ -1,6 +1,6 @@
 //! Tables, numbers and units for people; [`plain`]: text from outside, made safe for a terminal.
 //!
-//! For programs. The switch itself writes no text.
+//! The crate is for programs: the switch itself writes no text.
 
 #![forbid(unsafe_code)]
 
@@ -100,7 +100,8 @@ pub fn time(ns: u64) -> String {
     }
 }
 
-/// Writes for how long something is over, behind its name: `, 3 s ago`, or nothing if that is not known.
+/// Writes the time since something ended, to follow its name: `, 3 s ago`, or nothing if that is
+/// not known.
 pub fn ago(seconds: Option<u64>) -> String {
     let time = |seconds: u64| time(seconds.saturating_mul(1_000_000_000));
     seconds.map_or_else(String::new, |seconds| format!(", {} ago", time(seconds.max(1))))

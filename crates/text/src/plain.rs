@@ -22,7 +22,7 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
 
-/// Returns the same in at most [`CONFIG_TEXT_SHOWN_MAX`] characters.
+/// Does the same as [`plain`], in at most [`CONFIG_TEXT_SHOWN_MAX`] characters.
 pub fn plain_short(text: &str) -> String {
     let mut chars = text.chars();
     let mut short: String = chars.by_ref().take(CONFIG_TEXT_SHOWN_MAX).collect();
@@ -125,8 +125,8 @@ pub fn report(text: &str) -> String {
         .collect()
 }
 
-/// Escapes unprintable characters except those of colours (ECMA-48 SGR), which change only the look
-/// of text.
+/// Escapes unprintable characters except those of colours (ECMA-48 SGR), which change only the
+/// appearance of text.
 fn coloured(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

@@ -118,8 +118,9 @@ pub(crate) enum Peeked {
     Whole(Frame),
 }
 
-/// Peeks at the next message. `fds_max` gives the number of descriptors that belong to a message of this header and
-/// body: peeking at a message without any brings those of the next message along.
+/// Peeks at the next message. `fds_max` gives the number of descriptors that belong to a message of
+/// this header and body: peeking at a message without descriptors also returns those of the next
+/// message.
 pub(crate) fn peek(
     socket: impl AsFd,
     takes: Takes,
@@ -217,7 +218,7 @@ fn receive_some(
         let received = fds.len();
         return Err(ProtocolError::FdsLost { received }.into());
     }
-    // The buffer's alignment leaves room for more descriptors than the limit.
+    // The buffer's alignment has room for more descriptors than the limit.
     if fds.len() > VHOST_USER_FDS_MAX {
         let received = fds.len();
         return Err(ProtocolError::TooManyFds { received }.into());

@@ -199,7 +199,7 @@ impl FrontEnd {
         self.command(Request::SendRarp, &[a, b, c, d, e, f, 0, 0], &[])
     }
 
-    /// Shares the dirty log. For a session with `LOG_SHMFD`, in which the request has a reply; the reply's content is
+    /// Shares the dirty log. The session must have `LOG_SHMFD`: then the request has a reply, whose content is
     /// undefined and ignored.
     pub fn set_log_base(&mut self, log: DirtyLog, fd: BorrowedFd<'_>) -> Result<(), FrontEndError> {
         self.exchange(Request::SetLogBase, &log.encode(), &[fd])?;
@@ -216,7 +216,7 @@ impl FrontEnd {
         self.command(Request::SetBackendReqFd, &[], &[fd])
     }
 
-    /// Tells of a translation. The back end always answers.
+    /// Reports a translation. The back end always answers.
     pub fn iotlb_msg(&mut self, message: &IotlbMsg) -> Result<(), FrontEndError> {
         let request = Request::IotlbMsg;
         match self.query(request, &message.encode())? {
@@ -265,7 +265,7 @@ impl FrontEnd {
         self.command(Request::SetConfig, &config.encode(), &[])
     }
 
-    /// Sends a request that has no reply of its own; with `REPLY_ACK`, waits for its status.
+    /// Sends a request without its own reply; with `REPLY_ACK`, waits for its status.
     pub fn command(
         &mut self,
         request: Request,
@@ -286,7 +286,7 @@ impl FrontEnd {
         }
     }
 
-    /// Sends a request that has a reply of its own, and waits for the reply.
+    /// Sends a request that has its own reply, and waits for the reply.
     pub fn exchange(
         &mut self,
         request: Request,

@@ -179,9 +179,9 @@ pub enum FrontMessage {
 }
 
 impl FrontMessage {
-    /// Decodes one whole request: its header, exactly its body, and every file descriptor that
-    /// came with its bytes. The descriptors that don't end up in the message are closed. Longer than a screen: a
-    /// table of all requests.
+    /// Decodes one whole request: its header, exactly its body, and every file descriptor that came
+    /// with its bytes. The descriptors that don't end up in the message are closed. The function is
+    /// longer than a screen: it is a table of all requests.
     ///
     /// # Errors
     /// The [`ProtocolError`] that names the first fault.

@@ -5,7 +5,7 @@ use weir_limits::MEM_TABLE_REGIONS_MAX;
 use crate::error::{Expected, ProtocolError};
 use crate::request::RequestCode;
 
-/// A body, or a part of one, with a layout of its own.
+/// A body, or a part of one, with its own layout.
 pub trait Payload: Sized {
     /// Reads a whole body.
     ///

@@ -91,7 +91,7 @@ impl Header {
     }
 }
 
-/// Generates [`Request`] so that a request's number and name stand on one line.
+/// Generates [`Request`] so that a request's number and name are on one line.
 macro_rules! requests {
     ($($(#[doc = $doc:literal])+ $variant:ident = $number:literal, $name:literal;)+) => {
         /// A request of the front end, by the spec's number.
@@ -220,8 +220,8 @@ requests! {
 }
 
 impl Request {
-    /// True if the request always has a reply of its own, and so never a `REPLY_ACK` status, whatever its `need_reply`
-    /// flag (spec, "REPLY_ACK"). `SET_LOG_BASE` has one only with `LOG_SHMFD`.
+    /// True if the request always has its own reply, and so never a `REPLY_ACK` status, whatever
+    /// its `need_reply` flag (spec, "REPLY_ACK"). `SET_LOG_BASE` has one only with `LOG_SHMFD`.
     pub const fn has_own_reply(self) -> bool {
         matches!(
             self,
@@ -283,8 +283,8 @@ impl fmt::Display for RequestCode {
     }
 }
 
-/// `VHOST_USER_BACKEND_IOTLB_MSG`: the back end's request over the channel of `SET_BACKEND_REQ_FD` for a translation. Such
-/// requests have numbers of their own.
+/// `VHOST_USER_BACKEND_IOTLB_MSG`: the back end's request over the channel of `SET_BACKEND_REQ_FD`
+/// for a translation. Such requests have their own numbers.
 pub const VHOST_USER_BACKEND_IOTLB_MSG: RequestCode = RequestCode(1);
 
 /// The vhost-user bit in `GET_FEATURES`/`SET_FEATURES`: protocol features can be negotiated.

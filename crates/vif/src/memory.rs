@@ -38,7 +38,7 @@ pub(crate) struct Slots {
     /// Size of each even slot, and of each odd one.
     bytes: [u32; 2],
     count: u32,
-    /// By how much odd slots are below their place in the first region.
+    /// The distance by which odd slots lie below their place in the first region.
     low: u64,
 }
 

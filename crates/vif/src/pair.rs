@@ -37,7 +37,7 @@ impl WaitFor {
     }
 }
 
-/// A receive and a transmit ring, which can move to a thread of its own.
+/// A receive and a transmit ring, which can move to its own thread.
 ///
 /// Calls are suppressed except inside [`wait`](Self::wait). After the [`Vif`](crate::Vif) is
 /// dropped, the pair stays usable, but nothing moves.

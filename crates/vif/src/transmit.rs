@@ -76,7 +76,7 @@ impl Owned {
 enum Refusal {
     /// No frame was refused, or the caller has learned of the new room.
     None,
-    /// Still no room.
+    /// There is still no room.
     Standing,
     /// There is room again.
     Over,

@@ -213,11 +213,12 @@ impl Vif {
     /// Starts a session with a new back end, as QEMU does. Rings continue at their present
     /// position. A split ring continues at the used index in its memory. A packed ring's memory
     /// holds no such index: the back end gets the original base and must find the position itself.
-    /// The queue pairs notice nothing.
+    /// The queue pairs notice nothing. A present back end stops its rings first, as in a migration.
     ///
     /// # Errors
     /// As [`connect`](Self::connect); the next back end may be tried.
     pub fn reconnect(&mut self, stream: UnixStream) -> Result<(), VifError> {
+        self.stop();
         let mut handshake = Handshake::negotiate(front_end(stream, &self.options), &self.options)?;
         let missing = self.features - handshake.features;
         if missing != Features::NONE {
@@ -290,6 +291,12 @@ impl Vif {
 
 impl Drop for Vif {
     fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Vif {
+    fn stop(&mut self) {
         self.front.set_timeout(STOP_TIMEOUT);
         for ring in 0..self.rings.len() as u32 {
             // A disconnected back end has stopped its rings.

@@ -50,7 +50,7 @@ fn refusing(request: Request) -> Config {
     Config { refuse: Some(request), ..Config::default() }
 }
 
-/// A single test, since two would see each other's resources.
+/// This is a single test, since each of two tests would see the other's resources.
 #[test]
 fn an_interface_that_ends_or_never_began_releases_everything() {
     // The thread that unmaps guests' memory stays once it was started.

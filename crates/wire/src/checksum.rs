@@ -117,7 +117,7 @@ pub const fn nonzero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
-/// The reason for which a partial checksum cannot be completed.
+/// The reason why a partial checksum cannot be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FillError {
     /// The checksum field is not in the part of the frame that was copied out.

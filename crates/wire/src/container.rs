@@ -127,8 +127,8 @@ pub struct Record {
     pub has_vnet: bool,
 }
 
-/// The reason for which a whole container is refused: after one wrong length, no later record can be trusted, and the
-/// writer is broken.
+/// The reason why a whole container is refused: after one wrong length, no later record can be
+/// trusted, and the writer is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContainerError {
     /// The buffer is shorter than the length in the virtio header.

@@ -28,7 +28,7 @@ pub mod ethertype {
 pub const HEADER_LEN: usize = 14;
 pub(crate) const ETHERTYPE_OFFSET: usize = 12;
 
-/// The reason for which a frame cannot be parsed.
+/// The reason why a frame cannot be parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// The frame ends inside its Ethernet header or its tag.
@@ -134,7 +134,7 @@ impl fmt::Debug for Mac {
     }
 }
 
-/// The reason for which a text is not an Ethernet address.
+/// The reason why a text is not an Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MacParseError {
     /// The address does not have six groups.

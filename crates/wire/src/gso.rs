@@ -40,7 +40,7 @@ impl Segment {
     }
 }
 
-/// The reason for which a frame cannot be cut.
+/// The reason why a frame cannot be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GsoError {
     /// The offload does not describe a GSO frame.

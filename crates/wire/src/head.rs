@@ -22,7 +22,7 @@ pub struct Head {
     len: u8,
 }
 
-/// The reason for which a tag cannot be inserted into a head.
+/// The reason why a tag cannot be inserted into a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TagError {
     /// The head ends inside its Ethernet header.

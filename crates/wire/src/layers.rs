@@ -420,7 +420,7 @@ mod tests {
             let _ = Layers::parse(&bytes);
         }
 
-        /// Arbitrary bytes seldom pass the ethertype; this gets deeper.
+        /// Arbitrary bytes seldom pass the ethertype. Damage to a valid frame gets deeper.
         #[test]
         fn arbitrary_damage_never_panics(
             spec in specs(8),

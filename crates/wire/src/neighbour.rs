@@ -34,7 +34,7 @@ const REQUEST_REVERSE: u16 = 3;
 pub fn rarp(mac: Mac) -> [u8; FRAME_LEN] {
     let head = [&Mac::BROADCAST.0[..], &mac.0, &ethertype::RARP.to_be_bytes()].concat();
     let operation = REQUEST_REVERSE.to_be_bytes();
-    // The station's address stands for the sender and for the target, and neither has an IP address.
+    // The station's address is that of the sender and of the target, and neither has an IP address.
     let of = [&mac.0[..], &[0; 4]].concat();
     let mut bytes = [&head[..], &ETHERNET_IPV4, &operation, &of, &of].concat().into_iter();
     std::array::from_fn(|_| bytes.next().unwrap_or(0))
@@ -269,7 +269,8 @@ impl<const N: usize> Own<N> {
         sum
     }
 
-    /// Fills in the checksum of the message that begins at `at`; `sum` is added to it.
+    /// Fills in the checksum of the message that begins at `at`. `sum` is the sum of other bytes that the
+    /// checksum covers, such as a pseudo-header.
     pub(crate) fn fill_sum(&mut self, at: usize, field: usize, mut sum: Sum) {
         sum.add(self.bytes.get(at..self.len).unwrap_or_default());
         if let Some(place) = self.bytes.get_mut(field..field + 2) {

@@ -68,7 +68,7 @@ pub struct Offload {
     data_valid: bool,
 }
 
-/// The reason for which a header is rejected.
+/// The reason why a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OffloadError {
     /// There is no Ethernet header.

@@ -6,8 +6,8 @@ use weir_policy::moderation::Kind;
 use super::error::Problem;
 use super::experiment::{Experiment, name_of};
 use super::file::{
-    At, DispatchFile, End, Execution, ExperimentFile, MeasuredFile, PlacementPolicy, Statement,
-    SweepFile, TrafficFile,
+    Arrivals, At, DispatchFile, End, Execution, ExperimentFile, MeasuredFile, PlacementPolicy,
+    Statement, SweepFile, TrafficFile,
 };
 
 /// Keys that no sweep may change: they belong to the whole experiment.
@@ -47,7 +47,7 @@ struct Rule {
     written: fn(&ExperimentFile) -> bool,
     /// Returns true if the key has an effect.
     works: fn(&ExperimentFile) -> bool,
-    /// The missing condition of its effect.
+    /// The condition that is missing for an effect.
     since: &'static str,
 }
 
@@ -131,10 +131,13 @@ const RULES: &[Rule] = &[
         path: "realization.client_threads",
         written: |it| it.realization.client_threads > 0,
         works: |it| {
-            let stream = |it: &TrafficFile| matches!(it, TrafficFile::Stream { .. });
-            it.loads.iter().any(|it| it.from == End::Uplink && stream(&it.traffic))
+            let in_turn = |it: &TrafficFile| match it {
+                TrafficFile::Datagrams { arrivals, .. } => matches!(arrivals, Arrivals::Buffer(_)),
+                it => matches!(it, TrafficFile::Stream { .. }),
+            };
+            it.loads.iter().any(|it| it.from == End::Uplink && in_turn(&it.traffic))
         },
-        since: "no load is a TCP stream from an uplink",
+        since: "no load is a TCP stream or a socket from an uplink",
     },
     Rule {
         path: "uplink",

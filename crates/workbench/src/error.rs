@@ -10,7 +10,7 @@ use weir_bench::rig::RigError;
 use weir_lab::host;
 use weir_limits as limits;
 
-/// The reason for which the lab has no result.
+/// The reason why the lab has no result.
 #[derive(Debug, Error, Diagnostic)]
 pub enum LabError {
     /// A file could not be read.

@@ -160,7 +160,14 @@ impl Experiment {
         self.points.len() * self.file.seeds.len()
     }
 
-    /// Returns an upper bound of the events of all runs.
+    /// Returns the first `count` seeds: the file's, and those that follow the largest of them.
+    pub fn seeds(&self, count: usize) -> Vec<u64> {
+        let largest = self.file.seeds.iter().copied().max().unwrap_or(0);
+        let further = (1..).map_while(|more| largest.checked_add(more));
+        self.file.seeds.iter().copied().chain(further).take(count).collect()
+    }
+
+    /// Returns an upper bound of the events of all runs with the file's seeds.
     pub fn events_expected(&self) -> u64 {
         let of_one_seed = self.points.iter().map(|(_, scenario)| estimate::events(scenario));
         of_one_seed.fold(0, u64::saturating_add).saturating_mul(self.file.seeds.len() as u64)
@@ -394,7 +401,8 @@ fn guests(file: &GuestsFile) -> Result<Vec<Guest>, Problem> {
         );
         let rx_ring = file.rx_ring.unwrap_or(usual.rx_ring);
         let hypervisor_poll_ns = file.hypervisor_poll.map(|time| time.0);
-        Guest { rx_ring, poll, hypervisor_poll_ns, lro: file.lro, ..usual }
+        let tick_ns = file.tick.map(|time| time.0);
+        Guest { rx_ring, poll, hypervisor_poll_ns, tick_ns, lro: file.lro, ..usual }
     };
     Ok((0..count).map(guest).collect())
 }

@@ -106,7 +106,7 @@ pub struct RealizationFile {
     /// True if the manager may hold the calls of all guests together, at the uplink as well.
     #[serde(default)]
     pub manager: bool,
-    /// Threads of an uplink's peer, each of which serves its streams in turn; each stream has its own if 0.
+    /// Threads of an uplink's peer, each of which serves its streams and sockets in turn; each has its own if 0.
     #[serde(default)]
     pub client_threads: usize,
     pub identifiers: Option<IdentifiersFile>,
@@ -205,6 +205,7 @@ pub struct GuestsFile {
     pub poll_periodic: bool,
     /// Poll interval of a nested hypervisor around each guest. The default is none.
     pub hypervisor_poll: Option<Time>,
+    pub tick: Option<Time>,
     /// True if the driver merges TCP segments (LRO).
     #[serde(default)]
     pub lro: bool,
@@ -286,7 +287,7 @@ pub enum TrafficFile {
 pub enum Arrivals {
     Regular(Rate),
     Poisson(Rate),
-    /// As fast as a socket's send buffer of so many bytes permits.
+    /// As fast as a socket's send buffer of this number of bytes permits.
     Buffer(u32),
 }
 

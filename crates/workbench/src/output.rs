@@ -10,7 +10,7 @@ use super::experiment::{Experiment, name_of};
 use super::file::{At, ClaimFile, ExperimentFile, Figure, MeasuredFile, Statement};
 use super::profile::Machine;
 use super::runs::Measured;
-use super::verdict::{Judged, Verdict, judge};
+use super::verdict::{self, Judged, Verdict, judge};
 
 /// Results of an experiment. They are equal to the byte for the same experiment and seeds.
 #[derive(Debug, Serialize)]
@@ -40,9 +40,14 @@ pub struct Point {
     pub at: At,
     /// Figures by [`Figure::as_str`].
     pub figures: BTreeMap<&'static str, Measured>,
+    /// Number of starts, each with a seed.
+    pub starts: usize,
     /// Figures by seed.
     #[serde(skip)]
     pub seeds: BTreeMap<&'static str, Vec<f64>>,
+    /// Events of all starts.
+    #[serde(skip)]
+    pub events: u64,
 }
 
 /// Returns the figures of the plot and of the claims.
@@ -67,16 +72,11 @@ impl Outcome {
         let mean = |figure: Figure, at: &At| {
             point(at).and_then(|it| it.figures.get(figure.as_str())).map_or(f64::NAN, |it| it.mean)
         };
-        let of_seed = |seed: usize, figure: Figure, at: &At| {
-            let all = point(at).and_then(|it| it.seeds.get(figure.as_str()));
-            all.and_then(|all| all.get(seed)).copied().unwrap_or(f64::NAN)
-        };
         let judged = |claim: &ClaimFile| {
             let x = (file.plot.x.as_str(), x);
-            let judged = judge(claim, x, mean);
-            let differs =
-                |seed| judge(claim, x, |y, at| of_seed(seed, y, at)).verdict != judged.verdict;
-            Judged { within_spread: (0..file.seeds.len()).any(differs), ..judged }
+            let within_spread =
+                !verdict::unknown(claim, x, &|figure, at| starts(&points, figure, at)).is_empty();
+            Judged { within_spread, ..judge(claim, x, mean) }
         };
         let claims = file.claims.iter().map(judged).collect();
         Self {
@@ -85,7 +85,11 @@ impl Outcome {
             paper: file.paper.clone(),
             machine: experiment.machine(),
             fitted: experiment.machines.iter().enumerate().flat_map(fitted).collect(),
-            seeds: file.seeds.clone(),
+            seeds: points
+                .iter()
+                .map(|it| it.starts)
+                .max()
+                .map_or_else(Vec::new, |most| experiment.seeds(most)),
             events,
             points,
             claims,
@@ -95,7 +99,43 @@ impl Outcome {
     }
 }
 
+/// Returns a figure's values at a point, one for each start.
+fn starts<'p>(points: &'p [Point], figure: Figure, at: &At) -> &'p [f64] {
+    let point = points.iter().find(|point| point.at == *at);
+    point.and_then(|it| it.seeds.get(figure.as_str())).map_or(&[], Vec::as_slice)
+}
+
+/// Returns whether a point needs more starts, for each point: a claim's verdict hangs on them.
+pub fn unknown(file: &ExperimentFile, points: &[Point]) -> Vec<bool> {
+    let x = (file.plot.x.as_str(), file.points_of(&file.plot.x));
+    let of = |claim| verdict::unknown(claim, x, &|figure, at| starts(points, figure, at));
+    let wanting: Vec<At> = file.claims.iter().flat_map(of).collect();
+    points.iter().map(|point| wanting.contains(&point.at)).collect()
+}
+
 impl Outcome {
+    /// Describes the seeds in words.
+    pub(super) fn seeds_in_words(&self) -> String {
+        let least = self.points.iter().map(|it| it.starts).min().unwrap_or(0);
+        let (first, further) = self.seeds.split_at(least.min(self.seeds.len()));
+        let first: Vec<_> = first.iter().map(ToString::to_string).collect();
+        match further.last() {
+            Some(last) => {
+                format!("{}, and up to {last} for verdicts that hang on them", first.join(", "))
+            }
+            None => first.join(", "),
+        }
+    }
+
+    /// Returns how many seeds a point has.
+    pub(super) fn starts_in_words(&self) -> String {
+        let least = self.points.iter().map(|it| it.starts).min().unwrap_or(0);
+        match self.seeds.len() {
+            most if most > least => format!("{least} to {most}"),
+            most => most.to_string(),
+        }
+    }
+
     /// Writes the measurements beside the results.
     fn write_measured(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut table =
@@ -136,13 +176,12 @@ fn fitted((number, machine): (usize, &Machine)) -> impl Iterator<Item = (String,
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, title, machine, seeds, events, .. } = self;
+        let Self { name, title, machine, events, .. } = self;
         writeln!(f, "{name}: {title}")?;
         if let Some(paper) = &self.paper {
             writeln!(f, "{paper}")?;
         }
-        let seeds: Vec<_> = seeds.iter().map(ToString::to_string).collect();
-        writeln!(f, "machine: {machine}; seeds {}; {events} events\n", seeds.join(", "))?;
+        writeln!(f, "machine: {machine}; seeds {}; {events} events\n", self.seeds_in_words())?;
         let mut table = Table::new(&["<POINT", "<FIGURE", "MEAN", "MIN", "MAX"]);
         for point in &self.points {
             for (number, (figure, it)) in point.figures.iter().enumerate() {

@@ -45,7 +45,7 @@ pub(super) struct How {
 }
 
 impl Quiet {
-    /// Applies both from now on, or less if `args` say so.
+    /// Applies both measures from now on, or fewer if `args` say so.
     pub(super) fn unless(args: &QuietArgs) -> Self {
         let hold = || {
             let mut file = OpenOptions::new().write(true).open(LATENCY)?;
@@ -103,7 +103,7 @@ mod tests {
         let none = Quiet::unless(&QuietArgs { idle_states: true, fair: true });
         let said = none.to_string();
         assert_eq!(said, "CPUs in idle states as they like, threads among all others");
-        // On a separate thread, so that other tests do not wait for it.
+        // The attempt is made on a separate thread, so that other tests do not wait for it.
         let tried = std::thread::spawn(|| {
             let quiet = Quiet::unless(&QuietArgs::default());
             (

@@ -1,6 +1,7 @@
 //! Experiments by name, and their runs: parallel on all CPUs. Runs are independent, and results keep the order of the
 //! runs.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::num::NonZero;
@@ -25,6 +26,8 @@ use super::output::{self, Outcome, Point};
 use super::profile::Machine;
 
 pub(super) const MEASURED_ROUNDS: usize = 5;
+/// Most starts of a point whose verdicts hang on them.
+const STARTS_MAX: usize = 100;
 
 /// Returns the experiments of these names and files, or all experiments that come with weir.
 pub(super) fn selected(
@@ -67,13 +70,40 @@ pub(super) fn run_each(
     experiments.iter().map(one).collect()
 }
 
-/// Runs each point with each seed.
+/// Runs each point with each seed, and those points with more seeds on which verdicts hang that are not known.
 pub(super) fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outcome, LabError> {
     let events = AtomicU64::new(0);
-    let seeds = &experiment.file.seeds;
-    let points = in_parallel(&experiment.points, |(at, scenario)| {
-        run_point(experiment, at, scenario, seeds, &events, bar)
+    let first = &experiment.file.seeds;
+    let mut points = in_parallel(&experiment.points, |(at, scenario)| {
+        run_point(experiment, at, scenario, first, &events, bar)
     })?;
+    let seeds = experiment.seeds(STARTS_MAX);
+    // One seed says that nothing is left to chance, or that somebody wants this one.
+    while first.len() > 1 {
+        let unknown = output::unknown(&experiment.file, &points);
+        let more: Vec<_> = (0..points.len())
+            .filter(|number| unknown[*number])
+            .map(|number| (number, points[number].starts))
+            .map(|(number, starts)| (number, starts..(2 * starts).min(seeds.len())))
+            .filter(|(_, more)| !more.is_empty())
+            .collect();
+        let expected = more.iter().map(|(number, more)| {
+            points[*number].events / points[*number].starts as u64 * more.len() as u64
+        });
+        // They may take twice as long as those before.
+        let most = events.load(Ordering::Relaxed).saturating_add(2 * expected.sum::<u64>());
+        if more.is_empty() || most > LAB_EVENTS_MAX {
+            break;
+        }
+        bar.inc_length(more.iter().map(|(_, more)| more.len() as u64).sum());
+        let further = in_parallel(&more, |(number, more)| {
+            let (at, scenario) = &experiment.points[*number];
+            run_point(experiment, at, scenario, &seeds[more.clone()], &events, bar)
+        })?;
+        for ((number, _), further) in more.into_iter().zip(further) {
+            points[number].add(further);
+        }
+    }
     Ok(Outcome::new(experiment, points, events.into_inner()))
 }
 
@@ -88,6 +118,7 @@ pub(super) fn run_point(
 ) -> Result<Point, LabError> {
     let wanted = output::figures(&experiment.file);
     let mut values = vec![Vec::new(); wanted.len()];
+    let mut passed = 0;
     for seed in seeds {
         let scenario = Scenario { seed: *seed, ..scenario.clone() };
         let left = LAB_EVENTS_MAX.saturating_sub(events.load(Ordering::Relaxed));
@@ -98,14 +129,32 @@ pub(super) fn run_point(
             source: Box::new(source),
         })?;
         events.fetch_add(report.events, Ordering::Relaxed);
+        passed += report.events;
         for (values, figure) in values.iter_mut().zip(&wanted) {
             values.push(figure.of(&report));
         }
         bar.inc(1);
     }
-    let names = || wanted.iter().map(|figure| figure.as_str());
-    let figures = names().zip(values.iter().map(|values| Measured::of(values))).collect();
-    Ok(Point { at: at.clone(), figures, seeds: names().zip(values).collect() })
+    let names = wanted.iter().map(|figure| figure.as_str());
+    Ok(Point::new(at.clone(), names.zip(values).collect(), passed))
+}
+
+impl Point {
+    /// Returns a point with the figures of each start.
+    pub(super) fn new(at: At, seeds: BTreeMap<&'static str, Vec<f64>>, events: u64) -> Self {
+        let starts = seeds.values().next().map_or(0, Vec::len);
+        let figures = seeds.iter().map(|(figure, values)| (*figure, Measured::of(values)));
+        Self { at, figures: figures.collect(), starts, seeds, events }
+    }
+
+    /// Adds further starts.
+    fn add(&mut self, further: Self) {
+        for (figure, values) in further.seeds {
+            self.seeds.entry(figure).or_default().extend(values);
+        }
+        let seeds = std::mem::take(&mut self.seeds);
+        *self = Self::new(std::mem::take(&mut self.at), seeds, self.events + further.events);
+    }
 }
 
 /// Reads an experiment with the profile at the path `profile`, or else with the profile that it names.

@@ -183,7 +183,7 @@ fn problems_show_the_line_and_what_was_expected() {
     insta::assert_snapshot!(problems.join("\n"), @r#"
       x mine.toml: unknown field `number`, expected one of `count`, `cpus`, `moderation`,
       | `latency_budget`, `rx_usecs`, `rx_frames`, `rx_ring`, `poll`, `empty_polls`, `poll_periodic`,
-      | `hypervisor_poll`, `lro`
+      | `hypervisor_poll`, `tick`, `lro`
         ,-[mine.toml:17:1]
      16 | [guests]
      17 | number = 1
@@ -251,7 +251,7 @@ fn problems_show_the_line_and_what_was_expected() {
 
       x mine.toml: guests 1: unknown field `number`, expected one of `count`, `cpus`, `moderation`,
       | `latency_budget`, `rx_usecs`, `rx_frames`, `rx_ring`, `poll`, `empty_polls`, `poll_periodic`,
-      | `hypervisor_poll`, `lro`
+      | `hypervisor_poll`, `tick`, `lro`
         ,-[mine.toml:33:1]
      32 | 
      33 | [[sweep]]
@@ -700,15 +700,24 @@ fn a_claim_that_hangs_on_the_seed_says_so() {
                  y = \"packets_per_s\"\nreason = \"chance\"\n";
     let text =
         SMALL.replace("seeds = [7]", "paper = \"Who 2099, Fig. 1\"\nseeds = [1, 2, 3, 4, 5, 6]");
-    let words = |at: &str, value: f64| {
-        let is =
-            format!("is = {{ value = {{ at = {{ guests = \"{at}\" }}, value = {value:.1} }} }}");
+    let judged = |value: f64| {
+        let is = format!("is = {{ value = {{ at = {{ guests = \"1\" }}, value = {value:.1} }} }}");
         let experiment = experiment(&format!("{text}\n{claim}{is}\n")).unwrap();
-        run_one(&experiment, &ProgressBar::hidden()).unwrap().claims[0].words()
+        let outcome = run_one(&experiment, &ProgressBar::hidden()).unwrap();
+        let starts: Vec<_> = outcome.points.iter().map(|point| point.starts).collect();
+        (outcome.claims[0].words(), starts, outcome.starts_in_words())
     };
-    assert_eq!(words("1", 2.0), "direction only");
-    // 100 arrivals, plus or minus 10: some seeds are within 15 %, others are not.
-    assert!(words("1", 23_000.0).ends_with(", within the seeds' spread"));
+    let known = |words: &str| (words.to_owned(), vec![6, 6], "6".to_owned());
+    assert_eq!(judged(2.0), known("direction only"));
+    // 100 arrivals, plus or minus 10: the mean of six is known within 4, and that of a hundred within 1.
+    assert_eq!(judged(20_000.0), known("reproduced"));
+    let (words, starts, in_words) = judged(22_000.0);
+    assert_eq!(words, "reproduced");
+    assert!((12..=100).contains(&starts[0]) && starts[1] == 6, "{starts:?}");
+    assert_eq!(in_words, format!("6 to {}", starts[0]));
+    let (words, starts, _) = judged(20_000.0 / 0.85);
+    assert!(words.ends_with(", within the seeds' spread"), "{words}");
+    assert_eq!(starts, [100, 6]);
 }
 
 /// The claims of `nested` about three layers agree with the formula for its costs.

@@ -11,6 +11,8 @@ const PACKETS_SHARE_MIN: f64 = 0.98;
 /// Smallest change that has a direction (percent). Smaller ones are noise on an actual host.
 /// [`Judged::within_spread`] finds larger ones that depend on the seed.
 const NO_CHANGE_PERCENT: f64 = 1.0;
+/// Standard errors between a number and a border at which the number's side is known.
+const ERRORS: f64 = 2.0;
 
 /// The verdict on a claim, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -63,7 +65,7 @@ pub struct Judged {
     pub ratio: Option<f64>,
     /// The verdict by the means over the seeds.
     pub verdict: Verdict,
-    /// True if at least one seed alone has another verdict.
+    /// True if it is not known whether the claim is reproduced: [`unknown`].
     pub within_spread: bool,
     /// The reason for a failure.
     pub reason: Option<String>,
@@ -105,8 +107,7 @@ pub fn judge(
         Statement::Change { from, to, by, percent, sign, percent_max } => {
             let (from, to) = (y(from), y(to));
             let change = to - from;
-            // Relative to zero, no change is zero, and every other change is infinite.
-            let relative = if change == 0.0 { 0.0 } else { 100.0 * change / from };
+            let relative = relative(from, to);
             let words = match relative.is_finite() {
                 true => format!("{relative:+.1} %"),
                 false => format!("{change:+.1} from {from:.1}"),
@@ -169,6 +170,141 @@ pub fn judge(
         within_spread: false,
         reason,
     }
+}
+
+/// Values of a figure at a point, one for each start.
+pub type Starts<'s> = &'s dyn Fn(Figure, &At) -> &'s [f64];
+type Value<'v> = &'v dyn Fn(Figure, &At) -> f64;
+
+/// A part of a verdict: a number is within bounds. It is computed from figures at `points`.
+struct Condition<'c> {
+    points: Vec<At>,
+    number: Box<dyn Fn(Value<'_>) -> f64 + 'c>,
+    bounds: (f64, f64),
+}
+
+impl Condition<'_> {
+    /// Returns whether the condition holds, if that is known: the number is [`ERRORS`] from both bounds. Its error is the
+    /// jackknife's over the starts, which all points share.
+    fn holds(&self, figure: Figure, starts: Starts<'_>) -> Option<bool> {
+        let count = self.points.iter().map(|at| starts(figure, at).len()).min().unwrap_or(0);
+        let without = |left_out: Option<usize>| {
+            (self.number)(&|figure, at| {
+                let all = starts(figure, at).iter().take(count).enumerate();
+                let taken = all.filter(|(number, _)| Some(*number) != left_out).map(|it| it.1);
+                taken.sum::<f64>() / (count - usize::from(left_out.is_some())) as f64
+            })
+        };
+        let (number, (low, high)) = (without(None), self.bounds);
+        let holds = (low..=high).contains(&number);
+        if count < 2 || !number.is_finite() {
+            return Some(holds);
+        }
+        let each: Vec<f64> = (0..count).map(|start| without(Some(start))).collect();
+        let mean = each.iter().sum::<f64>() / count as f64;
+        let squares = each.iter().map(|it| (it - mean).powi(2)).sum::<f64>();
+        let error = (squares * (count - 1) as f64 / count as f64).sqrt();
+        let near = [low, high].iter().any(|border| (number - border).abs() < ERRORS * error);
+        (!near).then_some(holds)
+    }
+}
+
+/// Returns the conditions under which a claim is reproduced.
+fn conditions<'c>(
+    claim: &'c ClaimFile,
+    x: (&'c str, &'c [String]),
+    starts: Starts<'_>,
+) -> Vec<Condition<'c>> {
+    const ANY: f64 = f64::INFINITY;
+    let y = claim.y;
+    let near = |paper: f64| {
+        let range = TOLERANCE * paper.abs();
+        (paper - range, paper + range)
+    };
+    let with = |x_point: &String, at: &At| {
+        let mut at = at.clone();
+        at.insert(x.0.to_owned(), x_point.clone());
+        at
+    };
+    match &claim.is {
+        Statement::Value { at, value } => {
+            let number = Box::new(move |of: Value<'_>| of(y, at));
+            vec![Condition { points: vec![at.clone()], number, bounds: near(*value) }]
+        }
+        Statement::Ratio { from, to, value } => {
+            let number = Box::new(move |of: Value<'_>| of(y, to) / of(y, from));
+            let points = vec![from.clone(), to.clone()];
+            vec![Condition { points, number, bounds: near(*value) }]
+        }
+        Statement::Change { from, to, by, percent, sign, percent_max } => {
+            let points = vec![from.clone(), to.clone()];
+            let most = percent_max.unwrap_or(ANY);
+            let bounds = match (by.or(*percent), sign) {
+                (Some(paper), _) => near(paper),
+                (None, Some(Sign::Up)) => (NO_CHANGE_PERCENT, most),
+                (None, _) => (-most, -NO_CHANGE_PERCENT),
+            };
+            let number = Box::new(move |of: Value<'_>| {
+                let (from, to) = (of(y, from), of(y, to));
+                if by.is_some() { to - from } else { relative(from, to) }
+            });
+            vec![Condition { points, number, bounds }]
+        }
+        Statement::More { from, to, than } => {
+            let points = [from, to, &than.from, &than.to].map(At::clone).to_vec();
+            let number = Box::new(move |of: Value<'_>| {
+                let other = of(y, &than.to) - of(y, &than.from);
+                (of(y, to) - of(y, from) - other) * other.signum()
+            });
+            vec![Condition { points, number, bounds: (0.0, ANY) }]
+        }
+        Statement::Least { at, points } => {
+            let next = points.windows(2).map(|it| (&it[0], &it[1]));
+            let others = x.1.iter().filter(|it| !points.contains(it));
+            let others = others.filter_map(|it| Some((points.last()?, it)));
+            let pair = |(lower, higher)| {
+                let (lower, higher) = (with(lower, at), with(higher, at));
+                let points = vec![lower.clone(), higher.clone()];
+                let number = Box::new(move |of: Value<'_>| of(y, &higher) - of(y, &lower));
+                Condition { points, number, bounds: (0.0, ANY) }
+            };
+            next.chain(others).map(pair).collect()
+        }
+        Statement::Within { at, point, percent } => {
+            let mean = |figure, at: &At| {
+                let all = starts(figure, at);
+                all.iter().sum::<f64>() / all.len() as f64
+            };
+            let all = settings(y, at, x, mean);
+            let Some(best) = best_but(point, &all) else { return Vec::new() };
+            let [ours, best] = [point, &best.name.to_owned()].map(|it| with(it, at));
+            let least = share_within(*percent);
+            [(Figure::PacketsPerS, (least, ANY)), (y, (-ANY, 1.0 / least))]
+                .map(|(figure, bounds)| {
+                    let (ours, best) = (ours.clone(), best.clone());
+                    let points = vec![ours.clone(), best.clone()];
+                    let number =
+                        Box::new(move |of: Value<'_>| of(figure, &ours) / of(figure, &best));
+                    Condition { points, number, bounds }
+                })
+                .into()
+        }
+    }
+}
+
+/// Returns the points that need more starts before it is known whether a claim is reproduced.
+pub fn unknown(claim: &ClaimFile, x: (&str, &[String]), starts: Starts<'_>) -> Vec<At> {
+    let all = conditions(claim, x, starts);
+    let each: Vec<_> = all.iter().map(|it| (it, it.holds(claim.y, starts))).collect();
+    // One that does not hold decides, whatever the others are.
+    let open =
+        |it: &&(_, Option<bool>)| it.1.is_none() && each.iter().all(|it| it.1 != Some(false));
+    each.iter().filter(open).flat_map(|it| it.0.points.clone()).collect()
+}
+
+/// Returns a change in percent. Relative to zero, no change is zero, and every other change is infinite.
+fn relative(from: f64, to: f64) -> f64 {
+    if to == from { 0.0 } else { 100.0 * (to - from) / from }
 }
 
 /// A point of x with the values for a `within`.
@@ -311,6 +447,57 @@ mod tests {
         assert_eq!(judged((94.0, 1.0)).2, Verdict::Not, "too few packets");
         assert_eq!(judged((100.0, 4.3)).2, Verdict::Not, "too much CPU");
         assert_eq!(judged((f64::NAN, f64::NAN)).2, Verdict::Not);
+    }
+
+    /// Starts that differ by half leave no doubt where both points differ alike in each, and points that differ as
+    /// chance has it need more, but no others do.
+    #[test]
+    fn a_verdict_is_known_two_errors_from_its_border() {
+        let claim = |y, is| ClaimFile {
+            figure: String::new(),
+            source: String::new(),
+            says: String::new(),
+            used: Use::Predict,
+            y,
+            is,
+            reason: None,
+        };
+        let at = |point: &str| At::from([("x".to_owned(), point.to_owned())]);
+        let points = ["first", "apart", "mixed"].map(str::to_owned);
+        let of = |_, at: &At| -> &[f64] {
+            match at["x"].as_str() {
+                "first" => &[100.0, 150.0, 120.0, 140.0],
+                "apart" => &[101.0, 151.5, 121.0, 141.0],
+                _ => &[97.0, 156.0, 117.0, 146.0],
+            }
+        };
+        let x = ("x", &points[..]);
+        let least = |all: &[&str]| {
+            let points = all.iter().map(|it| (*it).to_owned()).collect();
+            claim(Figure::CpuPercent, Statement::Least { at: At::new(), points })
+        };
+        assert_eq!(unknown(&least(&["first"]), x, &of), [at("first"), at("mixed")]);
+        assert!(!unknown(&least(&["first"]), x, &of).is_empty());
+        assert!(unknown(&least(&["apart"]), x, &of).is_empty(), "another is less in any case");
+        let first_two = ("x", &points[..2]);
+        assert!(unknown(&least(&["first"]), first_two, &of).is_empty());
+        // A mean of 127.5, whose error is 11.
+        let value = |value| claim(Figure::CpuPercent, Statement::Value { at: at("first"), value });
+        assert!(unknown(&value(127.5 / 1.4), x, &of).is_empty(), "out of reach");
+        assert!(!unknown(&value(127.5), x, &of).is_empty(), "the borders are 19 away");
+        let one = |_, _: &At| -> &[f64] { &[127.5] };
+        assert!(unknown(&value(127.5 / 1.15), x, &one).is_empty(), "one start says all");
+        let change = |sign, percent_max| {
+            let (from, to) = (at("first"), at("apart"));
+            let (by, percent) = (None, None);
+            let is = Statement::Change { from, to, by, percent, sign: Some(sign), percent_max };
+            claim(Figure::CpuPercent, is)
+        };
+        assert!(
+            unknown(&change(Sign::Down, None), x, &of).is_empty(),
+            "0.9 %, and no start has less"
+        );
+        assert!(!unknown(&change(Sign::Up, None), x, &of).is_empty(), "the border is 1 %");
     }
 
     #[test]

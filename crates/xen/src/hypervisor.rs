@@ -1,4 +1,5 @@
-//! The hypervisor's services for a back end, from a real Xen through its devices or from the double.
+//! The hypervisor's services for a back end, from a real Xen through its devices, or from the
+//! simulated Xen.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -23,8 +24,8 @@ pub struct GrantRef(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventPort(pub u32);
 
-/// Grants and event channels. The argument `domain` owns the grant or port; Xen, or the double,
-/// checks that this domain has given it to weir's.
+/// Grants and event channels. The argument `domain` owns the grant or port; Xen, or the simulated
+/// Xen, checks that this domain has given it to weir's.
 pub trait Hypervisor: Send + Sync {
     /// Maps one granted page for reading and writing.
     ///

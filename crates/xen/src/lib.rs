@@ -4,7 +4,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `store.rs`, `store/` | xenstore: its wire protocol, and a client on any stream |
-//! | `hypervisor.rs` | [`Hypervisor`]: the trait for Xen and the double; grants, copies, event channels |
+//! | `hypervisor.rs` | [`Hypervisor`]: the trait for Xen and the simulated Xen; grants, copies, event channels |
 //! | `sys.rs` | their ioctls, the only file with `unsafe` |
 //! | `vif.rs`, `vif/` | a vif's back end: the state machine, the keys of both ends, and [`vif::Vifs`], which finds and serves vifs |
 //! | `testing.rs`, `testing/` | a simulated Xen: xenstore, grant tables and event channels in this process |

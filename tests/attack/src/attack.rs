@@ -25,7 +25,7 @@ pub struct Attack {
     pub strike: fn(&Field) -> Strike,
     /// The reason why the attack only uses its own share of weir's time, if it does.
     pub own_share: Option<&'static str>,
-    /// The log lines or the memory that the attack takes by right, as an administrator's command.
+    /// The reason why the attack may use log lines or memory: it is a command of the administrator.
     pub administers: Option<&'static str>,
     /// The attacking user.
     pub user: User,
@@ -112,7 +112,7 @@ macro_rules! attack {
 const USUAL: &[Setting] = &[Setting::Usual];
 const OPEN: &[Setting] = &[Setting::Open];
 const BOTH: &[Setting] = &[Setting::Usual, Setting::Open];
-/// The short form tries the last one, which is weir by default.
+/// The short form tries only the last one, with weir's defaults.
 const ALSO_OPEN: &[Setting] = &[Setting::Open, Setting::Usual];
 
 /// All classes by name, each with its attacks and the settings in which they are tried.

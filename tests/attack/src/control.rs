@@ -92,8 +92,9 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// True if the attack uses connections of the administrator's own share at the API, so an answer to either may
-/// be lost. Users who may only read are attackers of another class.
+/// True if the attack uses connections from the administrator's share of the API. The
+/// administrator's own request may then be lost. Users who may only read are attackers of another
+/// class.
 pub fn is_the_administrators(attack: &Attack) -> bool {
     attack.user == User::Own && ALL.iter().any(|it| it.name == attack.name)
 }

@@ -201,7 +201,7 @@ fn call_eventfd_with_20_000_watchers(field: &Field) -> Strike {
     }
     field.struck();
     loop {
-        // Goes on until weir stops the port. Then a new guest starts.
+        // The attack continues until weir stops the port. Then a new guest starts.
         guest.send(1, Header::default(), &frame(BROADCAST, Guest::mac(0), EXPERIMENTAL, 60));
         guest.repost(0);
         for call in &guest.calls {

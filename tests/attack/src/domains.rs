@@ -30,7 +30,7 @@ pub const ALL: &[Attack] = &[
     attack!(domains_by_chance, "cuts and changes a good domain's bytes by chance"),
 ];
 
-/// libvirt waits for this time. A hook that takes longer has a domain wait that has done nothing.
+/// libvirt waits for this time. A hook that takes longer delays a domain that has done nothing.
 const PATIENCE: Duration = Duration::from_secs(30);
 const DOMAIN: &str = "mallory";
 
@@ -50,7 +50,7 @@ fn interface(socket: &str) -> String {
     )
 }
 
-/// Runs the hook. Neither may it end by a signal or a panic, nor keep libvirt waiting.
+/// Runs the hook. The hook must neither end by a signal or a panic, nor keep libvirt waiting.
 fn hook(field: &Field, operation: &str, xml: &[u8]) -> Strike<Output> {
     let mut command = field.weir();
     command.arg("--control").arg(field.control()).args(["libvirt", "hook", DOMAIN, operation]);
@@ -72,7 +72,7 @@ fn hook(field: &Field, operation: &str, xml: &[u8]) -> Strike<Output> {
     }
 }
 
-/// The interfaces that weir has, with who keeps each.
+/// The interfaces that weir has, each with its owner.
 fn vifs(field: &Field) -> Strike<Vec<(String, String)>> {
     let (status, text) = ask(&open(field)?, &request("GET /v1/vifs", ""))?;
     let all: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
@@ -85,7 +85,8 @@ fn vifs(field: &Field) -> Strike<Vec<(String, String)>> {
     Ok(all.iter().map(|vif| (text(vif, "/config/name"), text(vif, "/config/by"))).collect())
 }
 
-/// Has each domain begin and end. weir's interfaces are then as before, and meanwhile nobody else's is changed.
+/// Makes each domain begin and end. weir's interfaces are then as before, and meanwhile nobody
+/// else's is changed.
 fn begin_and_end(field: &Field, domains: &[Vec<u8>], may_begin: bool) -> Strike {
     let before = vifs(field)?;
     for xml in domains {
@@ -100,7 +101,7 @@ fn begin_and_end(field: &Field, domains: &[Vec<u8>], may_begin: bool) -> Strike 
         hook(field, "release", xml)?;
         field.struck();
     }
-    // An interface that the attack has started belongs to another UUID, so this end leaves it.
+    // An interface that the attack has started belongs to another UUID, so the end of this domain leaves it.
     hook(field, "release", domain("", "").as_bytes())?;
     let after = vifs(field)?;
     if after == before { Ok(()) } else { harm(format!("{before:?} became {after:?}")) }

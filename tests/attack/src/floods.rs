@@ -47,7 +47,8 @@ pub const ALL: &[Attack] = &[
         own_share: "its frames share the victim's receive ring; what the victim may receive is for its `rx_rate`"),
 ];
 
-/// The load of an honest guest that sends as much: a flood from one ring by the rules.
+/// A flood from one ring that keeps the rules: the load of an honest guest that sends as much as an
+/// attacker.
 pub const WELL_BEHAVED: Attack = attack!(
     small_packets_without_pause,
     "",
@@ -58,7 +59,7 @@ fn set_owner_without_pause(field: &Field) -> Strike {
     let link = field.link()?;
     let many = message(request::SET_OWNER, VERSION, &[]).repeat(64);
     loop {
-        // If weir does not read, this waits as long as weir likes.
+        // If weir does not read, the write waits as long as weir likes.
         while link.raw(&many, &[]).is_err() {}
         field.struck();
     }

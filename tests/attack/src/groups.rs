@@ -1,4 +1,4 @@
-//! Guests in security groups, and others who want in, or want their connections.
+//! Guests in security groups, and others who want into a group, or want a member's connections.
 
 use std::os::unix::net::UnixStream;
 
@@ -9,12 +9,12 @@ use crate::{
     front::{
         Strike,
         ear::Ear,
-        frame::{BROADCAST, EXPERIMENTAL, Header, frame},
+        frame::{
+            ACK, BROADCAST, EXPERIMENTAL, End, FIN, Header, RST, SYN, datagram, error, fragment,
+            frame, framed, ipv4, quoted, segment, udp,
+        },
         guest::{Guest, Plan},
         harm,
-        packet::{
-            ACK, End, FIN, RST, SYN, datagram, error, fragment, framed, ipv4, quoted, segment, udp,
-        },
     },
     measure::switch::{GROUPED, OPEN_PORT, SHUT},
     random::Random,
@@ -82,7 +82,7 @@ impl Two {
         let inside = Ear::attach(&field.socket(name))?;
         let outside = Ear::attach(&field.evil(0))?;
         let mut two = Self { inside, own, outside, other };
-        // Each is known to the switch before a frame is for it.
+        // Each is known to the switch before it gets a frame.
         for (ear, end) in [(&two.inside, own), (&two.outside, other)] {
             ear.say(&frame(BROADCAST, end.mac, 0x0806, 60))?;
         }
@@ -197,7 +197,7 @@ fn fragments_that_overlap_headers(field: &Field) -> Strike {
     let mut two = Two::meet(field, GROUPED)?;
     let (from, to) = (two.other.at(7000), two.own.at(OPEN_PORT));
     let last = segment(two.other, two.own, ACK, b"the last");
-    // The datagrams of an attacker before may still be noted.
+    // The datagrams of an earlier attacker may still be noted.
     let mut id = Random::new().next() as u16;
     loop {
         id = id.wrapping_add(1);
@@ -248,7 +248,7 @@ fn datagrams_that_never_end(field: &Field) -> Strike {
         });
         two.inside.flooded_by(&flood)?;
         two.goes_on("to datagrams that never end")?;
-        // A datagram that comes whole needs none of that room.
+        // A datagram that is not fragmented needs none of that room.
         let Two { inside, outside, own, other } = &mut two;
         let whole = datagram(other.at(7001), own.at(OPEN_PORT), b"whole");
         inside.must_hear(outside, &whole, "a whole datagram is lost to those that never end")?;
@@ -333,7 +333,7 @@ fn ports_behind_other_headers(field: &Field) -> Strike {
     }
 }
 
-/// Has the grouped guest be in one of the groups.
+/// Puts the grouped guest into one of the groups.
 fn put_into(socket: &UnixStream, group: &str) -> Strike {
     let line = format!("PATCH /v1/vifs/{GROUPED}");
     match ask(socket, &request(&line, &format!("{{\"groups\":{{\"set\":[{group:?}]}}}}")))? {

@@ -120,7 +120,7 @@ fn fences_between_tenants(field: &Field) -> Strike {
         frames.extend([133, 134, 135, 136].map(|kind| discovery(to, other, kind)));
         frames.push(tagged(to, other, &[(0x8100, 0)], 60));
         frames.push(tagged(to, other, &[(0x8100, 24)], 60));
-        // In the name of the one who may.
+        // These frames have the address of the guest that may send them.
         frames.push(frame(to, third, EXPERIMENTAL, 61));
     }
     let mut number = 0_u16;
@@ -128,7 +128,7 @@ fn fences_between_tenants(field: &Field) -> Strike {
         for bytes in &frames {
             attacker.say(bytes)?;
         }
-        // What comes last shows that the victim hears at all, and has heard what was before.
+        // The last frame shows that the victim receives frames, and has received the earlier ones.
         number = number.wrapping_add(1);
         let mut last = frame(own, third, EXPERIMENTAL, 60);
         last[58..].copy_from_slice(&number.to_be_bytes());

@@ -60,7 +60,7 @@ fn stream(field: &Field, line: &str, body: &str) -> Strike<UnixStream> {
     (&socket).write_all(request(line, body).as_bytes())?;
     match answer(&mut BufReader::new(&socket))? {
         Some((200, _)) => Ok(socket),
-        // The stream before has not ended yet.
+        // The earlier stream has not ended yet.
         Some((409, _)) => Err(Errno::BUSY.into()),
         other => harm(format!("{line} {body} is answered with {other:?}")),
     }
@@ -205,7 +205,7 @@ fn frames_that_speak_to_terminals(field: &Field) -> Strike {
         let output = child.wait_with_output()?;
         let text = [output.stdout, output.stderr].concat();
         let text = String::from_utf8_lossy(&text);
-        // A rate below one a second is weir's own text `<1`.
+        // weir's own text for a rate below one a second is `<1`.
         let words = text.replace(" <1 ", " 1 ");
         match words.chars().find(|c| c.is_control() && *c != '\n' || *c == '\u{fffd}' || *c == '<')
         {

@@ -1,7 +1,7 @@
 //! Attacks from inside: a front end that breaks every rule, against a running weir, and the effect on other guests.
 //!
-//! Start with [`attack::CLASSES`], the list of attacks. [`front`] is what they are made of. [`measure`] starts weir
-//! and its well-behaved guests, lets an attacker come and go, and judges.
+//! Start with [`attack::CLASSES`], the list of attacks. [`front`] has their building blocks.
+//! [`measure`] starts weir and its well-behaved guests, lets an attacker come and go, and judges.
 
 mod attack;
 mod configuration;
@@ -177,7 +177,7 @@ fn apart() -> Result<(), String> {
     let [own, peer] = UNDERLAY6.map(std::net::Ipv6Addr::from);
     ip(&format!("addr add {own}/64 dev {CABLE} nodad"))?;
     ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))?;
-    // The host's resolver is as silent.
+    // The host's resolver is silent, too.
     let own = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));
     let text = format!("nameserver {}\n", std::net::Ipv4Addr::from(RESOLVER));
     let shown = |error: std::io::Error| format!("{}: {error}", own.display());
@@ -237,7 +237,8 @@ fn run(
             trial.run(attack, setting)
         };
         let mut tried = Tried { class, attack, setting, row };
-        // An end in order has some time, in which a busy machine may leave a thread of weir's without a CPU.
+        // An orderly end has a time limit. A busy machine may leave a thread of weir's without a
+        // CPU for that time.
         if short && tried.only_ended_late() {
             println!("{}\n  again:", tried.line());
             tried.row = trial.glance(attack, setting, 2 * number, &mut scene, true);

@@ -24,7 +24,7 @@ use crate::{
         guest::{ACCESS_PLATFORM, BUFFERS, GUEST, Guest, Plan, USER},
         link::{Link, one_region, region, request, table},
         memory::memfd,
-        ring::WRITE,
+        ring::{RING_LEN, WRITE},
     },
 };
 
@@ -43,6 +43,7 @@ pub const ALL: &[Attack] = &[
     ),
     attack!(translations_without_number, "tells of ever more translations, over each other too"),
     attack!(translations_that_end_under_traffic, "ends all translations while its rings run"),
+    attack!(rings_in_pieces_that_change, "has the pages of its rings at ever other places"),
     attack!(questions_that_nobody_answers, "never answers what weir asks, nor reads it"),
     attack!(regions_without_length, "shares regions of 0 bytes and of 1"),
     attack!(more_regions_than_there_are_slots, "adds regions until weir has no more"),
@@ -106,7 +107,7 @@ fn sparse_files_by_20_front_ends(field: &Field) -> Strike {
 }
 
 fn frames_out_of_holes(field: &Field) -> Strike {
-    // Each region is in a page of its own, 64 KiB apart, and no page is touched here.
+    // Each region is in its own page, 64 KiB apart, and no page is touched here.
     let guest = field.plain()?;
     let len = 1_u64 << 30;
     let holes = memfd(len)?;
@@ -330,8 +331,11 @@ fn a_hole_of_a_gigabyte(field: &Field) -> Strike {
 
 /// A guest behind a virtual IOMMU whose rings run, and its end of the channel for questions.
 fn behind(field: &Field) -> Strike<(Guest, UnixStream)> {
-    let usual = Plan::default();
-    let plan = Plan { features: usual.features | ACCESS_PLATFORM, ..usual };
+    behind_with(field, Plan::default())
+}
+
+fn behind_with(field: &Field, plan: Plan) -> Strike<(Guest, UnixStream)> {
+    let plan = Plan { features: plan.features | ACCESS_PLATFORM, ..plan };
     let guest = Guest::negotiate(&field.evil(0), plan)?;
     let (ours, theirs) = UnixStream::pair()?;
     guest.link.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
@@ -387,6 +391,24 @@ fn translations_that_end_under_traffic(field: &Field) -> Strike {
         guest.translate(3, 0, 0, 0, 0)?;
         field.struck();
     }
+}
+
+fn rings_in_pieces_that_change(field: &Field) -> Strike {
+    let (guest, _channel) = behind_with(field, Plan { size: 1024, ..Plan::default() })?;
+    let pages = 2 * RING_LEN as u64 / 4096;
+    for round in 0_u64.. {
+        guest.translate(2, GUEST, guest.memory.len() as u64, USER, 3)?;
+        for page in 0..pages {
+            let to = USER + (page ^ (round % 4)) * 4096;
+            guest.translate(2, USER + page * 4096, 4096, to, 3)?;
+        }
+        guest.pump(1);
+        if round % 3 > 0 {
+            guest.translate(3, 0, 0, 0, 0)?;
+        }
+        field.struck();
+    }
+    Ok(())
 }
 
 fn questions_that_nobody_answers(field: &Field) -> Strike {

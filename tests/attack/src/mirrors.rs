@@ -23,7 +23,7 @@ use crate::{
     measure::switch::ADDRESSES,
 };
 
-/// The class. A flood to a mirror is by a guest whose frames go to no other port.
+/// The class. The guest that floods a mirror sends its frames to no other port.
 pub const ALL: &[Attack] = &[
     attack!(mirror_without_buffers, "has a flood mirrored to a guest that never gives a buffer back",
         own_share: "the flood is charged to who sends it, copies included"),

@@ -1,4 +1,4 @@
-//! A guest in a network with multicast snooping, and others who would have its groups.
+//! A guest in a network with multicast snooping, and others who want its groups.
 
 use std::time::{Duration, Instant};
 
@@ -8,9 +8,8 @@ use crate::{
     front::{
         Strike,
         ear::Ear,
-        frame::Header,
+        frame::{End, Header, UDP, framed, ipv4, udp},
         guest::Guest,
-        packet::{End, UDP, framed, ipv4, udp},
     },
     measure::switch::{TV_GUEST, TV_MEMBER, TV_ROUTER},
 };
@@ -134,7 +133,8 @@ fn a_hundred_thousand_groups(field: &Field) -> Strike {
     loop {
         tv.guest.guest.load(1, |slot| {
             let number = if slot == 0 { 0 } else { (next + u32::from(slot)) % 100_000 };
-            // The member's group is among them: it goes to members only, whoever they are.
+            // The member's group is among the reported groups. Its frames go to its members only,
+            // whoever they are.
             let to = if slot == 1 { GROUP } else { (FIRST + number).to_be_bytes() };
             (Header::default(), about(own(GUEST), to, REPORT, to))
         });

@@ -8,10 +8,9 @@ use crate::{
     front::{
         Strike,
         ear::Ear,
-        frame::{BROADCAST, Header, Mac, frame},
+        frame::{BROADCAST, End, Header, Mac, datagram, datagram6, frame},
         guest::Guest,
         harm,
-        packet::{End, datagram, datagram6},
     },
     measure::switch::{GIVEN, GREEN, RESOLVER, SECRET},
     random::Random,
@@ -590,7 +589,8 @@ fn names_that_are_long_and_loop(field: &Field) -> Strike {
         let before = two.evil.guest.ring(0).used();
         two.strikes(&frames)?;
         std::thread::sleep(Duration::from_millis(20));
-        // One answer at most for each, and of at most 1,232 bytes: none is made larger for who asks in another's name.
+        // At most one answer for each, and of at most 1,232 bytes: no answer is larger for a sender
+        // that asks in another's name.
         let answers = two.evil.guest.ring(0).used().wrapping_sub(before);
         if usize::from(answers) > 2 * frames.len() {
             return harm(format!("{answers} frames answer {}", frames.len()));

@@ -20,10 +20,9 @@ use crate::{
     front::{
         Strike,
         ear::Ear,
-        frame::{BROADCAST, Header, frame},
+        frame::{BROADCAST, End, Header, SYN, frame, segment},
         guest::Guest,
         harm,
-        packet::{End, SYN, segment},
     },
     measure::{
         attacker::OWN,
@@ -73,7 +72,8 @@ impl Own {
         })
     }
 
-    /// Starts a weir under a limit of descriptors, with these tables; they get the text of `[switch]`.
+    /// Starts a weir under a limit of descriptors. `tables` gets the text of `[switch]` and returns
+    /// the whole file.
     pub fn start_with(
         field: &Field,
         limit: Option<u64>,

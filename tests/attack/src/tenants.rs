@@ -46,7 +46,8 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
-/// Attacks on a weir of the attacker's own, below limits of descriptors, and while one weir follows another.
+/// Attacks on the attacker's own weir, under limits of descriptors, and while one weir follows
+/// another.
 pub const SHARES: &[Attack] = &[
     attack!(
         all_descriptors_but_one_share_of_1024,
@@ -62,8 +63,8 @@ pub const SHARES: &[Attack] = &[
 
 /// Default limit of the memory of one interface (bytes).
 const MEMORY_MAX: u64 = 256 << 30;
-/// Number of interfaces that share this much of the 24 TiB that all may share together. The others use up the rest by
-/// halves.
+/// Number of interfaces that each share `MEMORY_MAX` of the 24 TiB for all interfaces. Each further
+/// interface shares half of the rest.
 const LARGE: usize = 95;
 
 /// The size of the memory of interface `number` (bytes).
@@ -114,7 +115,7 @@ fn guests_by_a_hundred_interfaces(field: &Field) -> Strike {
     for number in 0..TENANTS {
         match Guest::attach(&field.tenant(number), plan) {
             Ok(guest) => guests.push(guest),
-            // weir refuses the guest to keep its reserve.
+            // To keep its reserve, weir refuses the guest.
             Err(_) => break,
         }
     }
@@ -155,7 +156,7 @@ fn vifs(count: usize, queues: u64) -> String {
     (0..count).map(|number| format!("[vif.v{number}]\nqueues = {queues}\n")).collect()
 }
 
-/// The most interfaces of which `weir check` says nothing under the limit.
+/// The largest number of interfaces for which `weir check` reports nothing under the limit.
 fn carried(field: &Field, limit: u64, switch: &str, queues: u64) -> Strike<usize> {
     let weir = field.weir().get_program().to_owned();
     let file = field.file("carried.toml");
@@ -177,7 +178,8 @@ fn carried(field: &Field, limit: u64, switch: &str, queues: u64) -> Strike<usize
     Ok(fits)
 }
 
-/// Makes weir hold a descriptor of each kind, as many as it takes, and then half a message with eight.
+/// Makes weir hold a descriptor of each kind, as many as weir takes, and then half a message with
+/// eight.
 fn insatiable(path: &Path, queues: u64, regions: u64) -> Strike<Link> {
     let link = Link::connect(path)?;
     let call = eventfd(0, EventfdFlags::CLOEXEC)?;

@@ -324,7 +324,8 @@ fn flood(field: &Field, from: [u8; 4], mut make: impl FnMut(u32) -> Vec<u8>) -> 
     Ok(())
 }
 
-/// What the header says of a sender's isolation holds for its frame, if a peer says it, and is forgotten with the frame.
+/// A VXLAN header can say that its frame's sender is isolated. The switch believes a header that
+/// comes from a peer, and only for that frame.
 fn headers_of_isolated_senders(field: &Field) -> Strike {
     let [local, peer] = UNDERLAY.map(Ipv4Addr::from);
     let port = UdpSocket::bind((local, 0))?.local_addr()?.port();
@@ -350,7 +351,8 @@ fn headers_of_isolated_senders(field: &Field) -> Strike {
     // With the flag for groups, and without.
     let (isolated, plain) = ([0x88, 1], [8, 0]);
     for number in 1..200_u8 {
-        // The last frame is of the same station, and says nothing: both guests get it.
+        // The last frame is from the same station, without a statement about isolation: both guests
+        // get it.
         let (strangers, peers, last) = (of(1), of(2), frame(BROADCAST, Guest::mac(2), 0x88b6, 60));
         let (mut at_alone, mut at_open) = (Vec::new(), Vec::new());
         for flags in [isolated, plain, [0xff, 0xff]] {
@@ -384,7 +386,7 @@ fn headers_of_isolated_senders(field: &Field) -> Strike {
     Ok(())
 }
 
-/// The path to a peer with an IPv6 address, from a weir of the attacker's own.
+/// The path to a peer with an IPv6 address, from the attacker's own weir.
 #[derive(Debug)]
 struct Way6 {
     way: Way,

@@ -144,7 +144,7 @@ impl Browser {
         Ok(())
     }
 
-    /// A picture of the whole page as `file`, a PNG.
+    /// Writes a picture of the whole page to `file`, as a PNG.
     pub fn picture(&mut self, file: &Path) -> Result<()> {
         let whole = json!({ "format": "png", "captureBeyondViewport": true });
         let picture = self.ask("Page.captureScreenshot", whole)?;

@@ -1,7 +1,7 @@
 //! `docs/compatibility.md`: the software of others that was tried with weir, with version, verdict and date.
 //!
-//! `docs/compatibility.tsv` has its rows. Each run leaves what it tried in files of the same kind below `target`;
-//! [`take`] puts such rows in place of older ones about the same trial.
+//! `docs/compatibility.tsv` has its rows. Each run writes its trials to files of the same form
+//! below `target`. [`take`] replaces older rows about the same trials with them.
 
 use std::{
     fmt, fs,
@@ -28,12 +28,12 @@ page. The [front ends](guide/frontends.md) have needs of their own. WORKS
 |---|---|---|---|---|
 ";
 
-/// A trial and its latest result. No field has a tab or a line's end.
+/// A trial and its latest result. No field contains a tab or a newline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The front end or the distribution.
     pub what: String,
-    /// Its version; `-` if unknown.
+    /// The software's version; `-` if unknown.
     pub version: String,
     /// The options, or the steps.
     pub tried: String,
@@ -53,7 +53,7 @@ impl Row {
         Ok(Self { what, version, tried, verdict, date, why })
     }
 
-    /// The trial of another result. A newer version takes the place of an older one.
+    /// The program and the trial. A newer result for both replaces an older one.
     fn trial(&self) -> (&str, &str) {
         (&self.what, &self.tried)
     }
@@ -87,7 +87,8 @@ fn read(path: &Path) -> Result<Vec<Row>> {
     parse(&fs::read_to_string(path).map_err(Error::io("read", path))?)
 }
 
-/// A trial that is known keeps its place. One that could not be made leaves the earlier result.
+/// A known trial keeps its place in the list. A trial that could not be made keeps its earlier
+/// result.
 fn merge(rows: &mut Vec<Row>, new: Vec<Row>) {
     for row in new {
         match rows.iter_mut().find(|old| old.trial() == row.trial()) {
@@ -114,7 +115,7 @@ fn page(rows: &[Row]) -> Result<String> {
     Ok(if notes.is_empty() { text } else { text + "\n" + &notes })
 }
 
-/// A point of a list in lines of the documents' width.
+/// A list item, wrapped to the width of the documents.
 fn wrapped(point: &str) -> String {
     let (mut text, mut column) = (String::new(), 0);
     for word in point.split_whitespace() {
@@ -138,7 +139,7 @@ fn paths(workspace: &Workspace) -> (PathBuf, PathBuf) {
     (docs.join("compatibility.tsv"), docs.join("compatibility.md"))
 }
 
-/// Takes what runs have left below `target` into the record, and writes the page.
+/// Takes the rows that runs have left below `target` into the record, and writes the page.
 pub fn take(workspace: &Workspace) -> Result<[PathBuf; 2]> {
     let (record, document) = paths(workspace);
     let mut rows = read(&record)?;

@@ -70,7 +70,7 @@ pub fn probe(n: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, 200 + n as u8)
 }
 
-/// A host: a network namespace with a `/run` of its own. Its processes end when it is dropped.
+/// A host: a network namespace with its own `/run`. Its processes end when it is dropped.
 pub struct Host {
     holder: Child,
     /// Directory of logs and sockets. Its path is the same outside the namespace.

@@ -15,15 +15,15 @@ use crate::{
     workspace::Workspace,
 };
 
-/// Modules for virtio-net. What a machine's bus needs is a part of these kernels.
+/// Modules for virtio-net. The drivers for a machine's bus are built into these kernels.
 const MODULES: &[&str] = &["virtio_net"];
 
-/// An architecture, and the machine and the kernel that stand for it.
+/// An architecture, and the machine and the kernel that represent it.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
     /// Debian's name.
     debian: &'static str,
-    /// The suite of the kernel. Debian 12 has none of riscv64 and none with pages of 16 KiB.
+    /// The suite of the kernel. Debian 12 has no kernel for riscv64, and none with pages of 16 KiB.
     suite: &'static str,
     /// The end of the names of its kernel's packages.
     flavour: &'static str,
@@ -61,7 +61,7 @@ pub const ARM64: Architecture = Architecture {
     flavour: "cloud-arm64",
     qemu: "qemu-system-aarch64",
     machine: "virt",
-    // Pointers that are signed take half of the time otherwise.
+    // Without this option, signing pointers takes half of the time.
     cpu: "max,pauth-impdef=on",
     serial: "ttyAMA0",
     channels: false,
@@ -120,7 +120,7 @@ pub const S390X: Architecture = Architecture {
 };
 
 impl Architecture {
-    /// The name of a directory of its own.
+    /// The name of the architecture's own directory.
     fn name(&self, of: &str) -> String {
         format!("{of}-{}-{}", self.suite, self.flavour)
     }
@@ -170,7 +170,8 @@ impl Foreign {
     }
 }
 
-/// An apt with files of its own: it has the lists of another architecture, and nothing is installed.
+/// An apt with its own files. It has the package lists of another architecture, and installs
+/// nothing.
 struct Apt {
     config: PathBuf,
 }
@@ -186,7 +187,7 @@ impl Apt {
             ["apt.conf", "sources.list", "status"].map(|name| dir.join(name));
         let place = dir.display();
         let name = architecture.debian;
-        // The newest suite's list can be older than it allows.
+        // The list of the newest suite may have expired.
         let text = format!(
             "APT::Architecture \"{name}\";\nAPT::Architectures {{ \"{name}\"; }};\n\
              Dir::State::status \"{place}/status\";\nDir::State::Lists \"{place}/lists\";\n\
@@ -213,8 +214,8 @@ impl Apt {
         unpack_archive(package, root)
     }
 
-    /// Unpacks the newest kernel that the server has, and returns its version. A list can name one that is not
-    /// there yet.
+    /// Unpacks the newest kernel that the server has, and returns its version. A package list can
+    /// name a kernel that the server does not have yet.
     fn unpack_kernel(&self, architecture: &Architecture, root: &Path) -> Result<String> {
         let named = format!("^linux-image-[0-9].*[0-9]-{}$", architecture.flavour);
         let found = self.run(&["apt-cache", "search", "--names-only", &named], Path::new("/"))?;
@@ -228,7 +229,7 @@ impl Apt {
         Err(last)
     }
 
-    /// Since 2026 a kernel's package only names two others.
+    /// Since 2026 a kernel's package has no files of the kernel, and only names two other packages.
     fn unpack_with_parts(&self, package: &str, root: &Path) -> Result<()> {
         self.unpack(package, root)?;
         if unpacked_modules(root).is_err() {

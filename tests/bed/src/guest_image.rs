@@ -4,7 +4,8 @@
 //! holds busybox, iperf3, `weir-agent`, the virtio modules and [`init`](INIT).
 //!
 //! A machine with a network card boots Debian's general kernel and the programs of its test
-//! ([`GuestImage::with_card`], in `target/card`).
+//! ([`GuestImage::with_card`], in `target/card`). A guest with DPDK has its program, its plugins and VFIO's modules
+//! ([`GuestImage::with_modules`]).
 //!
 //! A writer for the `newc` cpio format, which the Linux kernel unpacks into its first root file
 //! system (Documentation/driver-api/early-userspace/buffer-format.rst).
@@ -26,7 +27,7 @@ use crate::{
 pub const INIT: &str = include_str!("guest_init.sh");
 
 /// The package that always depends on the current cloud kernel's package.
-const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
+pub const KERNEL_METAPACKAGE: &str = "linux-image-cloud-amd64";
 
 /// The shell and the small tools. The static build needs nothing else.
 pub const BUSYBOX_PACKAGE: &str = "busybox-static";
@@ -34,7 +35,8 @@ pub const BUSYBOX_PACKAGE: &str = "busybox-static";
 /// The client and server in guests, copied with its libraries.
 pub const IPERF3: &str = "/usr/bin/iperf3";
 
-/// Modules for virtio-net on PCI and on a microvm, and for the agent's port. Their dependencies are found.
+/// Modules for virtio-net on PCI and on a microvm, and for the agent's port. Their dependencies are
+/// added.
 const MODULES: &[&str] = &["virtio_pci", "virtio_mmio", "virtio_net", "virtio_console"];
 
 /// The agent is linked statically: guests have none of the host's libraries.
@@ -87,20 +89,31 @@ impl GuestImage {
 
     /// An image in `target/card` with `programs`, for a machine that has a network card.
     pub fn with_card(&self, workspace: &Workspace, programs: &[&Path]) -> Result<Self> {
-        let dir = workspace.target("card")?;
+        self.with_modules(workspace, "card", (CARD_KERNEL_METAPACKAGE, CARD_MODULES), programs)
+    }
+
+    /// An image in `target/NAME` with `programs`, and with the kernel of a package and some of its modules.
+    pub fn with_modules(
+        &self,
+        workspace: &Workspace,
+        name: &str,
+        (package, load): (&str, &[&str]),
+        programs: &[&Path],
+    ) -> Result<Self> {
+        let wanted = format!("{load:?}");
+        let dir = workspace.target(name)?;
         let (kernel, initrd) = (dir.join("vmlinuz"), dir.join("initrd.img"));
         let (modules, stamp) = (dir.join("modules"), dir.join("stamp"));
-        let wanted = format!("{CARD_MODULES:?}");
         if !fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
-            println!("fetching a kernel with drivers of network cards (about {IMAGE_SECONDS} s)");
+            println!("fetching a kernel with {wanted} (about {IMAGE_SECONDS} s)");
             let unpacked =
                 tempfile::tempdir_in(&dir).map_err(Error::io("make a directory in", &dir))?;
-            unpack_kernel(CARD_KERNEL_METAPACKAGE, unpacked.path())?;
+            unpack_kernel(package, unpacked.path())?;
             copy(&only_entry(&unpacked.path().join("boot"), "vmlinuz-")?, &kernel)?;
             let found = Modules::below(&unpacked_modules(unpacked.path())?)?;
             let _ = fs::remove_dir_all(&modules);
             fs::create_dir_all(&modules).map_err(Error::io("make", &modules))?;
-            for (number, path) in found.in_load_order(CARD_MODULES)?.iter().enumerate() {
+            for (number, path) in found.in_load_order(load)?.iter().enumerate() {
                 copy(path, &modules.join(format!("{number:02}.ko")))?;
             }
             fs::write(&stamp, wanted).map_err(Error::io("write", &stamp))?;
@@ -124,11 +137,31 @@ impl GuestImage {
         }
         let mut made = Vec::new();
         for program in programs {
-            let name = program.file_name().unwrap_or_default().to_string_lossy();
-            archive.file(&format!("bin/{name}"), &read(program)?);
-            add_libraries(&mut archive, &program.to_string_lossy(), &mut made)?;
+            let (name, path) = (
+                program.file_name().unwrap_or_default().to_string_lossy(),
+                program.to_string_lossy(),
+            );
+            // A program finds its plugins where they are.
+            match name.contains(".so") {
+                true => add_library(&mut archive, &path, &mut made)?,
+                false => archive.file(&format!("bin/{name}"), &read(program)?),
+            }
+            add_libraries(&mut archive, &path, &mut made)?;
         }
         fs::write(initrd, archive.finish()).map_err(Error::io("write", initrd))
+    }
+
+    /// Writes the first root file system `initrd` with further `programs` and their libraries to `to`: their archive is
+    /// behind the other one.
+    pub fn add_programs(initrd: &Path, programs: &[&str], to: &Path) -> Result<()> {
+        let (mut archive, mut made) = (Archive::default(), Vec::new());
+        for program in programs {
+            let name = program.rsplit('/').next().unwrap_or(program);
+            archive.file(&format!("bin/{name}"), &read(Path::new(program))?);
+            add_libraries(&mut archive, program, &mut made)?;
+        }
+        let both = [read(initrd)?, archive.finish()].concat();
+        fs::write(to, both).map_err(Error::io("write", to))
     }
 
     /// The kernel's version.
@@ -152,13 +185,13 @@ impl GuestImage {
     }
 }
 
-/// The version in a kernel of x86. Its place is in the setup header, counted from the second sector
+/// The version in a kernel of x86. The setup header contains its offset from the second sector
 /// (Documentation/arch/x86/boot.rst).
 fn linux_version(kernel: &[u8]) -> Option<String> {
     let place = u16::from_le_bytes(kernel.get(0x20e..0x210)?.try_into().ok()?);
     let text = kernel.get(usize::from(place) + 0x200..)?;
     let name = std::str::from_utf8(text.split(|&byte| byte == b' ').next()?).ok()?;
-    // Behind it stand the suite and the flavour.
+    // The suite and the flavour follow it.
     let end =
         name.find(|letter: char| !matches!(letter, '0'..='9' | '.' | '-')).unwrap_or(name.len());
     Some(name[..end].trim_end_matches('-').to_owned())
@@ -188,7 +221,8 @@ pub fn build_agent(workspace: &Workspace) -> Result<PathBuf> {
 
 /// The ingredients of an image as text. Images with equal ingredients are equal.
 fn ingredients(agent: &Path) -> Result<String> {
-    let mut text = format!("{INIT}\n{MODULES:?} {MODULES_ON_DEMAND:?}\n");
+    let libraries = libraries(IPERF3)?;
+    let mut text = format!("{INIT}\n{MODULES:?} {MODULES_ON_DEMAND:?} {libraries:?}\n");
     for program in [Path::new(IPERF3), agent] {
         let metadata = fs::metadata(program).map_err(Error::io("look at", program))?;
         let (len, modified) = (metadata.len(), metadata.modified().ok());
@@ -208,7 +242,7 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
     archive.file("bin/iperf3", &read(Path::new(IPERF3))?);
     add_libraries(&mut archive, IPERF3, &mut Vec::new())?;
 
-    // insmod loads no dependencies: the numbers in the names put a module behind its dependencies.
+    // insmod loads no dependencies: the numbers in the names put a module after its dependencies.
     let found = Modules::below(modules)?;
     for (number, path) in found.in_load_order(MODULES)?.iter().enumerate() {
         archive.file(&format!("modules/{number:02}.ko"), &read(path)?);
@@ -223,21 +257,35 @@ fn root_file_system(busybox: &Path, agent: &Path, modules: &Path) -> Result<Vec<
 
 /// Adds the shared libraries of `program` at the paths that the dynamic loader uses, except those in `made`.
 fn add_libraries(archive: &mut Archive, program: &str, made: &mut Vec<String>) -> Result<()> {
-    for library in run(&["ldd", program])?.split_whitespace().filter(|word| word.starts_with('/')) {
-        let path = Path::new(library);
-        let mut parents: Vec<_> = path.ancestors().skip(1).filter_map(Path::to_str).collect();
-        parents.reverse();
-        for parent in parents.iter().map(|parent| parent.trim_start_matches('/')) {
-            if !parent.is_empty() && !made.iter().any(|done| done == parent) {
-                archive.directory(parent);
-                made.push(parent.to_owned());
-            }
+    libraries(program)?.iter().try_for_each(|library| add_library(archive, library, made))
+}
+
+/// The shared libraries of `program`.
+fn libraries(program: &str) -> Result<Vec<String>> {
+    let said = run(&["ldd", program])?;
+    let listed = said.split_whitespace().filter(|word| word.starts_with('/'));
+    // A C library loads this one only when a thread is cancelled, as iperf3 of Debian 13 does at its end.
+    let unlisted = listed.clone().filter_map(|library| library.strip_suffix("libc.so.6"));
+    let unlisted = unlisted.map(|dir| format!("{dir}libgcc_s.so.1"));
+    let unlisted = unlisted.filter(|library| Path::new(library).exists());
+    Ok(listed.map(str::to_owned).chain(unlisted).collect())
+}
+
+/// Adds a library at its own path, unless it is in `made`.
+fn add_library(archive: &mut Archive, library: &str, made: &mut Vec<String>) -> Result<()> {
+    let path = Path::new(library);
+    let mut parents: Vec<_> = path.ancestors().skip(1).filter_map(Path::to_str).collect();
+    parents.reverse();
+    for parent in parents.iter().map(|parent| parent.trim_start_matches('/')) {
+        if !parent.is_empty() && !made.iter().any(|done| done == parent) {
+            archive.directory(parent);
+            made.push(parent.to_owned());
         }
-        let name = library.trim_start_matches('/');
-        if !made.iter().any(|done| done == name) {
-            archive.file(name, &read(path)?);
-            made.push(name.to_owned());
-        }
+    }
+    let name = library.trim_start_matches('/');
+    if !made.iter().any(|done| done == name) {
+        archive.file(name, &read(path)?);
+        made.push(name.to_owned());
     }
     Ok(())
 }
@@ -279,8 +327,8 @@ impl Modules {
         Ok(found)
     }
 
-    /// The files of `wanted` and of all their dependencies, each module behind its dependencies. Packed files are
-    /// unpacked where they are.
+    /// The files of `wanted` and of all their dependencies, each module after its dependencies.
+    /// Packed files are unpacked where they are.
     pub fn in_load_order(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
         let mut order = Vec::new();
         let mut done: BTreeSet<&str> = self.built_in.iter().map(String::as_str).collect();
@@ -481,7 +529,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(names(), ["b-ring.ko", "c-bus.ko", "a-net.ko"]);
-        // A distribution may pack them, and may build some into the kernel.
+        // A distribution may compress modules, and may build some into the kernel.
         run(&["gzip".as_ref(), dir.path().join("c-bus.ko").as_os_str()]).unwrap();
         assert_eq!(names(), ["b-ring.ko", "c-bus.ko", "a-net.ko"]);
         fs::remove_file(dir.path().join("b-ring.ko")).unwrap();

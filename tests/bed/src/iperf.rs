@@ -37,9 +37,9 @@ pub struct Tcp {
     pub server: String,
     /// The server's port.
     pub port: u16,
-    /// Time for which it sends, after [`Tcp::omit_seconds`].
+    /// Time for which the client sends, after [`Tcp::omit_seconds`].
     pub seconds: u64,
-    /// Time for which it sends before it counts, to be past slow start.
+    /// Time for which the client sends before it counts, to be past slow start.
     pub omit_seconds: u64,
     /// Number of connections.
     pub streams: u8,

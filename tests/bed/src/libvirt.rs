@@ -1,5 +1,5 @@
-//! libvirt in namespaces of a test's own: it sees none of the machine's directories, and the machine's libvirtd does not
-//! see it.
+//! libvirt in a test's own namespaces: it sees none of the machine's directories, and the machine's
+//! libvirtd does not see it.
 
 use std::{
     env,
@@ -13,8 +13,9 @@ pub const LIBVIRT_ROOT: &str = "WEIR_LIBVIRT_ROOT";
 const DIRECTORIES: &str =
     "/etc/libvirt /run/libvirt /var/lib/libvirt /var/log/libvirt /var/cache/libvirt";
 
-/// Debian's user for QEMU, which may neither look into the machine's control groups nor be confined here. A socket of a
-/// weir that root has started belongs to root's group.
+/// QEMU's settings. Debian's user for QEMU may not look into the machine's control groups, and
+/// cannot be confined here. The group is root's, since a socket of a weir that root has started
+/// belongs to that group.
 const QEMU_CONF: &str =
     "security_driver = \"none\"\ncgroup_controllers = []\nnamespaces = []\ngroup = \"root\"\n";
 
@@ -22,8 +23,8 @@ const QEMU_CONF: &str =
 const NAMESPACES: [&str; 8] =
     ["unshare", "--mount", "--uts", "--pid", "--kill-child", "--fork", "--mount-proc", "sh"];
 
-/// Runs the script `$2` in the system `$1`, which sees the other directories of this machine. What it writes elsewhere
-/// goes with the namespaces, so that tests can share the system.
+/// Runs the script `$2` in the system `$1`, which sees the other directories of this machine. Files
+/// that it writes elsewhere disappear with the namespaces, so that tests can share the system.
 const ENTER: &str = "\
 set -e
 system=$1 script=$2
@@ -61,7 +62,8 @@ pub fn command(script: &Path, root: Option<&Path>, seen: &[&Path]) -> Vec<String
     argv
 }
 
-/// The lines of a script that start libvirtd, and wait until it answers; `before` once its directories are there.
+/// The lines of a script that start libvirtd and wait until it answers. The lines `before` run once
+/// libvirtd's directories exist.
 pub fn start_lines(before: &str) -> String {
     format!(
         "set -e\n\

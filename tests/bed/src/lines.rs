@@ -25,7 +25,7 @@ fn file(port: u16) -> String {
 
 /// Makes `to` receive numbered lines at `port`, and `from` send them without end.
 pub fn begin(from: &mut Guest, to: &mut Guest, to_ip: &str, port: u16) -> Result<()> {
-    // The input of `nc` stays open, or it would close the connection.
+    // The input of `nc` stays open. Otherwise `nc` would close the connection.
     let count = count(port);
     to.run(&format!("(sleep 999999 | nc -l -p {port} | {count}) >/dev/null 2>&1 &"), PATIENCE)?;
     let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");

@@ -32,12 +32,18 @@ const TOOLS: &[Tool] = &[
     Tool { program: "/usr/sbin/ethtool", package: "ethtool" },
     Tool { program: "/usr/sbin/nft", package: "nftables" },
     Tool { program: "/bin/busybox", package: "busybox-static" },
+    // Debian 13 compresses the modules of its kernels.
+    Tool { program: "/usr/bin/xz", package: "xz-utils" },
+    Tool { program: "/usr/bin/python3", package: "python3" },
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: "/usr/bin/passt", package: "passt" },
     DNSMASQ_TOOL,
     Tool { program: "/usr/sbin/dhclient", package: "isc-dhcp-client" },
     Tool { program: "/usr/bin/dig", package: "bind9-dnsutils" },
+    Tool { program: CURL, package: "curl" },
+    Tool { program: DROPBEAR, package: "dropbear-bin" },
+    Tool { program: TRACEROUTE, package: "traceroute" },
     Tool { program: "/usr/bin/rdisc6", package: "ndisc6" },
     Tool { program: "/usr/sbin/perfdhcp", package: "kea-admin" },
     Tool { program: VALGRIND, package: "valgrind" },
@@ -123,6 +129,15 @@ pub const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 pub const DNSMASQ: &str = "/usr/sbin/dnsmasq";
 const DNSMASQ_TOOL: Tool = Tool { program: DNSMASQ, package: "dnsmasq-base" };
 
+/// Programs that guests run besides busybox.
+pub const CURL: &str = "/usr/bin/curl";
+/// A server of ssh.
+pub const DROPBEAR: &str = "/usr/sbin/dropbear";
+/// Its client, of the same package.
+pub const DBCLIENT: &str = "/usr/bin/dbclient";
+/// Linux's traceroute. Its plain name is an alternative.
+pub const TRACEROUTE: &str = "/usr/bin/traceroute.db";
+
 /// The browser.
 pub const CHROMIUM: &str = "/usr/bin/chromium";
 
@@ -158,7 +173,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Installs what weir's build needs. Needs root unless it is installed.
+/// Installs what weir's build needs. Needs root unless the packages are installed.
 pub fn ensure_to_build() -> Result<()> {
     // On other distributions than Debian the header may be elsewhere.
     let known = || run_in(&["pkg-config", "--exists", "libpcap"], Path::new("/"), &[]).is_ok();
@@ -376,7 +391,7 @@ fn codename() -> Result<String> {
     codename.map(str::to_owned).ok_or_else(|| Error::parse("VERSION_CODENAME", text.as_str()))
 }
 
-/// An error where this system has no apt, and another program installs what `packages` have.
+/// Fails where this system has no apt: another program then installs `packages`.
 fn by_apt(packages: &[&str]) -> Result<()> {
     check(Path::new(APT).exists(), || {
         format!(

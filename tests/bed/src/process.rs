@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 /// Interval at which [`wait_until`] asks.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Longest time that one turn of [`wait_until`] takes off its patience.
+/// The most that one turn of [`wait_until`] takes from its patience.
 const TURN_MAX: Duration = Duration::from_secs(1);
 
 /// Time between SIGTERM and SIGKILL for a process that does not end.
@@ -47,11 +47,12 @@ pub struct Placement {
 pub struct Root {
     /// The directory.
     pub path: PathBuf,
-    /// A directory of this system that is at the same place there.
+    /// A directory of this system that has the same path in the root.
     pub shared: PathBuf,
 }
 
-/// Runs a command in a [`Root`]. A root that is no place of a mount lets no program change how mounts spread.
+/// Runs a command in a [`Root`]. In a root that is not a mount point, no program can change the
+/// propagation of mounts.
 const IN_ROOT: &str = r#"
     root=$0 shared=$1; shift
     mount --bind "$root" "$root"

@@ -35,8 +35,9 @@ pub const QEMU: &str = "qemu-system-x86_64";
 /// The prefix of the names of QEMU's vCPU threads (`debug-threads=on`).
 const VCPU_THREADS: &str = "CPU ";
 
-/// The guests' CPU model, with `rdrand`. Without a source of randomness, Linux computes it for each packet until
-/// enough interrupts have come. A guest with few interrupts needs minutes for that.
+/// The guests' CPU model, with `rdrand`. Without a source of randomness, Linux computes random
+/// numbers for each packet until enough interrupts have come, which takes minutes in a guest with
+/// few interrupts.
 const CPU: &str = "qemu64,+rdrand";
 
 /// A guest's memory.

@@ -142,8 +142,8 @@ impl Figure {
     }
 }
 
-/// The prefixes of figures of other tasks: `make attack`, `make frontends`, `make survive`, `make soak`.
-pub const OTHERS: [&str; 10] = [
+/// The prefixes of figures of other tasks: `make attack`, `make frontends`, `make survive`, `make soak`, `make test`.
+pub const OTHERS: [&str; 13] = [
     "attack",
     "frontends",
     "killed",
@@ -153,7 +153,10 @@ pub const OTHERS: [&str; 10] = [
     "dirty_log",
     "migration",
     "fabric_migration",
+    "network",
     "soak",
+    "loop",
+    "bond",
 ];
 
 const RATIO: &str = "x";

@@ -16,8 +16,22 @@ use std::{
 
 use crate::{
     error::{Error, Result},
+    guest_image::only_entry,
     process::{Placement, Process, Root},
 };
+
+/// Where Debian's package has it.
+pub const PROGRAM: &str = "/usr/bin/dpdk-testpmd";
+
+/// DPDK's libraries below `/usr/lib/x86_64-linux-gnu`, of which it loads those that are there.
+const PLUGINS: &str = "/usr/lib/x86_64-linux-gnu/dpdk";
+
+/// The files of some of testpmd's plugins.
+pub fn plugins(names: &[&str]) -> Result<Vec<PathBuf>> {
+    let dir = only_entry(Path::new(PLUGINS), "pmds-")?;
+    let abi = dir.to_string_lossy().rsplit("pmds-").next().unwrap_or_default().to_owned();
+    names.iter().map(|name| only_entry(&dir, &format!("librte_{name}.so.{abi}"))).collect()
+}
 
 /// Longest time for testpmd to start or to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,7 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The simple Internet mix: packet lengths without checksum, and how many of twelve packets have each length.
 pub const IMIX: [(u32, u32); 3] = [(64, 7), (570, 4), (1500, 1)];
 
-/// A run of packets of one length has its share times this number. In all, 192 packets are in flight.
+/// A run of packets of one length has as many packets as the length's share times this number. In
+/// all, 192 packets are in flight.
 const IMIX_RUN: u32 = 4;
 const IMIX_RUNS: u32 = 4;
 
@@ -178,7 +193,7 @@ impl Testpmd {
         ];
         // Packets in the rings must survive the restart of forwarding.
         let keeps: &[_] = if imix { &["--no-flush-rx"] } else { &[] };
-        // Options of memory follow the program's name.
+        // Memory options follow the program's name.
         let (program, options) = argv.split_at(3);
         let argv = [program, pages, options, keeps].concat();
         let placement = Placement { root: root.cloned(), ..Placement::default() };
@@ -330,9 +345,9 @@ fn core_limit(line: &str) -> Option<f64> {
 
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 
-/// A write of 1 has the kernel drop cached files, which lie between free pages.
+/// A write of 1 makes the kernel drop cached files, which lie between free pages.
 const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
-/// A write has the kernel move pages, so that free memory is in one piece.
+/// A write makes the kernel move pages, so that free memory is in one piece.
 const COMPACT: &str = "/proc/sys/vm/compact_memory";
 
 /// Attempts: memory that is full of cached files may not be free in large pieces at once.

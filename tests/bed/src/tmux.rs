@@ -1,4 +1,4 @@
-//! A terminal: tmux with a server of its own.
+//! A terminal: tmux with its own server.
 
 use std::{
     fs,

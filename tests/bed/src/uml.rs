@@ -21,7 +21,7 @@ use crate::{
 
 /// Debian's package.
 pub const PACKAGE: &str = "user-mode-linux";
-/// Its program, below a root.
+/// The program of user-mode Linux, below a root.
 pub const PROGRAM: &str = "usr/bin/linux.uml";
 
 /// Modules for virtio-net.
@@ -53,7 +53,7 @@ pub enum Wire<'a> {
     None,
     /// A virtio-net device at a vhost-user socket.
     VhostUser(&'a Path),
-    /// The vector driver on a TAP, as the kernel's guide (`user_mode_linux_howto_v2`) has it.
+    /// The vector driver on a TAP, as in the kernel's guide (`user_mode_linux_howto_v2`).
     Tap {
         /// The TAP.
         name: &'a str,

@@ -45,7 +45,8 @@ impl Usage {
         self.sum(on_cpu_ns).map(Duration::from_nanos)
     }
 
-    /// CPU time of the program and of those that it has started and that still run, as user-mode Linux's.
+    /// CPU time of the program and of those that it has started and that still run, such as those
+    /// of user-mode Linux.
     pub fn cpu_time_of_all(self) -> Result<Duration> {
         let mut sum = self.cpu_time()?;
         for thread in self.process()?.tasks().map_err(|error| self.unread(&error))?.flatten() {

@@ -50,6 +50,8 @@ pub struct Vif {
     pub client: bool,
     /// True if other users may connect.
     pub for_all_users: bool,
+    /// True if the guest's driver may ask its platform for addresses, such as a virtual IOMMU.
+    pub access_platform: bool,
 }
 
 /// Networks that span hosts, with FRR as the EVPN control plane.
@@ -70,7 +72,8 @@ pub struct Setup {
     pub vifs: Vec<Vif>,
     /// Networks that span hosts, if any.
     pub overlay: Option<Overlay>,
-    /// The keys of the network of interfaces that name none, if it has any.
+    /// The keys of the network of interfaces that name no network, if these interfaces have a
+    /// network.
     pub network: Option<String>,
     /// The uplink, if any.
     pub uplink: Option<Uplink>,
@@ -90,11 +93,12 @@ pub struct Setup {
     pub group: Option<&'static str>,
     /// The API's TCP address, if it listens for TCP. The token is in `api.token`.
     pub api: Option<SocketAddrV4>,
-    /// True if interfaces come on demand, where a monitor listens in [`MONITORS`].
+    /// True if weir makes an interface on demand for each monitor that listens in [`MONITORS`].
     pub on_demand: bool,
 }
 
-/// The directory of monitors that listen, below weir's. A monitor that is away for a second is forgotten.
+/// The directory of listening monitors, below weir's directory. weir forgets a monitor that is away
+/// for a second.
 pub const MONITORS: &str = "vms";
 
 impl Setup {
@@ -184,6 +188,9 @@ impl Setup {
             }
             if vif.for_all_users {
                 toml.push_str("socket_mode = \"0666\"\n");
+            }
+            if vif.access_platform {
+                toml.push_str("access_platform = true\n");
             }
             if vif.agent {
                 let _ = writeln!(toml, "agent = {:?}", socket_path(dir, &agent_socket(index))?);
@@ -492,7 +499,7 @@ fn agent_socket(index: u16) -> String {
 }
 
 /// Splits `text` into words as a shell does: quotes, backslashes and joined lines only.
-fn shell_words(text: &str) -> Vec<String> {
+pub fn shell_words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
     let mut quote = None;

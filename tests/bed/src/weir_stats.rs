@@ -44,7 +44,7 @@ impl Stats {
         })
     }
 
-    /// The reason for which weir stopped a port, if it did.
+    /// The reason why weir stopped a port, if it did.
     pub fn stopped_reason(&self, port: &str) -> Result<Option<&str>> {
         Ok(self.port(port)?["stopped_reason"].as_str())
     }
@@ -84,6 +84,23 @@ impl Stats {
         workers().ok_or_else(|| self.unreadable("workers' wake-ups"))
     }
 
+    /// The median time for which calls to a port's guest were held (ns).
+    pub fn hold_ns(&self, port: &str) -> Result<u64> {
+        let median = self.port(port)?["hold_ns"]["p50"].as_u64();
+        median.ok_or_else(|| self.unreadable("a port's holds"))
+    }
+
+    /// The cost of a stage for each frame, while stages are measured, in ticks of the processor's counter.
+    pub fn ticks_per_frame(&self, stage: &str) -> Result<f64> {
+        let of = |key: &dyn Fn(&Value) -> Option<u64>| -> Option<u64> {
+            self.report["stages"].as_array()?.iter().map(key).sum()
+        };
+        let ticks = of(&|worker| worker["cost"][stage].as_u64());
+        let frames = of(&|worker| worker["frames"].as_u64()).filter(|frames| *frames > 0);
+        let per_frame = ticks.zip(frames).map(|(ticks, frames)| ticks as f64 / frames as f64);
+        per_frame.ok_or_else(|| self.unreadable("the cost of a stage"))
+    }
+
     /// Number of calls (interrupts) to guests.
     pub fn calls(&self) -> Result<u64> {
         let of =
@@ -110,7 +127,7 @@ impl Stats {
         Ok(drops)
     }
 
-    /// The last reason for which a front end's session ended.
+    /// The last reason why a front end's session ended.
     pub fn last_error(&self, port: &str) -> Result<Option<&str>> {
         Ok(self.port(port)?["sessions"]["last_error"].as_str())
     }
@@ -129,10 +146,11 @@ impl Stats {
 mod tests {
     use super::*;
 
-    const JSON: &str = r#"{"uptime_s":2.5,"workers":[{"wakeups":4},{"wakeups":2}],"ports":[{"name":"vif0","state":"running",
+    const JSON: &str = r#"{"uptime_s":2.5,"stages":[{"frames":4,"cost":{"take":300}},{"frames":1,"cost":{"take":50}}],
+        "workers":[{"wakeups":4},{"wakeups":2}],"ports":[{"name":"vif0","state":"running",
         "stopped_reason":null,"worker_ns":12,
         "queues":[{"rx":{"frames":3,"calls":2},"tx":{"frames":5,"calls":1}},
-        {"rx":{"frames":0,"calls":0},"tx":{"frames":7,"calls":4}}]}]}"#;
+        {"rx":{"frames":0,"calls":0},"tx":{"frames":7,"calls":4}}],"hold_ns":{"p50":7}}]}"#;
 
     #[test]
     fn a_port_is_found_by_name() {
@@ -143,6 +161,9 @@ mod tests {
         assert_eq!(stats.frames_by_queue("vif0", Way::Rx).unwrap(), [3, 0]);
         assert_eq!((stats.wakeups().unwrap(), stats.calls().unwrap()), (6, 7));
         assert!(stats.state("vif1").is_err());
+        assert_eq!(stats.hold_ns("vif0").unwrap(), 7);
+        assert_eq!(stats.ticks_per_frame("take").unwrap(), 70.0);
+        assert!(stats.ticks_per_frame("copy").is_err());
         assert_eq!(stats.work().unwrap(), Work { busy: 12, of: 2_500_000_000 });
     }
 }

@@ -102,7 +102,8 @@ pub fn socket_path(dir: &Path, name: &str) -> Result<PathBuf> {
 /// dependencies and compile the data path again.
 const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-groups -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
 
-/// The examples that tests run. Those for measurements only are as many again, and each is linked like weir.
+/// The examples that tests run. There are as many examples for measurements only, and linking one
+/// takes as long as linking weir.
 const EXAMPLES: &str = "--example cost --example guests --example instructions --example vhost_crate --example xen_control --example xen_vifs";
 
 /// The directory of the built programs.

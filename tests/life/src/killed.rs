@@ -17,7 +17,7 @@ use crate::{
 
 /// Longest time between the return of traffic and the next kill.
 const PAUSE: Duration = Duration::from_millis(40);
-/// Number of kills for each one under guests in QEMU.
+/// Number of kills here for each kill under guests in QEMU.
 const REAL_SHARE: u32 = 8;
 
 /// Totals over all kills.

@@ -97,6 +97,7 @@ const PARTS: &[Part] = &[
     Part { name: "killed", times: 320, run: killed::run },
     Part { name: "reload", times: 200, run: replaced::reload },
     Part { name: "upgrade", times: 200, run: replaced::upgrade },
+    Part { name: "addresses", times: 30, run: real::addresses },
     Part { name: "groups", times: 120, run: real::in_groups },
     Part { name: "dirty_log", times: 15, run: log_cost::run },
     Part { name: "migration", times: 40, run: moves::run },

@@ -18,7 +18,10 @@ use weir_bed::{
 };
 use weir_system_tests::{frontends::parts::Parts, guests::moves::join};
 
-use crate::{bars::Bars, real::RULES};
+use crate::{
+    bars::Bars,
+    real::{Flood, RULES},
+};
 
 const PORT: u16 = 5000;
 /// Time between two moves.
@@ -94,6 +97,8 @@ fn measure(lab: &Lab, cell: &Cell, moves: u32, found: &mut Found) -> Result<()> 
     let bridges = Bridges::start(lab)?;
     let mut on_weir =
         Pair::boot(lab, cell, |index, at| weirs.spec(cell, index, at), &weirs.dirs())?;
+    // Another tenant at each of the two hosts.
+    let floods = [Flood::begin(&weirs.0[0])?, Flood::begin(&weirs.0[1])?];
     let mut on_bridge =
         Pair::boot(lab, cell, |index, at| bridges.spec(&weirs, cell, index, at), &bridges.dirs)?;
     for nth in 1..=moves {
@@ -104,6 +109,9 @@ fn measure(lab: &Lab, cell: &Cell, moves: u32, found: &mut Found) -> Result<()> 
         let weir_ms = moved.downtime_ms;
         found.moves += 1;
         found.lost_connections += on_weir.lost_connections()?;
+        for flood in &floods {
+            flood.goes_on()?;
+        }
         thread::sleep(TRAFFIC);
         let spec = bridges.spec(&weirs, cell, 1, at)?;
         let moved = on_bridge.moves.move_to(&cell.program, &lab.image, &spec, &bridges.dirs[at])?;
@@ -166,7 +174,8 @@ struct Weirs([Weir; 2]);
 impl Weirs {
     fn start(lab: &Lab, cell: &Cell) -> Result<Self> {
         let vif = Vif { queues: (cell.queues > 1).then_some(cell.queues), ..Vif::default() };
-        let (vifs, uplink) = (vec![vif; 2], Some(Uplink::Tap));
+        let (mut vifs, uplink) = (vec![vif; 2], Some(Uplink::Tap));
+        vifs.extend(Flood::vifs());
         // A guest's new host knows none of its connections.
         let setup = Setup { vifs, uplink, group: Some(RULES), ..Setup::default() };
         let weirs = [Weir::start(lab, &setup)?, Weir::start(lab, &setup)?];

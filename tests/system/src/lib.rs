@@ -7,7 +7,6 @@
 
 pub mod frontends;
 pub mod guests;
-pub mod machines;
 pub mod xen;
 
 /// A TCP stream that flows is faster on any machine, however busy that is. The tests do not check how fast it is.

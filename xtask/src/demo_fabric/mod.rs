@@ -28,7 +28,7 @@ use weir_bed::{
     weir_stats::Way,
     workspace::Programs,
 };
-use weir_system_tests::machines::Machines;
+use weir_system_tests::guests::fabric::Machines;
 
 use crate::demo::{Shown, Step};
 

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query};
 use axum::response::Response;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Map;
 use weir_config::{PortName, TemplateName, ValueError, VifConfig};
 use weir_limits::{CONTROL_ADDRESSES_MAX, CONTROL_PORTS_MAX};
@@ -16,14 +17,22 @@ use weir_switch::explain::Explanation;
 use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, SwitchStats};
 
 use super::write::ConfigurationSource;
-use crate::api::{Answered, Asks, Endless, Named, Reader, counters, json, of_port, written};
-use crate::metrics;
+use crate::api::{
+    Answered, Asks, Endless, Listed, Named, Reader, counters, json, port_names, written,
+};
+use crate::metrics::{self, Text};
 use crate::problem::Problem;
 
 /// The whole switch: workers, limits, and every port's counters.
 #[utoipa::path(get, path = "/v1/switch", responses((status = 200, body = SwitchStats)))]
-pub(super) async fn switch(Reader(api, asker): Reader) -> Response {
-    api.show(&asker, Ok).await
+pub(super) async fn switch(Reader(api, asker): Reader) -> Answered {
+    let limits = api.places.limits();
+    let begin = |handler: &dyn ControlHandler| {
+        let (stats, names) = counters(handler, limits)?;
+        Ok::<_, Problem>((Listed::in_place_of_the_last(&stats), names))
+    };
+    let (list, names) = api.ask(&asker, begin).await??;
+    Ok(api.of_ports(&asker, &names, list, |list, ports| list.add(&ports)).await?.answer())
 }
 
 /// The part of a list that is asked for.
@@ -31,7 +40,7 @@ pub(super) async fn switch(Reader(api, asker): Reader) -> Response {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Asked {
-    /// The last entry of the part before: its name, or of an address `VLAN/MAC`.
+    /// The last entry of the part before: its name, or `VLAN/MAC` for an address.
     after: Option<String>,
     /// Most entries of this part: at most 256, or 4096 addresses.
     limit: Option<usize>,
@@ -55,8 +64,7 @@ fn named_part(asked: Asks<Asked>) -> Result<Part, Problem> {
 }
 
 /// A part of a list, with the number of all entries.
-fn listed(part: &impl Serialize, total: usize) -> Response {
-    let mut response = json(part);
+fn listed(mut response: Response, total: usize) -> Response {
     response.headers_mut().insert("x-total-count", total.into());
     response
 }
@@ -68,12 +76,18 @@ fn listed(part: &impl Serialize, total: usize) -> Response {
     responses((status = 200, body = Vec<PortStats>), (status = 400, body = Problem))
 )]
 pub(super) async fn ports(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
-    let (part, limits) = (named_part(asked)?, api.places.limits());
-    let job = move |handler: &dyn ControlHandler| {
-        let (ports, total) = part.of(counters(handler, limits)?.ports, |port| &port.name);
-        Ok(listed(&ports, total))
+    let part = named_part(asked)?;
+    let begin = move |handler: &dyn ControlHandler| {
+        Ok::<_, Problem>(part.of(port_names(handler)?, |name| name))
     };
-    Ok(api.answer(&asker, job).await)
+    let (names, total) = api.ask(&asker, begin).await??;
+    let add = |list: &mut Listed, mut ports: Vec<PortStats>| {
+        ports.sort_by(|a, b| a.name.cmp(&b.name));
+        list.add(&ports);
+    };
+    let list = Listed::in_place_of_the_last(&[(); 0]);
+    let list = api.of_ports(&asker, &names, list, add).await?;
+    Ok(listed(list.answer(), total))
 }
 
 /// One port.
@@ -82,7 +96,7 @@ pub(super) async fn ports(Reader(api, asker): Reader, asked: Asks<Asked>) -> Ans
     responses((status = 200, body = PortStats), (status = 404, body = Problem))
 )]
 pub(super) async fn port(Reader(api, asker): Reader, Named(name): Named) -> Response {
-    api.show(&asker, move |stats| of_port(stats, &name)).await
+    api.show(&asker, name, |port| port).await
 }
 
 /// A port's queue pairs.
@@ -91,7 +105,7 @@ pub(super) async fn port(Reader(api, asker): Reader, Named(name): Named) -> Resp
     responses((status = 200, body = Vec<QueuePairStats>), (status = 404, body = Problem))
 )]
 pub(super) async fn queues(Reader(api, asker): Reader, Named(name): Named) -> Response {
-    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.queues)).await
+    api.show(&asker, name, |port| port.queues).await
 }
 
 /// The decisions of a port's policies, and the reasons. The port `placement` stands for the placement of workers,
@@ -119,7 +133,7 @@ pub(super) async fn policies(Reader(api, asker): Reader, Named(name): Named) -> 
     responses((status = 200, body = Vec<RuleStats>), (status = 404, body = Problem))
 )]
 pub(super) async fn filter(Reader(api, asker): Reader, Named(name): Named) -> Response {
-    api.show(&asker, move |stats| Ok(of_port(stats, &name)?.filter)).await
+    api.show(&asker, name, |port| port.filter).await
 }
 
 /// Dropped frames, by port and reason.
@@ -127,24 +141,28 @@ pub(super) async fn filter(Reader(api, asker): Reader, Named(name): Named) -> Re
     get, path = "/v1/drops",
     responses((status = 200, body = BTreeMap<PortName, BTreeMap<String, u64>>))
 )]
-pub(super) async fn drops(Reader(api, asker): Reader) -> Response {
-    let drops = |stats: SwitchStats| {
-        let ports = stats.ports.into_iter().map(|port| (port.name, port.drops));
-        Ok(ports.collect::<BTreeMap<_, _>>())
+pub(super) async fn drops(Reader(api, asker): Reader) -> Answered {
+    let names = api.ask(&asker, port_names).await??;
+    let add = |drops: &mut BTreeMap<_, _>, ports: Vec<PortStats>| {
+        drops.extend(ports.into_iter().map(|port| (port.name, port.drops)));
     };
-    api.show(&asker, drops).await
+    let drops = api.of_ports(&asker, &names, BTreeMap::new(), add).await?;
+    Ok(api.answer(&asker, move |_| Ok(json(&drops))).await)
 }
 
 /// The counters in the text format of Prometheus.
 #[utoipa::path(
     get, path = "/metrics", responses((status = 200, body = String, content_type = "text/plain"))
 )]
-pub(super) async fn metrics(Reader(api, asker): Reader) -> Response {
+pub(super) async fn metrics(Reader(api, asker): Reader) -> Answered {
     let limits = api.places.limits();
-    let job = move |handler: &dyn ControlHandler| {
-        Ok(written(metrics::TEXT, metrics::metrics(&counters(handler, limits)?)))
+    let begin = |handler: &dyn ControlHandler| {
+        let (stats, names) = counters(handler, limits)?;
+        Ok::<_, Problem>((Text::of_switch(&stats), names))
     };
-    api.answer(&asker, job).await
+    let (text, names) = api.ask(&asker, begin).await??;
+    let text = api.of_ports(&asker, &names, text, |text, ports| text.add(&ports)).await?;
+    Ok(written(metrics::TEXT, Body::new(text.pieces())))
 }
 
 /// Stations that the switch knows, and the port behind which each is: a part, as of `/v1/ports`.
@@ -163,7 +181,7 @@ pub(super) async fn addresses(Reader(api, asker): Reader, asked: Asks<Asked>) ->
     let key = |text: &str| address(text).ok_or_else(bad);
     let ask = Ask::Addresses(part(asked, CONTROL_ADDRESSES_MAX, key)?);
     let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Addresses { addresses, total } => Ok(listed(&addresses, total)),
+        Answer::Addresses { addresses, total } => Ok(listed(json(&addresses), total)),
         other => Err(Problem::of(other)),
     };
     Ok(api.answer(&asker, job).await)
@@ -206,7 +224,7 @@ pub(super) async fn connections(
 pub(super) async fn vifs(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let ask = Ask::VifList(named_part(asked)?);
     let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Vifs { vifs, total } => Ok(listed(&vifs, total)),
+        Answer::Vifs { vifs, total } => Ok(listed(json(&vifs), total)),
         other => Err(Problem::of(other)),
     };
     Ok(api.answer(&asker, job).await)

@@ -64,7 +64,7 @@ pub(super) struct HowMuch {
     /// Changes that are possible are made, although others are not.
     #[serde(default)]
     partly: bool,
-    /// Makes no change, and refuses a configuration that says otherwise than what runs.
+    /// Makes no change, and refuses a configuration that differs from what runs.
     #[serde(default)]
     unchanged: bool,
 }
@@ -352,7 +352,7 @@ pub(super) async fn reload(
     .await
 }
 
-/// Has the program that is now installed take this weir's place, which then ends.
+/// Replaces this weir with the program that is now installed. This weir then ends.
 #[utoipa::path(
     post, path = "/v1/upgrade",
     responses(
@@ -368,12 +368,13 @@ pub(super) async fn upgrade(Writer(api, asker): Writer) -> Response {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Flushed {
-    /// The interface, or the network whose interfaces are meant. An interface of that name goes first. Without it, the
-    /// connections of all interfaces are meant.
+    /// The interface, or the network whose interfaces are meant. A name of both stands for the
+    /// interface. Without a name, the connections of all interfaces are meant.
     of: Option<String>,
 }
 
-/// Forgets connections of interfaces in groups. Those that the rules let one of their ends open go on.
+/// Forgets connections of interfaces in groups. Connections that the rules would let one of their
+/// ends open go on.
 #[utoipa::path(
     delete, path = "/v1/connections", params(Flushed),
     responses(

@@ -159,24 +159,83 @@ fn a_token_that_cannot_be_had_is_an_error_that_says_how_to_make_one() {
     assert!(matches!(with(&long).unwrap_err(), ServingError::Token { .. }));
 }
 
-/// A switch with this many ports, of eight queues each.
-struct Many(usize);
+/// A switch with ports of eight queues each, the last name first, and the ports that it was asked for at a time.
+struct Many(usize, Mutex<Vec<Vec<PortName>>>);
+
+impl Many {
+    fn names(&self) -> Vec<PortName> {
+        (0..self.0).rev().map(|n| name(&format!("a-port-with-a-name-{n:04}"))).collect()
+    }
+
+    fn asked(&self) -> Vec<Vec<PortName>> {
+        std::mem::take(&mut self.1.lock().unwrap())
+    }
+}
 
 impl ControlHandler for Many {
     fn handle(&self, request: Request) -> Response {
-        let port = |n| {
-            let mut port =
-                PortStats::new(name(&format!("a-port-with-a-name-{n:04}")), PortKind::Vif);
+        let port = |name: &PortName| {
+            let mut port = PortStats::new(name.clone(), PortKind::Vif);
             port.set_queues(vec![weir_switch::stats::QueuePairStats::default(); 8]);
             port
         };
         match request {
-            Request::Stats => {
-                let ports = (0..self.0).map(port).collect();
-                Response::Stats { stats: Box::new(SwitchStats { ports, ..SwitchStats::default() }) }
+            Request::Stats => Response::Stats { stats: Box::default() },
+            Request::PortNames => Response::PortNames { names: self.names() },
+            Request::Ports(names) => {
+                let ports = names.iter().map(port).collect();
+                self.1.lock().unwrap().push(names);
+                Response::Ports { ports }
             }
             _ => Response::Ok,
         }
+    }
+}
+
+/// A reader of all counters has no more of a thread than these, and one of a part, or of one port, no other counters.
+#[test]
+fn a_turn_reads_a_few_ports_and_no_port_is_read_that_is_not_asked_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let many = Arc::new(Many(limits::CONTROL_PORTS_MAX + 5, Mutex::default()));
+    let _server = ApiServer::start(&path, Arc::clone(&many) as Arc<dyn ControlHandler>).unwrap();
+    let get = |what: &str| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let request = format!("GET {what} HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let (status, body) = answer(&mut BufReader::new(&stream)).unwrap();
+        assert_eq!(status, 200, "{body}");
+        body
+    };
+    let names_in = |ports: &serde_json::Value| {
+        let ports: Vec<PortStats> = serde_json::from_value(ports.clone()).unwrap();
+        ports.into_iter().map(|port| port.name).collect::<Vec<_>>()
+    };
+    let json = |what: &str| serde_json::from_str::<serde_json::Value>(&get(what)).unwrap();
+    let all = many.names();
+    assert_eq!(names_in(&json("/v1/switch")["ports"]), all);
+    let of_switch = many.asked();
+    get("/metrics");
+    let of_metrics = many.asked();
+    assert_eq!(json("/v1/drops").as_object().unwrap().len(), all.len());
+    for asked in [of_switch, of_metrics, many.asked()] {
+        assert!(asked.iter().all(|it| it.len() <= limits::CONTROL_PORTS_TOGETHER_MAX), "{asked:?}");
+        assert_eq!(asked.concat(), all);
+    }
+    let mut sorted = all.clone();
+    sorted.sort();
+    let mut rest = &sorted[..];
+    let mut after = String::new();
+    while !rest.is_empty() {
+        let part = names_in(&json(&format!("/v1/ports?limit=100{after}")));
+        assert_eq!(part, rest[..rest.len().min(100)]);
+        assert_eq!(many.asked().concat(), part);
+        after = format!("&after={}", part[part.len() - 1]);
+        rest = &rest[part.len()..];
+    }
+    for what in ["", "/queues", "/filter"] {
+        get(&format!("/v1/ports/{}{what}", all[7]));
+        assert_eq!(many.asked(), [vec![all[7].clone()]]);
     }
 }
 
@@ -218,7 +277,8 @@ fn a_client_has_each_interface_once_of_a_weir_with_parts_and_of_one_without() {
 fn what_readers_leave_unread_is_bounded_and_keeps_no_change_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("control.sock");
-    let _server = ApiServer::start(&path, Arc::new(Many(limits::PORTS_MAX))).unwrap();
+    let _server =
+        ApiServer::start(&path, Arc::new(Many(limits::PORTS_MAX, Mutex::default()))).unwrap();
     let whole = {
         let mut stream = UnixStream::connect(&path).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: w\r\nconnection: close\r\n\r\n").unwrap();

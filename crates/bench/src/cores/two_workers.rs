@@ -28,7 +28,7 @@ use crate::rig::{self, RigError};
 use crate::steps::{BenchError, SLICES, progress, wait_for};
 
 const PAIRS: usize = 4;
-/// Time before counting, in which queues settle at their workers.
+/// Time before counting, in which queues find their workers.
 const SETTLE: Duration = Duration::from_millis(800);
 /// Time before counting if queues are assigned explicitly.
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -82,7 +82,7 @@ impl Did {
 struct Round {
     one: Did,
     two: Did,
-    /// Both numbers of workers, with simulated ports.
+    /// Packets with one worker and with two, through simulated ports.
     played: [Did; 2],
     /// One hot queue, of each kind in [`HOT`]: by one worker, and by a worker with a helper.
     hot: [[Did; 2]; 2],

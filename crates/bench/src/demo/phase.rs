@@ -17,7 +17,7 @@ use crate::rig::{Guest, Load, Places, Rig, RigError, Role, Setup, port};
 /// Interval of readings and redraws.
 pub(super) const TICK: Duration = Duration::from_millis(100);
 
-/// The reason for which the demo ended early.
+/// The reason why the demo ended early.
 #[derive(Debug, Error, Diagnostic)]
 pub enum DemoError {
     /// The switch or a guest failed.

@@ -138,7 +138,7 @@ fn draw_graph(frame: &mut Frame<'_>, area: Rect, progress: &Progress<'_>) {
     let peak = bars.iter().flatten().copied().max().unwrap_or(0);
     let graph = Sparkline::default()
         .data(bars)
-        // Some room above, so that a steady rate does not fill the whole graph.
+        // Some room stays above, so that a steady rate does not fill the whole graph.
         .max(peak.saturating_add(peak / 4).max(1))
         .style(Style::new().fg(LIVE))
         .absent_value_symbol(" ");
@@ -171,7 +171,7 @@ impl Metric {
         }
     }
 
-    /// Returns the height of a bar, in a unit of its own.
+    /// Returns the height of a bar, in its own unit.
     fn height(self, figures: &Sample) -> u64 {
         match self {
             Self::GbitPerS => (figures.gbit_per_s() * 1e3) as u64,

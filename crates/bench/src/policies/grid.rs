@@ -20,11 +20,11 @@ use super::super::report::median_and_spread;
 use super::super::slice::Slice;
 use super::contests::{Contest, Setting};
 
-/// Smallest share of the most packets for a fixed setting that may be the best.
+/// Smallest share of the largest number of packets at which a fixed setting may be the best.
 const PACKETS_SHARE_MIN: f64 = 0.98;
 /// Number of busy cores below which all count as equally idle: half a percent of a core.
 const IDLE_CORES: f64 = 0.005;
-/// Share of the most packets below which a fixed setting is far off.
+/// Share of the largest number of packets below which a fixed setting is far off.
 const PACKETS_SHARE_FAR_OFF: f64 = 0.9;
 /// Multiple of the best setting's CPU above which a fixed setting is far off.
 const COST_FAR_OFF: f64 = 1.4;
@@ -176,13 +176,14 @@ pub(super) fn against(ours: &[Slice], others: &[&Slice]) -> Vec<f64> {
     if median(&packets) < median(&cpu) { packets } else { cpu }
 }
 
-/// Smallest ratio of medians at which `auto` makes a load later.
+/// Smallest ratio of medians at which `auto` counts as delaying a load.
 const LATER: f64 = 1.05;
-/// Largest ratio of CPU times at which it saves enough for that.
+/// Largest ratio of CPU times at which `auto` saves enough to justify the delay.
 const SAVED: f64 = 0.9;
 
-/// Returns the number of loads that `auto` makes later at the median than calls at once do, without saving a tenth of
-/// the CPU time for a packet. `None` if no load has times.
+/// Returns the number of loads whose packets are later at the median with `auto` than with
+/// immediate calls, without saving a tenth of the CPU time for a packet. `None` if no load has
+/// times.
 pub(super) fn held_in_vain(loads: &[LoadRow]) -> Option<FigureRow> {
     let timed = loads.iter().filter_map(|LoadRow { name, policies, .. }| {
         let (immediate, auto) = (policies.first()?, policies.last()?);

@@ -201,7 +201,7 @@ impl Pauses {
     /// Returns the late calls per million packets at `rate` a second, if this thread held each call
     /// for `budget_ns` less [`BURST_NS_MAX`].
     fn late_per_million(&self, budget_ns: u64, rate: u64) -> f64 {
-        // A hold, and half of the time between packets until the next one begins.
+        // The mean time from one hold to the next: a hold, and half of the time between packets.
         let hold_ns = budget_ns.saturating_sub(BURST_NS_MAX) + 500_000_000 / rate.max(1);
         let late = |pause_ns: &u64| {
             // The part of a pause in which the deadline of a hold is missed.
@@ -247,7 +247,7 @@ impl Pauses {
     }
 }
 
-/// Returns the packets per second of a contest with a breach count, if its packets have a rate.
+/// Returns the packet rate of a contest that counts breaches (packets/s), if its load has a fixed rate.
 fn rate(contest: &Contest) -> Option<u64> {
     match (contest.purpose, contest.load) {
         (

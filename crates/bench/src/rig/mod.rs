@@ -53,7 +53,7 @@ pub fn wait(time: Duration, stop: &AtomicBool, has_failed: impl Fn() -> bool) {
     }
 }
 
-/// The reason for which a rig could not start or has failed.
+/// The reason why a rig could not start or has failed.
 #[derive(Debug, Error, Diagnostic)]
 pub enum RigError {
     /// The directory for the sockets could not be made.

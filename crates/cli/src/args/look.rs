@@ -169,7 +169,7 @@ pub struct DoctorArgs {
 
 const DOCTOR_NOTES: &str = "\
 Exits with 0 if nothing is wrong, and with 5 otherwise. A note is worth knowing, and not wrong. It \
-counts for two seconds: drops and late interrupts that go on are wrong, those that have ended are a \
+counts for three seconds: drops and late interrupts that go on are wrong, those that have ended are a \
 note. Some things only root can see: who may open a socket, the kernel's log. \
 The guide (troubleshooting.md) lists the checks.";
 

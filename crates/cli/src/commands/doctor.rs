@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -11,16 +10,15 @@ use serde::Serialize;
 use weir_api::{Client, ClientError};
 use weir_config::reload::DifferenceKind;
 use weir_config::{Config, Defaults, PLACEMENT};
-use weir_doctor::{BadFile, CHECKS, Facts, Finding, examine, lines, look_at_host};
+use weir_doctor::{CHECKS, Facts, Finding, examine, lines, look_at_host, watched};
 use weir_switch::explain::Explanation;
-use weir_switch::host;
 
 use super::save::path_of;
 use super::{CommandError, write_json};
 use crate::args::DoctorArgs;
 
 /// The time between two looks at the counters: a VM that was turned away tries again in the meantime.
-const LOOK: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_secs(3);
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -44,22 +42,20 @@ pub fn doctor(
     let facts = match connect() {
         Ok(mut client) => {
             let before = client.stats()?;
-            // weir closes an idle connection when others need one.
-            drop(client);
-            thread::sleep(LOOK);
+            let seen = client.watch(&watched(&before), LOOK).unwrap_or_default();
             let mut client = connect()?;
             let file = path_of(None, &mut client);
-            let mut facts = Facts { before: Some(before), ..of_switch(&mut client)? };
+            let mut facts = Facts { before: Some(before), seen, ..of_switch(&mut client)? };
             // For a user who may not read the file, the checks that need it are left out.
             if let Ok(file) = file {
-                look_at_file(&mut facts, &file, defaults);
+                facts.look_at_file(&file, defaults);
                 facts.host.unlike_file = unlike(connect()?, &file);
             }
             facts
         }
         Err(ClientError::NotRunning { .. }) => {
             let mut facts = Facts { host: look_at_host(&[], None), ..Facts::default() };
-            look_at_file(&mut facts, Path::new(Config::DEFAULT_PATH), defaults);
+            facts.look_at_file(Path::new(Config::DEFAULT_PATH), defaults);
             facts
         }
         Err(error) => return Err(error.into()),
@@ -78,21 +74,6 @@ pub fn doctor(
         }
     }
     if wrong > 0 { Err(CommandError::Unwell) } else { Ok(()) }
-}
-
-/// Looks at the file with which weir would start again, and at what the host lacks for it. A file that cannot be read
-/// adds no facts.
-fn look_at_file(facts: &mut Facts, path: &Path, defaults: &Defaults) {
-    match Config::load(path, &Defaults { control_named: true, ..defaults.clone() }) {
-        Ok(config) => {
-            facts.host.lacks = host::lacks(&config);
-            facts.host.lacks.extend(host::cut_off(&config));
-        }
-        Err(error) if !error.problems().is_empty() => {
-            facts.host.bad_file = Some(BadFile { path: path.into(), mistakes: error.lines() });
-        }
-        Err(_) => {}
-    }
 }
 
 /// The tables of the file that differ from the running configuration. Interfaces that were never in the file do not

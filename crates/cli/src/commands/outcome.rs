@@ -73,7 +73,8 @@ pub enum CommandError {
         /// The reason.
         why: String,
     },
-    /// Settings have changed while the file was written. They go on, and the file has those of before.
+    /// Settings have changed while the file was written. They stay in effect, and the file has the
+    /// earlier settings.
     #[error("{} has what ran before: somebody has changed a setting meanwhile, which goes on", path.display())]
     #[diagnostic(help("save again; `weir diff` shows the setting"))]
     SavedBefore {

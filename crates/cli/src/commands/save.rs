@@ -1,5 +1,5 @@
-//! `weir diff`, `weir reload` and `weir save`: the file beside the running settings. The file is read and written with
-//! the rights of the caller. weir itself writes no configuration file.
+//! `weir diff`, `weir reload` and `weir save`: the file and the running settings. The file is read
+//! and written with the rights of the caller. weir itself writes no configuration file.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufRead, IsTerminal, Write};
@@ -157,7 +157,8 @@ pub fn save(args: &SaveArgs, defaults: &Defaults, out: &mut dyn Write) -> Result
         return Err(not_saved(&path, "it is as it was"));
     }
     replace(&place.path(), &old, &new).map_err(|error| not_saved(&path, error))?;
-    // weir hears that its file has these settings. Those of others that came meanwhile stay as they are.
+    // This tells weir that its file has these settings. Settings that others have changed meanwhile
+    // stay as they are.
     if client.reload(new, Extent::Nothing)?.outcome == ReloadOutcome::Refused {
         return Err(CommandError::SavedBefore { path });
     }

@@ -203,8 +203,8 @@ fn source(client: &mut Client, name: &PortName) -> Result<Mac, ClientError> {
     Ok(vif.map_or(SOMEBODY, |vif| vif.config.mac_or_derived().into()))
 }
 
-/// The station that a guest behind `port` would send a packet for `ip` to, and a note about it. Without such a station
-/// it is the router of the port's network.
+/// The station to which a guest behind `port` would send a packet for `ip`, and a note about it.
+/// Without such a station it is the router of the port's network.
 fn station(known: &[AddressEntry], port: &PortName, ip: IpAddr) -> (Option<Mac>, String) {
     let is_near =
         |entry: &&AddressEntry| known.iter().any(|own| own.port == *port && own.vlan == entry.vlan);

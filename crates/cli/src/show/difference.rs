@@ -16,8 +16,8 @@ pub fn difference(difference: &Difference) -> String {
     text
 }
 
-/// The changes that `weir save` makes to a file, which are the other way round. `difference` is that of the file, and
-/// `left` that of the file with the changes.
+/// The changes that `weir save` makes to a file, which are the reverse of the file's `difference`.
+/// `left` is the difference of the file with these changes.
 pub fn saved(difference: &Difference, left: &Difference) -> String {
     let mut text = String::new();
     for table in &difference.tables {

@@ -139,6 +139,9 @@ pub(super) fn silent(it: &SilentRing) -> String {
             "is served in silence: its driver waits to be called, and there is no call descriptor"
                 .into()
         }
+        Silence::NoTranslation { .. } => {
+            format!("waits: {}", why.unanswered().unwrap_or_default())
+        }
     };
     format!("ring {ring} ({side} of queue {}) {what}", ring / 2)
 }
@@ -268,6 +271,10 @@ pub(super) fn advice(it: &SilentRing) -> &'static str {
         }
         Silence::NoCallDescriptor => {
             "the front end gave none by SET_VRING_CALL, as for a driver that polls, and this one asks for interrupts"
+        }
+        Silence::NoTranslation { .. } => {
+            "the monitor stands still, or its guest has taken the address back: `info status` in QEMU's monitor, and \
+             DMAR faults in the guest's dmesg"
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The state of the screen, the effect of keys, and requests to weir in a thread of their own: keys work even if weir
-//! does not answer.
+//! The state of the screen, the effect of keys, and requests to weir in their own thread: keys work
+//! even if weir does not answer.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -18,7 +18,7 @@ use super::*;
 use crate::args::{Cli, Command};
 use crate::testing::explanation;
 
-/// An interface that has had `frames` hundred thousands of frames.
+/// An interface that has moved `frames` hundred thousand frames.
 fn vif(name: &str, frames: u64) -> PortStats {
     let mut port = PortStats::new(name.parse().unwrap(), PortKind::Vif);
     port.state = PortState::Running;

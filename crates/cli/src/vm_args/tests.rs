@@ -14,6 +14,7 @@ fn options() -> VmOptions {
         qemu_version: None,
         kvm: None,
         architecture: "x86_64",
+        iommu: false,
     }
 }
 
@@ -124,8 +125,11 @@ fn an_option_of_qemu_is_refused_where_no_argument_of_qemu_is_printed() {
     for monitor in Monitor::value_variants() {
         let vectors = VmOptions { vectors: Some(0), ..options() };
         let version = VmOptions { qemu_version: Some("10.0".parse().unwrap()), ..options() };
-        for (option, options) in [("--vectors", vectors), ("--qemu-version", version)] {
-            let refused = monitor.args(&[vif("a")], &options).err().map(|error| error.to_string());
+        let iommu = VmOptions { iommu: true, ..options() };
+        let all = [("--vectors", vectors), ("--qemu-version", version), ("--iommu", iommu)];
+        for (option, options) in all {
+            let refused =
+                monitor.args(&[behind_iommu("a")], &options).err().map(|error| error.to_string());
             assert_eq!(refused.is_none(), monitor.is_for_qemu(), "{refused:?}");
             if let Some(refused) = refused {
                 assert!(
@@ -135,6 +139,47 @@ fn an_option_of_qemu_is_refused_where_no_argument_of_qemu_is_printed() {
             }
         }
     }
+}
+
+fn behind_iommu(name: &str) -> VifConfig {
+    VifConfig { access_platform: true, ..vif(name) }
+}
+
+#[test]
+fn devices_behind_an_iommu_have_ports_of_their_own() {
+    let vifs = [behind_iommu("web0"), behind_iommu("db0")];
+    let options = VmOptions { iommu: true, qemu_version: "10.0".parse().ok(), ..options() };
+    let VmArgs { lines, notes } = Monitor::Qemu.args(&vifs, &options).unwrap();
+    insta::assert_snapshot!(lines.join("\n"), @r#"
+    -machine q35
+    -m 1G
+    -object memory-backend-memfd,id=weir-mem,size=1G,share=on
+    -machine memory-backend=weir-mem
+    -machine kernel-irqchip=split
+    -device intel-iommu,intremap=on,device-iotlb=on
+    -device pcie-root-port,id=weir-port-web0,chassis=119,slot=0
+    -chardev socket,id=weir-web0,path=/run/weir/web0.sock,reconnect-ms=1000
+    -netdev vhost-user,id=weir-web0,chardev=weir-web0,queues=1
+    -device virtio-net-pci,netdev=weir-web0,mac=52:54:00:c3:f1:73,vectors=4,rx_queue_size=1024,tx_queue_size=1024,bus=weir-port-web0,disable-legacy=on,iommu_platform=on,ats=on
+    -device pcie-root-port,id=weir-port-db0,chassis=119,slot=1
+    -chardev socket,id=weir-db0,path=/run/weir/db0.sock,reconnect-ms=1000
+    -netdev vhost-user,id=weir-db0,chardev=weir-db0,queues=1
+    -device virtio-net-pci,netdev=weir-db0,mac=52:54:00:4d:30:89,vectors=4,rx_queue_size=1024,tx_queue_size=1024,bus=weir-port-db0,disable-legacy=on,iommu_platform=on,ats=on
+    "#);
+    assert!(notes.iter().any(|note| note.contains("intel_iommu=on")), "{notes:?}");
+    let text = Monitor::Libvirt.args(&vifs[..1], &options).unwrap().lines.join("\n");
+    for has in [
+        "<ioapic driver='qemu'/>\n",
+        "<iommu model='intel'><driver intremap='on' iotlb='on'/></iommu>\n",
+        "tx_queue_size='1024' iommu='on' ats='on'/>\n",
+    ] {
+        assert!(text.contains(has), "{text}");
+    }
+    let refused = Monitor::Qemu.args(&[vif("a")], &options).unwrap_err();
+    assert_eq!(refused, VmArgsError::NoAccessPlatform { name: "a".parse().unwrap() });
+    let options = VmOptions { architecture: "aarch64", ..options };
+    let refused = Monitor::Qemu.args(&vifs, &options).unwrap_err();
+    assert_eq!(refused, VmArgsError::NoIommu { architecture: "aarch64" });
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! The lines that the documents tell a reader to type. Each configuration must be valid, and each command line of
-//! weir must be understood. Lines that read or change a running switch are run here. Other lines have a test
-//! elsewhere, which a comment before the line's block names. A line that no test runs stands in [`NOT_RUN`] with the
-//! reason.
+//! The lines that the documents tell a reader to type. Each configuration must be valid, and each
+//! command line of weir must be understood. Lines that read or change a running switch are run
+//! here. Other lines have a test elsewhere, which a comment before the line's block names.
+//! [`NOT_RUN`] lists each line that no test runs, with the reason.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,8 @@ use weir::args::Cli;
 use weir_testing::document::blocks;
 use weir_testing::{Running, eventually};
 
-/// A document with configurations that are no weir.toml: they are the lab's own, which its tests check.
+/// A document whose configurations are not of weir.toml, but the lab's own. The lab's tests check
+/// them.
 const LAB: &str = "docs/guide/lab.md";
 
 /// Words that follow the name of weir in lines that weir prints, and that are no commands.
@@ -285,7 +286,7 @@ fn each_documented_command_line_is_one_that_weir_understands() {
     let mut understood = 0;
     for typed in typed() {
         for words in typed.commands() {
-            // A word for the service manager; tests/deb/steps.sh runs it.
+            // A command for the service manager; tests/deb/steps.sh runs it.
             if words.first().is_some_and(|word| word == "tell-resolved") {
                 continue;
             }
@@ -438,6 +439,23 @@ fn each_line_that_a_reader_types_is_run_by_a_test() {
     let stale = NOT_RUN.iter().filter(|reason| !used.contains(reason));
     wrong.extend(stale.map(|(document, line, _)| format!("{document} has no line `{line}`")));
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The pages by whose first script guests have addresses, names and a way out, and the most commands of it: with the
+/// package as root, and without root. The tests that run the pages try the guests.
+const FEW: [(&str, usize); 2] = [("docs/guide/network.md", 3), ("docs/guide/without-root.md", 4)];
+
+#[test]
+fn guests_have_addresses_names_and_a_way_out_after_a_few_commands() {
+    for (path, most) in FEW {
+        let text = fs::read_to_string(root().join(path)).unwrap();
+        let blocks = blocks(&text);
+        let script = blocks.iter().find(|block| block.language == "sh").unwrap();
+        let commands = script.commands();
+        assert!(commands.len() <= most, "{path}: {commands:?}");
+        let last = commands.last().map(|(_, line)| line.as_str());
+        assert_eq!(last, Some("weir run weir.toml &"), "{path}");
+    }
 }
 
 const GUIDE: &str = "docs/guide/json.md";

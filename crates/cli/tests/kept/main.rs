@@ -50,7 +50,7 @@ struct Weir {
     dir: PathBuf,
     keeper: Running,
     process: Running,
-    /// The number of the process that has replaced it.
+    /// The number of the process that has replaced the first weir.
     later: Option<u32>,
 }
 
@@ -139,7 +139,8 @@ impl Weir {
         let mut before = refused(self.log());
         self.signal(Signal::USR2);
         let ended = eventually("weir ends", || {
-            // Where a thread had no CPU for a second, weir goes on until it is asked again.
+            // If a thread had no CPU for a second, weir refuses to leave, and continues until it is
+            // asked again.
             if refused(self.log()) > before {
                 before += 1;
                 self.signal(Signal::USR2);
@@ -238,7 +239,7 @@ fn send_some(pair: &mut QueuePair, number: &mut u64) {
 fn send(pair: &mut QueuePair, to_fast: &Received, window: u64, stop: &AtomicBool) -> u64 {
     let mut number = 0;
     while !stop.load(Ordering::Relaxed) {
-        // Frames that come again have left no room.
+        // Frames that were delivered again have used up the window.
         if number / 2 > to_fast.distinct().saturating_add(window) {
             std::thread::sleep(Duration::from_micros(100));
             continue;
@@ -634,7 +635,8 @@ fn a_weir_whose_directory_has_become_another_ones_leaves_the_keeper_to_that_one(
     let second = start();
     assert!(!second.log().contains("nothing is kept"), "{}", second.log());
 
-    // Nobody takes the keeper of a weir that runs, and whoever tries is told its process.
+    // No other weir can take the keeper of a running weir. Whoever tries is told the process of the
+    // running weir.
     let (control, other) = (dir.join("other.sock"), dir.join("other.toml"));
     fs::write(
         &other,
@@ -837,7 +839,7 @@ fn a_stranger() {
     let user = rustix::process::Uid::from_raw(STRANGER_ID);
     rustix::thread::set_thread_groups(&[]).unwrap();
     rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-    // The test's name stands in the line that has begun.
+    // The test harness has begun a line with the test's name. End it.
     println!();
     for socket in sockets.split(':') {
         println!("{} {socket}", UnixStream::connect(socket).is_ok());
@@ -944,7 +946,7 @@ fn root_an_uplink_that_another_file_has_added_outlives_weir_and_one_that_it_has_
     let digits: String = later.chars().take_while(char::is_ascii_digit).collect();
     assert!(weir.0.wait().unwrap().success());
     holds("after an upgrade");
-    // Nothing of it is left once the first file is in force again.
+    // Nothing of the second file is left once the first file is in force again.
     does(&["reload"]);
     kill_process(pid(digits.parse().unwrap()), Signal::KILL).unwrap();
     let _weir = run();

@@ -1,4 +1,5 @@
-//! Networks that configure themselves: guests with a real DHCP client (busybox's), in namespaces of their own.
+//! Networks that configure themselves: guests with a real DHCP client (busybox's), in their own
+//! namespaces.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -76,7 +77,7 @@ impl Station {
         let options = TapOptions { name: "eth0".into(), queues: 1, mtu: None, mac: None };
         let tap = host.within(|| Tap::open(&options)).unwrap().unwrap();
         let ends = Arc::new(AtomicBool::default());
-        // The socket is beside weir's control socket, or in a mount of the host's own.
+        // The socket is beside weir's control socket, or in the host's own mount.
         let (there, beside) = (at.pid(), at.socket(vif));
         let socket = match beside.exists() {
             true => beside,
@@ -109,7 +110,7 @@ impl Station {
         Some(lease.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// The line that a client's script writes to `file`. The file is there before its line is.
+    /// The line that a client's script writes to `file`. The file exists before its line does.
     fn has_written(&self, file: &str) -> String {
         let read = || fs::read_to_string(self.host.dir.join(file)).ok();
         eventually(file, || read().filter(|line| line.ends_with('\n')))
@@ -130,7 +131,7 @@ impl Station {
     }
 }
 
-/// Gives a host a file of resolvers of its own.
+/// Gives a host its own file of resolvers.
 fn own_resolvers(host: &fabric::Host, text: &str) {
     fs::write(host.dir.join("resolv.conf"), text).unwrap();
     host.run("mount --bind resolv.conf /etc/resolv.conf").unwrap();
@@ -169,14 +170,14 @@ impl Resolver {
         Self { ends, thread: Some(std::thread::spawn(serve)) }
     }
 
-    /// Names that it was asked for.
+    /// Ends the resolver. Returns the names that it was asked for.
     fn end(mut self) -> Vec<Vec<u8>> {
         self.ends.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
-/// Carries frames between a TAP and the rings of an interface, also of a weir that comes anew.
+/// Carries frames between a TAP and the rings of an interface, also after another weir has started.
 fn carry(socket: &Path, tap: &Tap, until: &AtomicBool) {
     let queue = tap.queues()[0].as_fd();
     let mut buffer = vec![0; 70_000];
@@ -304,7 +305,8 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     underlay.router.run("ip addr add 9.9.9.9/32 dev lo").unwrap();
     let others = "add table inet others\nadd chain inet others forward { type filter hook forward priority 0; }\n";
     let at = &mut underlay.hosts[0];
-    // The guide has weir in front of it, which weir itself passes over.
+    // The file names systemd-resolved first, which in turn asks weir. weir itself skips
+    // systemd-resolved.
     own_resolvers(at, "nameserver 127.0.0.53\n");
     // A program in place of `resolvectl` writes its arguments down.
     fs::create_dir(at.dir.join("bin")).unwrap();
@@ -328,6 +330,7 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
         for (_, line) in block.commands() {
             commands += 1;
             if let Some(line) = line.strip_suffix(" &") {
+                assert!(commands <= 3, "{commands} commands before guests can start");
                 at.spawn_weir(line);
                 guests = ["web0", "db0"].map(|vif| Station::new(dir.path(), at, vif)).into();
             } else if line == "udhcpc -i eth0" {
@@ -346,7 +349,8 @@ fn root_every_command_of_the_guide_for_a_network_works_and_nothing_is_left_behin
     let off = off.map(|it| format!("{it} weir-lan no\n")).concat();
     let told = format!("dns weir-lan 192.168.77.1\ndomain weir-lan internal\n{off}");
     assert_eq!(at.run("cat /run/told"), told);
-    // The service manager's way, while weir serves; nothing is said of a network that nobody answers for.
+    // The command runs as the service manager runs it, while weir serves. It says nothing about a
+    // network for which nobody answers.
     at.run("weir tell-resolved weir.toml");
     assert_eq!(at.run("cat /run/told"), told.repeat(2));
     at.run("sed s/192.168.77/192.168.78/ weir.toml >other.toml");
@@ -495,7 +499,7 @@ fn root_other_clients_get_addresses_names_and_prefixes() {
     let said = dig("web0.lab.internal TXT");
     assert!(said.contains("status: NOERROR") && said.contains("ANSWER: 0"), "{said}");
 
-    // The address belongs to nobody once it was given back.
+    // The address belongs to nobody once it has been given back.
     web.run(&format!("{client} -r eth0"));
     drop(running);
     eventually("it is given back", || (!dig("web0.lab.internal").contains(ip)).then_some(()));
@@ -562,7 +566,7 @@ fn root_dhclient_has_an_address_of_ipv6_that_lasts_over_a_sigkill_and_an_upgrade
     assert_eq!(db.run(dig).trim(), "fd00:77::25");
     let (_third, fixed) = asks(&mail);
     assert_eq!(fixed[0], "fd00:77::25");
-    // Each has that address alone: none was formed of the prefix.
+    // Each has that address alone: none was formed from the prefix.
     for station in [&web, &db, &mail] {
         let shown = station.run("ip -6 -o addr show dev eth0 scope global");
         assert_eq!(shown.lines().count(), 1, "{shown}");
@@ -733,20 +737,27 @@ fn root_ipv6_and_datagrams_pass_the_host_as_groups_allow_and_tcp_fits_a_narrower
     }
 }
 
-/// The clients that Kea's program plays. It takes itself for a relay; here the messages of each client go through an
+/// The clients that Kea's program plays. Their messages come by one socket; here those of each client go through an
 /// interface of their own.
 struct Clients {
+    /// The protocol of IPv6.
+    v6: bool,
     socket: UdpSocket,
     vifs: Vec<(Vif, QueuePair)>,
     /// The interface of a client, by its MAC address.
     of: HashMap<[u8; 6], usize>,
-    /// When the first message came from Kea's client, and when the last address was given to one.
+    /// The times when the first message came from Kea's client, and when the last address was given
+    /// to one.
     first: Option<Instant>,
     last: Option<Instant>,
-    given: HashSet<[u8; 4]>,
+    given: HashSet<Vec<u8>>,
+    /// Messages of clients and of weir.
+    asked: usize,
+    answered: usize,
 }
 
-/// Where a message has its hop count, its relay's address, its client's address and new one, and its options.
+/// The offsets of a message's hop count, of its relay's address, of its client's address and new
+/// address, and of its options.
 const HOPS: usize = 3;
 const GIADDR: Range<usize> = 24..28;
 const CHADDR: Range<usize> = 28..34;
@@ -754,6 +765,17 @@ const YIADDR: Range<usize> = 16..20;
 const OPTIONS: RangeFrom<usize> = 240..;
 /// The option that says that an address is given.
 const ACK: [u8; 3] = [53, 1, 5];
+/// The message that gives an address of IPv6, the head of the option with the address, and that of a client's
+/// identifier, whose last bytes are its MAC address (a DUID-LLT).
+const REPLY: u8 = 7;
+const IA_ADDRESS: [u8; 4] = [0, 5, 0, 24];
+const CLIENT: [u8; 4] = [0, 1, 0, 14];
+
+/// The bytes behind a mark.
+fn behind<const N: usize>(message: &[u8], mark: &[u8], more: usize) -> Option<[u8; N]> {
+    let at = message.windows(mark.len()).position(|it| it == mark)? + mark.len() + more;
+    message.get(at..at + N)?.try_into().ok()
+}
 
 impl Clients {
     fn carry(&mut self, until: &AtomicBool) {
@@ -763,14 +785,20 @@ impl Clients {
             while let Ok((len, from)) = self.socket.recv_from(&mut bytes) {
                 peer = Some(from);
                 self.first.get_or_insert_with(Instant::now);
+                self.asked += 1;
                 let message = &mut bytes[..len];
-                message[HOPS] = 0;
-                message[GIADDR].fill(0);
-                let mac = message[CHADDR].try_into().unwrap();
+                let mac = if self.v6 {
+                    behind(message, &CLIENT, 8).unwrap()
+                } else {
+                    // Kea's client takes itself for a relay.
+                    message[HOPS] = 0;
+                    message[GIADDR].fill(0);
+                    message[CHADDR].try_into().unwrap()
+                };
                 let next = self.of.len();
                 let of = *self.of.entry(mac).or_insert(next);
                 let pair = &mut self.vifs[of].1;
-                let frame = asked(mac, message);
+                let frame = if self.v6 { solicited(mac, message) } else { asked(mac, message) };
                 while pair.send(&frame, &Offload::NONE).is_err() {
                     std::thread::yield_now();
                 }
@@ -778,9 +806,17 @@ impl Clients {
             }
             for (_, pair) in &mut self.vifs {
                 while pair.recv_into(&mut frame).is_some() {
-                    let Some(message) = answered(&frame) else { continue };
-                    if message[OPTIONS].windows(3).any(|it| it == ACK) {
-                        self.given.insert(message[YIADDR].try_into().unwrap());
+                    let Some(message) = answered(&frame, self.v6) else { continue };
+                    self.answered += 1;
+                    let given = if self.v6 {
+                        let is_it = message[0] == REPLY;
+                        behind::<16>(message, &IA_ADDRESS, 0).filter(|_| is_it).map(Vec::from)
+                    } else {
+                        let is_it = message[OPTIONS].windows(3).any(|it| it == ACK);
+                        is_it.then(|| message[YIADDR].to_vec())
+                    };
+                    if let Some(given) = given {
+                        self.given.insert(given);
                         self.last = Some(Instant::now());
                     }
                     self.socket.send_to(message, peer.unwrap()).unwrap();
@@ -803,29 +839,115 @@ fn asked(mac: [u8; 6], message: &[u8]) -> Vec<u8> {
     [&[0xff; 6][..], &mac, &[8, 0], &ip, &udp, message].concat()
 }
 
+/// A frame with a client's message to all servers.
+fn solicited(mac: [u8; 6], message: &[u8]) -> Vec<u8> {
+    let [high, low] = u16::try_from(message.len() + 8).unwrap().to_be_bytes();
+    let [a, b, c, d, e, f] = mac;
+    let own = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f];
+    let servers = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2];
+    let mut udp = [&[2, 34, 2, 35, high, low, 0, 0], message].concat();
+    let mut sum = Sum::new();
+    [&own[..], &servers, &[0, 0, high, low, 0, 0, 0, 17], &udp]
+        .iter()
+        .for_each(|part| sum.add(part));
+    udp[6..8].copy_from_slice(&sum.finish().to_be_bytes());
+    let head = [0x33, 0x33, 0, 1, 0, 2, a, b, c, d, e, f, 0x86, 0xdd];
+    let ip = [0x60, 0, 0, 0, high, low, 17, 64];
+    [&head[..], &ip, &own, &servers, &udp].concat()
+}
+
 /// The server's message in a frame, if it is one.
-fn answered(frame: &[u8]) -> Option<&[u8]> {
+fn answered(frame: &[u8], v6: bool) -> Option<&[u8]> {
+    if v6 {
+        let is_it = frame.get(12..14)? == [0x86, 0xdd] && frame.get(54..58)? == [2, 35, 2, 34];
+        return frame.get(62..).filter(|_| is_it);
+    }
     let is_it = frame.get(12..14)? == [8, 0] && frame.get(34..38)? == [0, 67, 0, 68];
     frame.get(42..).filter(|_| is_it)
+}
+
+/// Each message of the four has one pass of a worker, for which the worker wakes once at most; the guest gets weir's two
+/// and nothing else.
+#[test]
+fn root_an_address_takes_four_messages_and_one_pass_of_a_worker_for_each() {
+    if !weir_testing::is_root("network namespaces") {
+        return;
+    }
+    let mut underlay = Underlay::new(1);
+    let at = &mut underlay.hosts[0];
+    let socket = at.socket("web0");
+    at.start_weir(&format!(
+        "[network.lan]\naddress = \"10.77.0.1/16\"\ndhcp = true\n[vif.web0]\nsocket = {socket:?}\n"
+    ));
+    let at = &underlay.hosts[0];
+    let mac = [2, 0x77, 0, 0, 0, 1];
+    let options = Options::new(Mac(mac));
+    let mut vif = eventually("a guest", || Vif::connect(&socket, &options).ok());
+    let mut pair = vif.queue_pairs().remove(0);
+    let worked = || {
+        let stats: serde_json::Value = serde_json::from_str(&at.run("weir stats --json")).unwrap();
+        let workers = stats["workers"].as_array().unwrap();
+        ["bursts", "wakeups"]
+            .map(|what| workers.iter().map(|worker| worker[what].as_u64().unwrap()).sum::<u64>())
+    };
+    eventually("it runs", || at.run("weir stats").contains("running").then_some(()));
+    // The rings' first kicks are over when nothing has changed for a while.
+    let mut before = worked();
+    eventually("workers sleep", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = worked();
+        (std::mem::replace(&mut before, now) == now).then_some(())
+    });
+    let mut answers = Vec::new();
+    let mut message = [&[1, 1, 6, 0][..], &[7; 4], &[0; 20], &mac, &[0; 202]].concat();
+    message.extend([99, 130, 83, 99, 53, 1, 1, 255]);
+    for kind in [2, 5] {
+        pair.send(&asked(mac, &message), &Offload::NONE).unwrap();
+        pair.flush();
+        let mut frame = Vec::new();
+        eventually("an answer", || {
+            while pair.recv_into(&mut frame).is_some() {
+                answers.push(frame.clone());
+            }
+            let answer = answers.last().and_then(|frame| answered(frame, false))?;
+            answer[OPTIONS].windows(3).any(|it| it == [53, 1, kind]).then_some(())
+        });
+        let offered = &answered(&answers[0], false).unwrap()[YIADDR];
+        message.truncate(240);
+        message.extend([&[53, 1, 3, 50, 4][..], offered, &[54, 4, 10, 77, 0, 1, 255]].concat());
+    }
+    let [bursts, wakeups] = worked();
+    println!("four messages: {} bursts, {} wake-ups", bursts - before[0], wakeups - before[1]);
+    assert_eq!((answers.len(), bursts - before[0]), (2, 4), "{answers:02x?}");
+    assert!(wakeups - before[1] <= 4, "{} wake-ups", wakeups - before[1]);
 }
 
 /// `WEIR_DHCP_CLIENTS=1000` has as many ask at once.
 #[test]
 fn root_guests_that_ask_at_once_have_addresses_as_keas_client_says() {
     for isolated in [false, true] {
-        guests_ask_at_once(isolated);
+        guests_ask_at_once(isolated, false);
     }
 }
 
-fn guests_ask_at_once(isolated: bool) {
+#[test]
+fn root_guests_that_ask_at_once_have_addresses_of_ipv6_as_keas_client_says() {
+    guests_ask_at_once(false, true);
+}
+
+fn guests_ask_at_once(isolated: bool, v6: bool) {
     if !weir_testing::is_root("network namespaces") || !weir_testing::has("perfdhcp", "kea-admin") {
         return;
     }
     let number = std::env::var("WEIR_DHCP_CLIENTS").map_or(64, |number| number.parse().unwrap());
     let mut underlay = Underlay::new(1);
     let at = &mut underlay.hosts[0];
+    let (address, keys) = match v6 {
+        true => ("fd00:77::1/64", "ra = true\ndhcp6 = true"),
+        false => ("10.77.0.1/16", "dhcp = true"),
+    };
     let mut config =
-        format!("[network.lan]\naddress = \"10.77.0.1/16\"\ndhcp = true\nisolated = {isolated}\n");
+        format!("[network.lan]\naddress = {address:?}\n{keys}\nisolated = {isolated}\n");
     for it in 0..number {
         config += &format!("[vif.v{it}]\nsocket = {:?}\n", at.socket(&format!("v{it}")));
     }
@@ -839,19 +961,21 @@ fn guests_ask_at_once(isolated: bool) {
         (vif, pair)
     };
     let vifs: Vec<_> = (0..number).map(vif).collect();
-    let socket = at.within(|| UdpSocket::bind("127.0.0.1:6767")).unwrap();
+    let to = if v6 { "::1" } else { "127.0.0.1" };
+    let socket = at.within(|| UdpSocket::bind((to, 6767))).unwrap();
     socket.set_nonblocking(true).unwrap();
     // Both buffers have room for the datagrams that arrive while the other side has no CPU.
     at.run("sysctl -qw net.core.rmem_default=16777216");
     let (of, first, last, given) = (HashMap::new(), None, None, HashSet::new());
-    let mut clients = Clients { socket, vifs, of, first, last, given };
+    let (asked, answered) = (0, 0);
+    let mut clients = Clients { v6, socket, vifs, of, first, last, given, asked, answered };
     let ends = AtomicBool::default();
     let said = std::thread::scope(|scope| {
         scope.spawn(|| clients.carry(&ends));
         let _ends = SetAtEnd(&ends);
-        let line = format!(
-            "perfdhcp -4 -u -l 127.0.0.1 -L 6768 -N 6767 --scenario avalanche -R {number} 127.0.0.1"
-        );
+        let of = if v6 { "-6 -l lo" } else { "-4 -l 127.0.0.1" };
+        let line =
+            format!("perfdhcp {of} -u -L 6768 -N 6767 --scenario avalanche -R {number} {to}");
         at.command(&format!("timeout 60 {line}")).output().unwrap()
     });
     let text = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -863,12 +987,18 @@ fn guests_ask_at_once(isolated: bool) {
     }
     assert_eq!((clients.of.len(), clients.given.len()), (number, number));
     let shown = at.run("weir addresses");
-    let leases = shown.lines().filter(|line| line.contains("10.77.")).count();
+    let net = if v6 { "fd00:77::" } else { "10.77." };
+    let leases = shown.lines().filter(|line| line.contains(net)).count();
     assert_eq!(leases, number, "{shown}");
+    // Each message of a client has one answer, and none was lost on either way.
+    assert_eq!(clients.answered, clients.asked, "{text}");
     let took = clients.last.unwrap() - clients.first.unwrap();
     println!(
-        "{number} interfaces (isolated: {isolated}) have addresses {} ms after the first has asked",
-        took.as_millis()
+        "{number} interfaces (isolated: {isolated}, IPv6: {v6}) have addresses {} ms after the first has asked: {} \
+         messages, {} answers",
+        took.as_millis(),
+        clients.asked,
+        clients.answered
     );
 }
 
@@ -940,7 +1070,7 @@ fn root_what_a_host_lacks_for_a_way_out_is_said_before_the_start() {
     assert!(said.contains("sysctl -w net.ipv4.ip_forward=1"), "{said}");
     at.run("sysctl -qw net.ipv4.ip_forward=1");
     assert!(!lacks().contains("host:"));
-    // An address of the host's, and a way to others.
+    // An address of the host, and a route to others.
     for (add, remove) in [
         ("ip addr add 192.168.77.99/24 dev u0", "ip addr del 192.168.77.99/24 dev u0"),
         ("ip route add 192.168.0.0/16 dev u0", "ip route del 192.168.0.0/16 dev u0"),

@@ -101,7 +101,7 @@ pub(crate) fn station(host: &Host, vni: u32, mac: Mac, ip: &str) -> Host {
     station
 }
 
-/// True if FRR has entered on a host that an address is at host `at`.
+/// True if FRR on a host has recorded that an address is at host `at`.
 pub(crate) fn is_noted(host: &Host, device: &str, mac: Mac, at: usize) -> bool {
     let all = host.run(&format!("bridge fdb show dev {device}"));
     let expected = format!("{mac} dst 192.0.2.{at} ");
@@ -400,7 +400,7 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
     });
 }
 
-/// The VXLAN device of the other host, whose bridge stands for the fabric.
+/// The VXLAN device of the other host, whose bridge represents the fabric.
 const DEVICE: &str = "vx100";
 
 pub(super) fn start_keeper(host: &Host) -> Process {

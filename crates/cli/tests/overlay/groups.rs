@@ -108,7 +108,7 @@ fn root_a_connection_from_a_group_of_another_host_goes_on_after_an_upgrade() {
     lb.send(&tcp(2, 1, [5000, 80], ACK));
     must_hear(&mut web, &tcp(2, 1, [5000, 80], ACK));
 
-    // The next weir knows no connection. Whichever end sends first, it goes on.
+    // The next weir knows no connection. A connection goes on, whichever end sends first.
     for first in ["web", "lb"] {
         upgrade(one);
         let (data, answer) = (tcp(1, 2, [80, 5000], ACK), tcp(2, 1, [5000, 80], ACK));
@@ -132,7 +132,7 @@ fn make_vxlan(kernel: &Host, words: &str) {
         "ip link add vxlan100 address {} type vxlan id 100 local 192.0.2.2 remote 192.0.2.1 dstport 4789 {words}",
         mac(9)
     ));
-    // Neighbour discovery of its own would be refused and counted.
+    // The device's own neighbour discovery would be refused and counted.
     kernel.run("sysctl -qw net.ipv6.conf.vxlan100.disable_ipv6=1");
     kernel.run("ip link set vxlan100 mtu 1450 up");
     kernel.run("ip addr add 10.0.0.9/24 dev vxlan100");
@@ -296,7 +296,8 @@ fn root_an_isolated_guest_gets_no_frame_of_an_isolated_guest_of_another_host() {
             neighbour(n, [0x33, 0x33, 0, 0, 0, 1], 136),
         ]
     };
-    // The last of three is not isolated. It gets all frames, and after the others.
+    // The last guest of the three is not isolated. It gets all frames, and gets them after the
+    // others.
     for (from, to) in [(0, 1), (1, 0)] {
         let [senders, receivers] = ends.get_disjoint_mut([from, to]).unwrap();
         for (guest, n) in senders.0.iter_mut().zip(senders.1) {

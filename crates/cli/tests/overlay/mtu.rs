@@ -157,7 +157,8 @@ impl Family {
         }
     }
 
-    /// A message in the name of host `from` that host 1's packets to host 2 from this port are too long.
+    /// A message in the name of host `from`, which says that host 1's packets to host 2 from this
+    /// port are too long.
     fn too_long(self, from: u8, port: u16) -> Vec<u8> {
         let (from, one, two) = (self.octets(from), self.octets(1), self.octets(2));
         let quoted_udp =

@@ -40,7 +40,7 @@ impl Host {
         Self::with(|_| CONFIG.to_owned())
     }
 
-    /// A host whose configuration has no `control`, and is one for this directory.
+    /// A host with the configuration that `config` makes for this directory, without `control`.
     fn with(config: impl FnOnce(&Path) -> String) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -454,7 +454,7 @@ fn resources(process: u32) -> (usize, usize) {
 fn a_thousand_monitors_in_turn_have_an_interface_each_and_leave_nothing() {
     const TURNS: usize = 100;
     const AT_ONCE: usize = 10;
-    /// Turns that each wait until the monitors before have gone.
+    /// Turns. Each one waits until the monitors of the turn before have gone.
     const CALM: usize = 10;
     let host = on_demand("");
     let vms = host.path("vms");

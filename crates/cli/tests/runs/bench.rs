@@ -162,7 +162,7 @@ fn two_seconds_of_the_demo_end_with_figures_of_every_phase() {
         assert!(figures.iter().all(|figure| *figure >= 0.0), "{text}");
     }
     assert!(numbers(&text, "packets/s").iter().all(|rate| *rate > 0.0));
-    // The time of one phase can be zero to two places if other processes have the CPUs.
+    // The time of one phase can be zero, rounded to two places, if other processes have the CPUs.
     assert!(numbers(&text, "CPU s, guests").iter().sum::<f64>() > 0.0, "{text}");
     let bulk = numbers(&text, "throughput, Gbit/s")[0];
     assert!(bulk > 0.0, "{text}");

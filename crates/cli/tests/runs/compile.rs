@@ -40,7 +40,8 @@ impl Weir {
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// Sends a request without waiting for the answer. `weir filter` would compile the expression itself first.
+    /// Sends a request, and does not wait for the answer. `weir filter` would compile the
+    /// expression itself first.
     fn asks(&self, line: &str, body: &str) -> UnixStream {
         let stream = UnixStream::connect(self.dir.join("control.sock"));
         let mut stream = stream.unwrap_or_else(|error| panic!("{error}: {}", self.log()));

@@ -35,7 +35,7 @@ gone() {
 }
 "#;
 
-/// Runs a script in a network of its own.
+/// Runs a script in its own network.
 fn run(dir: &Path, script: &str) -> Output {
     let mut command = Command::new("unshare");
     // The script sees the network's own /sys.
@@ -146,7 +146,7 @@ fn root_what_does_not_fit_the_host_is_said_before_and_at_the_start() {
         let words: Vec<_> = said.split_whitespace().collect();
         assert!(!output.status.success() && words.join(" ").contains(says), "{script}: {said}");
     };
-    // The same words by the check and by the start; a veth is no bridge.
+    // The check and the start report the fault in the same words. A veth is no bridge.
     for command in ["$WEIR check --host", "$WEIR run"] {
         let missing = "the host has no bridge `br0`";
         refuses(&format!("{command} bridged.toml"), missing);
@@ -227,14 +227,15 @@ impl Net {
         std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
     }
 
-    /// Addresses and routes of the host, without what counts down.
+    /// Addresses and routes of the host, without values that count down.
     fn state(&self) -> String {
         let shown = self.does(
             "ip -o addr show; ip route show table all; ip -6 route show table all; cat /sys/class/net/eth0/address",
         );
         let mut lines: Vec<_> = shown
             .lines()
-            // The kernel's route to a link-local address comes a second later, when it has found no second owner.
+            // The kernel adds the route to a link-local address a second later, when it has found
+            // no second owner.
             .filter(|line| !line.contains("multicast") && !line.starts_with("local fe80"))
             .map(|line| {
                 let counts =
@@ -279,7 +280,8 @@ fn host_with_a_router() -> (Net, Net) {
     (host, router)
 }
 
-/// Has connections to the router live while `body` runs. It gets a function that waits until each has gone on.
+/// Keeps connections to the router open while `body` runs. `body` gets a function that waits until
+/// each connection has made progress.
 fn with_connections(host: &Net, router: &Net, body: impl FnOnce(&dyn Fn(&str))) {
     let stop = AtomicBool::new(false);
     let counts = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -376,7 +378,7 @@ fn root_connections_outlive_the_move_to_a_bridge_and_the_way_back() {
         });
         assert!(said.contains("was taken back"), "{said}");
 
-        // Somebody does, and it stays beyond its time.
+        // Somebody confirms the change, and it stays after its time is over.
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/host-network.md");
         let page = fs::read_to_string(page).unwrap();
         let (first, second) = page
@@ -400,7 +402,8 @@ fn root_a_step_that_fails_and_a_command_that_is_killed_leave_the_card_as_it_was(
     if !(is_root("a network namespace") && has("ip", "iproute2")) {
         return;
     }
-    // Killed at another moment each time, and taken back by nobody but the process that was started for it.
+    // The command is killed at another moment each time. Only the process that was started for it
+    // takes the change back.
     std::thread::scope(|scope| {
         for delay_ms in [5, 15, 25, 40, 60, 80, 110, 150] {
             scope.spawn(move || {
@@ -440,7 +443,7 @@ fn root_a_step_that_fails_and_a_command_that_is_killed_leave_the_card_as_it_was(
         let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(!well && words.contains(says), "{script}: {said}");
     }
-    // A loopback of a bridge's own cannot be a port of another: the step before it is undone.
+    // A bridge cannot be a port of another bridge: the step before this one is undone.
     host.does("ip route del 10.97.0.0/16; ip link add br7 type bridge");
     let before_fault = host.state();
     let (well, said) = host.says("$WEIR uplink bridge eth0 --with br7");

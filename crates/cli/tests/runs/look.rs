@@ -241,7 +241,8 @@ fn a_doctor_finds_nothing_in_health_and_what_was_done_to_it_otherwise() {
                 ["check", "subject"].map(|key| it[key].as_str().unwrap().to_owned());
             (check, port, it["wrong"].as_bool().unwrap())
         };
-        findings.map(of).collect::<Vec<_>>()
+        // Other tests' weirs run beside this one.
+        findings.map(of).filter(|(check, ..)| check != "other-weir").collect::<Vec<_>>()
     };
     let missing = ("waiting-socket-missing".to_owned(), "b".to_owned(), true);
     let lies = |now| ("src-mac".to_owned(), "a".to_owned(), now);

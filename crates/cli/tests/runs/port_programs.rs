@@ -86,7 +86,7 @@ impl Host {
         eventually("weir serves", || UnixStream::connect(self.at("control.sock")).ok());
     }
 
-    /// Has weir end by this signal.
+    /// Ends weir by this signal.
     fn ends(&mut self, signal: Signal) -> ExitStatus {
         let mut weir = self.weir.take().unwrap();
         kill_process(Pid::from_child(&weir.0), signal).unwrap();
@@ -162,7 +162,7 @@ fn a_program_that_hangs_keeps_neither_guest_nor_control_nor_the_end_waiting() {
     let mut host = Host::new("sleep 600", "exec sleep 600", false);
     let guest = host.guest();
     assert_eq!(host.await_events(1), [UP]);
-    // While it hangs, weir answers and takes another front end.
+    // While the program hangs, weir answers and accepts another front end.
     assert!(host.weir(&["status"]).contains("1 running"));
     drop(guest);
     let _guest = host.guest();
@@ -191,7 +191,7 @@ fn a_weir_that_goes_on_for_another_runs_no_program_again() {
     });
     host.later = Pid::from_raw(number.unwrap_or_else(|| panic!("{said}")));
     is_noted(&host);
-    // The guest goes: a program that had run before would stand in front of it.
+    // The guest goes. The record of a program that had run before would come first.
     drop(guest);
     assert_eq!(host.await_events(2), [UP, DOWN]);
 }

@@ -132,7 +132,9 @@ fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() 
         ["c.sock", "a.sock", "qemu.conf"].map(|name| dir.path().join(name));
     let file = file_with(
         dir.path(),
-        &format!("[switch]\ncontrol = {control:?}\n[vif.a]\nsocket = {socket:?}\n"),
+        &format!(
+            "[switch]\ncontrol = {control:?}\n[vif.a]\nsocket = {socket:?}\naccess_platform = true\n"
+        ),
     );
     let memory = "[object \"mem0\"]\nqom-type = \"memory-backend-memfd\"\nsize = \"64M\"\nshare = \"on\"\n\
                   [numa]\ntype = \"node\"\nnodeid = \"0\"\nmemdev = \"mem0\"\n";
@@ -152,6 +154,16 @@ fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() 
         ),
         ("--for incus", &*incus, "raw.qemu: '", "'", "mem0"),
         ("--no-memory", &*incus, "-chardev", "", "mem0"),
+        // Whatever else is in front of the arguments for QEMU is the same.
+        ("--memory 64M --iommu", "-m 64M", "-machine q35 ", "", "weir-mem"),
+        (
+            "--for proxmox --memory 64M --iommu",
+            "-m 64 -machine hpet=off,type=q35",
+            "args: ",
+            "",
+            "weir-mem",
+        ),
+        ("--for incus --iommu", &*incus, "raw.qemu: '", "'", "mem0"),
     ] {
         let options = options.split(' ');
         let args =
@@ -159,19 +171,26 @@ fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() 
         let text = stdout(&weir(&args));
         let part =
             text.lines().find(|line| line.contains(begin)).unwrap().split_once(begin).unwrap().1;
-        let part = if begin == "-chardev" { format!("{begin}{part}") } else { part.to_owned() };
+        let part = if begin.starts_with('-') { format!("{begin}{part}") } else { part.into() };
         let part = part.strip_suffix(end).unwrap();
         let mut qemu = Command::new(QEMU);
         qemu.args("-S -nodefaults -display none -monitor stdio".split(' '));
         qemu.args(before.split(' ').chain(part.split_whitespace()));
         let mut qemu = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        qemu.stdin.take().unwrap().write_all(b"info network\ninfo memdev\nquit\n").unwrap();
+        qemu.stdin
+            .take()
+            .unwrap()
+            .write_all(b"info network\ninfo memdev\ninfo qtree\nquit\n")
+            .unwrap();
         let output = qemu.wait_with_output().unwrap();
         let said = stdout(&output);
         assert!(output.status.success(), "{args:?}: {said}");
         let memory = said.split(&format!("memory backend: {shared}")).nth(1);
         assert!(memory.is_some_and(|it| it.contains("share: true")), "{args:?}: {said}");
         assert!(said.contains("weir-a: index=0,type=vhost-user"), "{args:?}: {said}");
+        let options = ["dev: intel-iommu", "ats = true", "iommu_platform = true"];
+        let has = options.iter().all(|option| said.contains(option));
+        assert_eq!(has, args.contains(&"--iommu"), "{args:?}: {said}");
     }
     running.kill().unwrap();
     running.wait().unwrap();
@@ -254,7 +273,7 @@ fn a_weir_starts_although_the_one_before_it_holds_its_socket_a_moment_longer_tha
     let mut run = Command::new(env!("CARGO_BIN_EXE_weir"));
     let run = run.args(["--control", control, "run", &file]).stderr(Stdio::null());
     let _running = Running(run.spawn().unwrap());
-    // Its question is never answered.
+    // The question of that connection is never answered.
     let (asked, _) = killed.accept().unwrap();
     drop((asked, killed));
     weir_testing::eventually("weir answers", || {

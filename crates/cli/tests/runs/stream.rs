@@ -20,7 +20,7 @@ const GATEWAY: [u8; 4] = [192, 168, 127, 1];
 /// The host's loopback, by gvproxy.
 const HOST: [u8; 4] = [192, 168, 127, 254];
 
-/// gvproxy, which is made by Go if it is not there; `None` if it cannot be had.
+/// gvproxy, which Go builds if it is missing; `None` if that is impossible.
 fn gvproxy() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go");
@@ -220,7 +220,7 @@ fn a_guest_gets_out_by_gvproxy_without_root() {
     assert_eq!(resolve(&mut pair, GATEWAY), Some(gateway));
     assert!(proxy.0.try_wait().unwrap().is_none(), "gvproxy has ended");
 
-    // A gvproxy that comes anew is found.
+    // weir finds a gvproxy that is started anew.
     drop(proxy);
     let _ = fs::remove_file(host.at("out.sock"));
     eventually("the loss is said", || {
@@ -240,7 +240,7 @@ fn guests_of_gvproxy_reach_neither_the_host_nor_its_api_and_get_addresses_of_wei
     let _proxy = host.start_gvproxy(&program);
     host.is_out();
     let (_guest, mut pair) = host.guest();
-    // gvproxy would give 192.168.127.3 or another low one.
+    // gvproxy would give 192.168.127.3 or another low address.
     let address = offered(&mut pair).expect("an address").octets();
     assert!(address[..3] == [192, 168, 127] && address[3] >= 100, "{address:?}");
     let gateway = resolve(&mut pair, GATEWAY).expect("the gateway");

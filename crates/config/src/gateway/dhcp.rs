@@ -72,7 +72,7 @@ pub struct BootFile {
 /// A kind of client that boots over the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BootClient {
-    /// Clients without a file of their own.
+    /// Clients without their own file.
     Other,
     /// iPXE, from a ROM or loaded by other firmware.
     Ipxe,

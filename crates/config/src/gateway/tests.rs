@@ -75,7 +75,7 @@ fn each_kind_of_firmware_has_a_file() {
     assert_eq!(shown[2..4], ["efi-arm64 arm.efi", "22 u-boot.img"]);
     let misspelt = "efi-x86 ipxe.efi".parse::<BootFile>().unwrap_err().to_string();
     assert!(misspelt.contains("`efi-x86`") && misspelt.contains("efi-riscv64"), "{misspelt}");
-    // A URL needs no TFTP server, and firmware can have a file of its own choice.
+    // A URL needs no TFTP server, and each firmware can have its own file.
     assert_eq!(boot("boot_file = \"http://10.0.0.1/menu.ipxe\"\n").files.len(), 1);
     assert!(boot("boot_server = \"192.168.77.9\"\n").files.is_empty());
     // The host serves files at weir's address with NAT, and any server is reached by a router.
@@ -369,7 +369,8 @@ fn networks_with_a_way_out_share_no_subnet_no_port_and_no_uplink() {
     for subnet in ["192.168.77.129/25", "192.168.0.1/16", "192.168.77.2/24"] {
         let b = network("b", 10, subnet, "nat = true");
         assert_eq!(read(&(a.clone() + &b)).unwrap_err(), overlap, "{subnet}");
-        // The host is in neither of networks without `nat`, and in one of these two.
+        // Two networks without `nat` may have the same subnet, and so may two of which only one has
+        // `nat`.
         assert!(read(&(a.clone() + &network("b", 10, subnet, ""))).is_ok(), "{subnet}");
     }
     assert!(read(&(a.clone() + &network("b", 10, "192.168.78.1/24", "nat = true"))).is_ok());

@@ -60,7 +60,8 @@ fn the_guide_is_right(table: &str, rows: Rows) {
     }
     let mut bounded = 0;
     for (key, default) in rows {
-        // Nobody writes the owner into a file; `filter` of uplinks is told of with that of interfaces.
+        // Nobody writes the owner into a file, and the `filter` of uplinks is described with that
+        // of interfaces.
         if matches!(key.name, "by" | "filter") {
             continue;
         }

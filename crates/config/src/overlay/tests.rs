@@ -344,7 +344,8 @@ fn an_address_is_used_once_in_each_network() {
     let twice = with_blue(&format!("{}{}", vif("a", "blue"), vif("b", "blue")));
     let message = "the MAC address 52:54:00:00:00:01 is used 2 times";
     assert_eq!(messages(&twice), [message]);
-    // VLANs are such networks, whether a table names them or a number, and a trunk is in several.
+    // VLANs are such networks, whether a port names one by table or by number, and a trunk is in
+    // several.
     let mac = "mac = \"52:54:00:00:00:01\"\n";
     for (one, two, shares) in [
         ("vlan = 1", "vlan = 5", false),

@@ -1,5 +1,5 @@
-//! The running settings that are no port's, where they differ from a file: of the whole switch, of groups, templates
-//! and patterns. A weir leaves them to the next one.
+//! Running settings that belong to no port (those of the whole switch, of groups, templates and
+//! patterns), where they differ from a file. A weir leaves them to the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,8 @@ use super::{
 };
 use crate::Networks;
 
-/// The tables of a configuration that are no port's, as far as they can change while weir runs.
+/// The tables of a configuration that belong to no port, with the keys that can change while weir
+/// runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Common<'a> {
     /// `[switch]`
@@ -26,11 +27,11 @@ pub struct Common<'a> {
     pub templates: &'a Templates,
 }
 
-/// The running values of such tables, where they differ from a file.
+/// The running values of the tables that belong to no port, where they differ from a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Beside {
-    /// The running tables, as a file would have them.
+    /// The running tables, as they would be in a file.
     text: String,
     /// By table: the keys that differ.
     changed: BTreeMap<String, BTreeSet<String>>,
@@ -164,7 +165,8 @@ fn differences(file: Common<'_>, now: Common<'_>) -> Vec<TableDifference> {
     tables
 }
 
-/// The tables, as a file would have them. Keys of `[switch]` that need a restart are not among them.
+/// The tables, as they would be in a file. Keys of `[switch]` that need a restart are not among
+/// them.
 fn text(Common { switch, groups, templates }: Common<'_>) -> String {
     let running = Running {
         switch,

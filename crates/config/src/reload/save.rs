@@ -133,7 +133,7 @@ impl Running<'_> {
             let mut base = Port::vif(&base);
             // `base` has the running socket, so a new socket would pass for the default and be left out.
             base.keys.retain(|(key, _)| key.name != "socket");
-            // The file's templates are as they run by now.
+            // The file's templates are by now the running ones.
             let before = file.vifs.iter().find(|it| it.name == vif.name);
             let before = before.map(|it| file.templates.followed(self.templates, it));
             match &before {
@@ -300,7 +300,7 @@ fn vlans(vlan: &VlanMode) -> Vec<(&'static str, Value)> {
     }
 }
 
-/// The rules as one array, with a rule a line: every kind of table can have an array.
+/// The rules as one array, with one rule per line: every kind of table can have an array.
 fn rules(filter: &[FilterRule]) -> Item {
     lines(filter.iter().map(|FilterRule { direction, expression, action }| {
         let mut rule = InlineTable::new();
@@ -317,7 +317,7 @@ fn group_rule(rule: &GroupRule) -> InlineTable {
     rule.keys().into_iter().map(|(key, value)| (key, Value::from(value))).collect()
 }
 
-/// A table a line, as one value: such a value may stand in every kind of table.
+/// One table per line, as one value. Every kind of table can hold such a value.
 fn lines(tables: impl Iterator<Item = InlineTable>) -> Item {
     let mut array = Array::new();
     for table in tables {

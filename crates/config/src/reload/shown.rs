@@ -12,7 +12,7 @@ use crate::{LatencyBudget, Networks, SocketMode, Templates, VifConfig};
 pub struct ShownSetting {
     /// The key's name in the file; `vlan` for `trunk`, `native`, `network` and `mirror`, too.
     pub key: String,
-    /// The value in force, as a file would have it; `None` if there is none.
+    /// The value in force, as it would be in a file; `None` if there is none.
     pub value: Option<String>,
     /// The source of the value.
     pub from: SettingFrom,

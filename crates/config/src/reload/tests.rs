@@ -577,7 +577,7 @@ fn groups_change_alive_with_who_is_in_them() {
     let groups = steps.groups.unwrap();
     assert_eq!(groups.all.len(), 2);
     assert_eq!(started.check(&text), Ok(()));
-    // An interface that came by hand is in no file, and keeps its groups.
+    // An interface that was added by hand is in no file, and keeps its groups.
     let mut by_hand = vif("hand");
     by_hand.groups = started.config.vifs[0].groups.clone();
     let started = Started { by_hand: vec![by_hand], ..started };

@@ -156,13 +156,13 @@ bounded_integer! {
     QueuePairs(u8) = 1, limits::QUEUE_PAIRS_MAX as u8
 }
 
-/// The entries of a virtqueue for which a virtual machine is asked.
+/// The number of virtqueue entries that weir asks a virtual machine for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct RingSize(u16);
 
 impl RingSize {
-    /// The entries that a virtual machine is asked for where nothing else is set.
+    /// The default number of entries.
     pub const DEFAULT: Self = Self(limits::QUEUE_SIZE_SUGGESTED);
     /// QEMU takes powers of two between its bounds.
     const CHOICES: [&str; 3] = ["256", "512", "1024"];

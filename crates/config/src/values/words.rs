@@ -133,7 +133,7 @@ words! {
         Adaptive = "adaptive",
         /// The work is spread over all workers, and they sleep when there is no work.
         Shared = "shared",
-        /// Each worker polls its queues all the time, on a core of its own.
+        /// Each worker polls its queues all the time, on its own core.
         Dedicated = "dedicated",
     }
 }
@@ -219,7 +219,7 @@ words! {
 }
 
 impl UplinkKind {
-    /// Whether it is an interface of the host that was there before, with interrupts that weir can set.
+    /// Whether an uplink of this kind uses an existing interface of the host, whose interrupts weir can set.
     pub fn has_card(self) -> bool {
         matches!(self, Self::AfPacket | Self::AfXdp)
     }

@@ -6,7 +6,7 @@ use weir_switch::control::{VifOrigin, VifStatus};
 use weir_switch::explain::{AgentState, Explanation};
 use weir_switch::stats::{BlockStats, PortKind, PortState, PortStats, Silence};
 
-use super::machine::uplinks;
+use super::machine::{of_vifs, uplinks};
 use crate::facts::{Facts, Finding, Qemu, finding, note};
 use crate::host::joined;
 use crate::reasons::explained;
@@ -22,7 +22,6 @@ fn waiting_vifs(facts: &Facts) -> impl Iterator<Item = &VifStatus> {
 pub(super) fn not_running(facts: &Facts, found: &mut Vec<Finding>) {
     if facts.switch.is_none() {
         found.push(finding(
-            "not-running",
             "switch",
             "no weir answers on the control socket, so only the host was looked at",
             "connecting to the control socket",
@@ -36,15 +35,13 @@ pub(super) fn socket_mode(facts: &Facts, found: &mut Vec<Finding>) {
         let path = vif.config.socket.as_path();
         let Some(socket) = facts.host.sockets.get(path) else { continue };
         let name = &vif.config.name;
-        let named = path.display().to_string();
-        let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&named));
-        for qemu in facts.host.qemus.iter().filter(names_it) {
+        for qemu in facts.host.qemus.iter().filter(|qemu| names(qemu, path)) {
             let Some(closed) = socket.closed_to(path, qemu.user, &qemu.groups) else { continue };
             let Qemu { pid, user, .. } = qemu;
             let known_by = format!("{closed}, and QEMU (process {pid}) runs as user {user}");
             let mend = closed.mend(&mode_of(vif));
             let what = "its VM may not open the socket";
-            found.push(finding("waiting-socket-mode", name, what, known_by, mend));
+            found.push(finding(name, what, known_by, mend));
             break;
         }
     }
@@ -67,7 +64,6 @@ pub(super) fn socket_missing(facts: &Facts, found: &mut Vec<Finding>) {
         let (name, path) = (&vif.config.name, vif.config.socket.as_path());
         if !facts.host.sockets.contains_key(path) {
             found.push(finding(
-                "waiting-socket-missing",
                 name,
                 "the file of its socket has gone: no VM can connect",
                 format!("there is no socket at {}", path.display()),
@@ -89,34 +85,69 @@ pub(super) fn other_path(facts: &Facts, found: &mut Vec<Finding>) {
             let mut options = qemu.args.iter().flat_map(|arg| arg.split(','));
             options.find(elsewhere).map(|option| (qemu.pid, option))
         });
+        let anew = format!("start the VM anew with $(weir qemu-args {name})");
         if let Some((pid, option)) = seen {
-            found.push(finding(
-                "waiting-other-path",
-                name,
-                "a VM looks for its socket in another place",
-                format!("QEMU (process {pid}) has {option}, and weir has {}", path.display()),
-                format!("start the VM anew with $(weir qemu-args {name})"),
-            ));
+            let what = "a VM looks for its socket in another place";
+            let known_by =
+                format!("QEMU (process {pid}) has {option}, and weir has {}", path.display());
+            found.push(finding(name, what, known_by, anew));
+            continue;
+        }
+        let is_unseen = |qemu: &&Qemu| qemu.unseen.iter().any(|it| it == path) && names(qemu, path);
+        if let Some(Qemu { pid, .. }) = facts.host.qemus.iter().find(is_unseen) {
+            let what = "its VM is in a file system of its own, in which the socket is not";
+            let known_by = format!("there is no /proc/{pid}/root{}", path.display());
+            let mend = format!(
+                "a `socket` of [vif.{name}] that both see: no PrivateTmp=, or the container's"
+            );
+            found.push(finding(name, what, known_by, mend));
+        }
+        let has_other_card = |qemu: &&Qemu| {
+            let of = qemu.args.windows(2).find(|it| it[0] == "-name").map(|it| it[1].as_str());
+            let called = of.and_then(|it| it.split(',').next()).unwrap_or_default();
+            let is_weirs = qemu.args.iter().any(|arg| arg.contains("vhost-user"));
+            called.trim_start_matches("guest=") == name.as_str() && !is_weirs
+        };
+        if let Some(Qemu { pid, .. }) = facts.host.qemus.iter().find(has_other_card) {
+            let known_by = format!("QEMU (process {pid}) is called {name}, and has no vhost-user");
+            let what = "a VM of its name runs, with no interface of weir's";
+            found.push(note(finding(name, what, known_by, anew)));
         }
     }
+}
+
+/// True if a VM's arguments have this path.
+pub(super) fn names(qemu: &Qemu, path: &std::path::Path) -> bool {
+    qemu.args.iter().any(|arg| arg.contains(&path.display().to_string()))
 }
 
 /// A VM that has named the socket and is not connected has given up.
 pub(super) fn waiting(facts: &Facts, found: &mut Vec<Finding>) {
     for vif in waiting_vifs(facts) {
         let (name, path) = (&vif.config.name, vif.config.socket.as_path().display().to_string());
+        let listens = |arg: &String| {
+            let is_server = arg.split(',').any(|it| matches!(it, "server" | "server=on"));
+            arg.contains(&path).then_some(is_server)
+        };
+        let chardev = |qemu: &Qemu| Some((qemu.pid, qemu.args.iter().find_map(listens)?));
+        let is_client = vif.config.mode == SocketRole::Client;
+        let same = facts.host.qemus.iter().filter_map(chardev).find(|(_, it)| *it != is_client);
+        let anew = format!("start the VM anew with $(weir qemu-args {name})");
+        if let Some((pid, server)) = same {
+            let both = if server { "listen: neither connects" } else { "connect: neither listens" };
+            let known_by =
+                format!("the chardev of QEMU (process {pid}), and `mode` of [vif.{name}]");
+            found.push(finding(name, format!("VM and weir both {both}"), known_by, anew));
+            continue;
+        }
         let runs = facts.host.qemus.iter().find(|qemu| {
             let mut chardevs = qemu.args.iter().filter(|arg| arg.contains(&path)).peekable();
             chardevs.peek().is_some() && chardevs.all(|arg| !arg.contains("reconnect"))
         });
         if let Some(qemu) = runs {
-            found.push(finding(
-                "waiting-monitor",
-                name,
-                "its VM runs, is not connected, and does not try again",
-                format!("QEMU (process {}) names {path} without reconnect", qemu.pid),
-                format!("start the VM anew with $(weir qemu-args {name})"),
-            ));
+            let what = "its VM runs, is not connected, and does not try again";
+            let known_by = format!("QEMU (process {}) names {path} without reconnect", qemu.pid);
+            found.push(finding(name, what, known_by, anew));
         }
     }
 }
@@ -126,9 +157,7 @@ pub(super) fn on_demand(facts: &Facts, found: &mut Vec<Finding>) {
     for stats in facts.switch.iter().flat_map(|switch| &switch.on_demand) {
         let pattern = &stats.pattern;
         if let Some(error) = &stats.error {
-            found.push(finding(
-                "on-demand",
-                pattern,
+            found.push(finding(pattern,
                 "sockets of this pattern get no interface, or get it late: its directory cannot be looked at",
                 error,
                 "make the directory, or let weir's user read it; the key is `directory` of [vif-on-demand]",
@@ -136,7 +165,6 @@ pub(super) fn on_demand(facts: &Facts, found: &mut Vec<Finding>) {
         }
         let Some(first) = stats.refused.first() else { continue };
         let without = finding(
-            "on-demand",
             pattern,
             format!("{} of the files in its directory have no interface", stats.refused_total),
             first,
@@ -154,7 +182,6 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
         let before = facts.before(port, |before| before.sessions.turned_away);
         let now = port.sessions.turned_away.saturating_sub(before);
         let of_two = finding(
-            "second-vm",
             &port.name,
             "a second VM wants this interface, which belongs to one",
             format!(
@@ -172,10 +199,10 @@ pub(super) fn second_vm(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// True if a VM shares its memory with others, by its arguments: the machine, or a node of it, names a backend that is
-/// shared.
+/// True if a VM's arguments share its memory with others: the machine, or a node of it, names a
+/// shared backend.
 fn shares_memory(qemu: &Qemu) -> bool {
-    // JSON becomes what the other form is: `{"id":"mem","share":true}` is id=mem, share=true.
+    // JSON is converted to the other form: `{"id":"mem","share":true}` becomes id=mem, share=true.
     let options: Vec<Vec<_>> = qemu
         .args
         .iter()
@@ -211,14 +238,11 @@ pub(super) fn memory_private(facts: &Facts, found: &mut Vec<Finding>) {
         |vif: &VifStatus| facts.ports().any(|it| it.name == vif.config.name && it.tx.frames > 0);
     let is_served = |vif: &VifStatus| vif.state == PortState::Running && sent(vif);
     for vif in facts.vifs.iter().filter(|vif| !is_served(vif) && !vif.xen) {
-        let path = vif.config.socket.as_path().display().to_string();
-        let names_it = |qemu: &&Qemu| qemu.args.iter().any(|arg| arg.contains(&path));
+        let names_it = |qemu: &&Qemu| names(qemu, vif.config.socket.as_path());
         let private = facts.host.qemus.iter().filter(names_it).find(|qemu| !shares_memory(qemu));
         if let Some(qemu) = private {
             let name = &vif.config.name;
-            found.push(finding(
-                "memory-private",
-                name,
+            found.push(finding(name,
                 "the guest's memory is not shared: weir can neither read nor write its frames",
                 format!(
                     "QEMU (process {}) has no memory backend with share=on that its -machine names (memory-backend=)",
@@ -234,12 +258,11 @@ pub(super) fn driver_absent(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests().filter(|port| port.state == PortState::Connected) {
         let is_told =
             |it: &Finding| it.check == "memory-private" && it.subject == port.name.as_str();
-        if found.iter().any(is_told) {
+        let waits = port.silent.iter().any(|it| it.why.unanswered().is_some());
+        if waits || found.iter().any(is_told) {
             continue;
         }
-        found.push(finding(
-            "driver-absent",
-            &port.name,
+        found.push(finding(&port.name,
             "its VM is there, and no driver serves the device: the VM boots still or was not started (-S, -incoming), \
              the guest has no driver, or the device was unplugged",
             "the state `connected` of weir stats",
@@ -249,10 +272,14 @@ pub(super) fn driver_absent(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn halted(facts: &Facts, found: &mut Vec<Finding>) {
+    for (vif, Qemu { pid, .. }) in of_vifs(facts).filter(|(_, qemu)| qemu.is_stopped) {
+        let what = "the process of its VM is stopped, as by Ctrl-Z or a debugger";
+        let mend = format!("fg in its terminal, or kill -CONT {pid}");
+        let known_by = format!("/proc/{pid}/status: State T");
+        found.push(finding(&vif.config.name, what, known_by, mend));
+    }
     for port in facts.guests().filter(|port| port.state == PortState::Halted) {
-        found.push(note(finding(
-            "halted",
-            &port.name,
+        found.push(note(finding(&port.name,
             "its VM has stopped the device, which worked: the VM is paused, its link is taken down, or, where the front \
              end does not tell of resets (QEMU 7.2), the guest's driver has gone",
             "the state `halted` of weir stats",
@@ -266,13 +293,7 @@ pub(super) fn stopped(facts: &Facts, found: &mut Vec<Finding>) {
         let reason = port.stopped_reason.as_deref().unwrap_or("no reason is known");
         let (what, mend) = explained(reason);
         let mend = mend.replace("NAME", port.name.as_str());
-        found.push(finding(
-            "stopped",
-            &port.name,
-            format!("it serves nobody: {what}"),
-            reason,
-            mend,
-        ));
+        found.push(finding(&port.name, format!("it serves nobody: {what}"), reason, mend));
     }
 }
 
@@ -290,7 +311,6 @@ pub(super) fn session_fails(facts: &Facts, found: &mut Vec<Finding>) {
         let reason = port.sessions.last_error.as_deref().unwrap_or("no reason is known");
         let (what, mend) = explained(reason);
         let failing = finding(
-            "session-fails",
             &port.name,
             format!("its VM connects, and weir ends the session: {what}"),
             format!("{} sessions ended so, {now} of them just now: {reason}", port.sessions.failed),
@@ -305,7 +325,7 @@ pub(super) fn queues_differ(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.guests() {
         if let Some(what) = port.queue_pairs.and_then(|pairs| pairs.note()) {
             let mend = "start the VM anew with as many queues as weir qemu-args prints";
-            found.push(note(finding("queues-differ", &port.name, what, "its session", mend)));
+            found.push(note(finding(&port.name, what, "its session", mend)));
         }
     }
 }
@@ -323,11 +343,19 @@ pub(super) fn silent_ring(facts: &Facts, found: &mut Vec<Finding>) {
                 Silence::NoCallDescriptor => {
                     format!("ring {}: the driver cannot be told of frames", ring.ring)
                 }
+                Silence::NoTranslation { .. } => {
+                    format!("ring {}: {}", ring.ring, ring.why.unanswered().unwrap_or_default())
+                }
             };
-            let what = "front end and driver use different rings, kicks or calls";
+            let what = match ring.why {
+                Silence::NoTranslation { .. } => {
+                    "the VM's virtual IOMMU does not translate what its driver uses"
+                }
+                _ => "front end and driver use different rings, kicks or calls",
+            };
             let mend =
                 format!("weir explain {}; start the VM anew, or update its monitor", port.name);
-            found.push(finding("silent-ring", &port.name, what, known_by, mend));
+            found.push(finding(&port.name, what, known_by, mend));
         }
     }
 }
@@ -353,7 +381,7 @@ pub(super) fn agent_absent(facts: &Facts, found: &mut Vec<Finding>) {
             ),
         };
         let known_by = format!("the socket {}", agent.socket);
-        found.push(finding("agent-absent", name, what, known_by, mend));
+        found.push(finding(name, what, known_by, mend));
     }
 }
 
@@ -361,13 +389,10 @@ pub(super) fn no_records(facts: &Facts, found: &mut Vec<Finding>) {
     for vif in facts.vifs.iter().filter(|vif| vif.state == PortState::Running && !vif.xen) {
         let path = vif.config.socket.as_path();
         if facts.host.sockets.get(path).is_some_and(|file| !file.has_records) {
-            found.push(finding(
-                "no-records",
-                &vif.config.name,
-                "the guest may need a reset after a SIGKILL of weir",
-                format!("{}.rings is not there, or is empty", path.display()),
-                "journalctl -u weir says why; a directory where weir may make files",
-            ));
+            let what = "the guest may need a reset after a SIGKILL of weir";
+            let known_by = format!("{}.rings is not there, or is empty", path.display());
+            let mend = "journalctl -u weir says why; a directory where weir may make files";
+            found.push(finding(&vif.config.name, what, known_by, mend));
         }
     }
 }
@@ -397,19 +422,15 @@ pub(super) fn loop_found(facts: &Facts, found: &mut Vec<Finding>) {
             "loop: a probe came back {seconds:.0} s ago in VLAN {vlan}, tried {tries} times since"
         );
         let mend = format!("{mend}; weir tries again in {retry_s:.0} s");
-        found.push(finding("loop", name, what, known_by, mend));
+        found.push(finding(name, what, known_by, mend));
     }
 }
 
 /// Reports uplinks that will form a loop.
 pub(super) fn loop_ahead(facts: &Facts, found: &mut Vec<Finding>) {
     // The uplinks of a bond may be in one LAN.
-    let bonds = || {
-        facts.explained.values().filter_map(|it| match it {
-            Explanation::Uplink(uplink) => uplink.bond.as_ref(),
-            _ => None,
-        })
-    };
+    let uplinks_of = || facts.explained.keys().filter_map(|name| facts.uplink(name));
+    let bonds = || uplinks_of().filter_map(|it| it.bond.as_ref());
     let is_further = |name: &PortName| {
         bonds().any(|bond| bond.uplinks.iter().skip(1).any(|uplink| uplink.name == *name))
     };
@@ -422,7 +443,7 @@ pub(super) fn loop_ahead(facts: &Facts, found: &mut Vec<Finding>) {
         }
         let known_by = format!("/sys/class/net/{interface}/master: {}", joined.bridge);
         let mend = format!("ip link set {interface} nomaster, or give the two different VLANs");
-        let ahead = finding("uplinks-joined", second, joined.to_string(), known_by, mend);
+        let ahead = finding(second, joined.to_string(), known_by, mend);
         found.push(note(ahead));
     }
 }

@@ -17,6 +17,7 @@ pub struct Check {
 /// All checks, in the order of the guide's table.
 pub const CHECKS: &[Check] = &[
     Check { name: "not-running", find: attach::not_running },
+    Check { name: "other-weir", find: machine::other_weir },
     Check { name: "file-bad", find: machine::file_bad },
     Check { name: "unlike-file", find: machine::unlike_file },
     Check { name: "waiting-socket-mode", find: attach::socket_mode },

@@ -1,15 +1,18 @@
 //! The fate of frames: too many drops, and calls that are too late.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use weir_config::Direction;
+use weir_config::{Direction, PortName};
+use weir_switch::capture::Seen;
 use weir_switch::explain::{Explanation, USUAL_DROPS, drops_all, stops_all};
 use weir_switch::stats::{PortKind, PortState, PortStats};
+use weir_wire::{Ethernet, Layers, Mac, Neighbour, Network};
 
 use super::attach::RECENT_S;
 use crate::facts::{Facts, Finding, finding, note};
 
-/// Divisor for the share of frames, or of calls, from which on drops and late calls are a fault.
+/// One drop in this many frames, or one late call in this many calls, is a fault.
 const ONE_OF: u64 = 100;
 /// Number of drops or late calls below which there is no fault: every guest has a few, for example while it boots.
 const FEW: u64 = 10;
@@ -37,7 +40,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// `None` if they are few: this is so for nearly every port, and nothing more is looked up for it.
+    /// The counts of a port; `None` if the drops or late calls are few, as at nearly every port.
+    /// Nothing more is looked up then.
     fn of(
         facts: &Facts,
         port: &PortStats,
@@ -79,18 +83,17 @@ impl Counted {
 fn dropped(
     facts: &Facts,
     found: &mut Vec<Finding>,
-    check: &'static str,
     reasons: &[&str],
     tell: impl Fn(&PortStats, &str) -> (String, String),
 ) {
-    dropped_by(facts, found, check, reasons, tell, |many| many);
+    dropped_by(facts, found, reasons, tell, |many| many);
 }
 
-/// Does the same as [`dropped`], with `weigh` for the findings about ports at which other frames have passed.
+/// Like [`dropped`], but `weigh` adjusts the findings about ports at which other frames have
+/// passed.
 fn dropped_by(
     facts: &Facts,
     found: &mut Vec<Finding>,
-    check: &'static str,
     reasons: &[&str],
     tell: impl Fn(&PortStats, &str) -> (String, String),
     weigh: impl Fn(Finding) -> Finding,
@@ -103,7 +106,7 @@ fn dropped_by(
             let moved = |port: &PortStats| port.rx.frames.max(port.tx.frames);
             let as_wrong = |known_by| {
                 let (what, mend) = tell(port, reason);
-                finding(check, &port.name, what, known_by, mend)
+                finding(&port.name, what, known_by, mend)
             };
             let (rx, tx) = (port.rx.frames, port.tx.frames);
             let stops = stops_all(reason, drops(port), rx, tx);
@@ -124,14 +127,16 @@ fn dropped_by(
 }
 
 pub(super) fn src_mac(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "src-mac", &["src_mac_spoofed", "src_mac_owned"], |port, reason| {
+    dropped(facts, found, &["src_mac_spoofed", "src_mac_owned"], |port, reason| {
         let name = &port.name;
         match reason {
+            "src_mac_owned" if port.kind == PortKind::Vif => (
+                "the guest sends from an address that somebody else has: an interface, or behind an uplink".into(),
+                format!("weir addresses says where; `mac` for one, and its VM anew: $(weir qemu-args {name})"),
+            ),
             "src_mac_owned" => (
-                "the guest sends from an address that another interface has".into(),
-                format!(
-                    "start its VM anew with $(weir qemu-args {name}), which gives it an address of its own"
-                ),
+                "a station behind it sends from the address of a guest".into(),
+                "weir addresses says of which; another address for one of them".into(),
             ),
             _ => (
                 "the guest sends from another address than the one it is held to".into(),
@@ -148,12 +153,12 @@ pub(super) fn vlan(facts: &Facts, found: &mut Vec<Finding>) {
         "vlan_not_allowed",
         "vlan_still_tagged",
     ];
-    dropped(facts, found, "vlan", &reasons, |port, _| {
+    dropped(facts, found, &reasons, |port, _| {
         let what = "frames come in with a VLAN tag, or without one, that the port does not take";
         let mend = format!("weir vif set {} vlan=N, or trunk=[...] native=N", port.name);
         (what.into(), mend)
     });
-    found.retain(|it| it.check != "vlan" || !is_of_mirror(facts, it));
+    found.retain(|it| !is_of_mirror(facts, it));
 }
 
 /// A guest that runs and is alone in its VLAN.
@@ -167,7 +172,6 @@ pub(super) fn vlan_alone(facts: &Facts, found: &mut Vec<Finding>) {
             continue;
         }
         let alone = finding(
-            "vlan-alone",
             name,
             "the guest reaches nobody: no other port is in its VLAN or network",
             format!("{name} is in {}, and no other port is", it.vlan),
@@ -181,20 +185,18 @@ pub(super) fn vlan_alone(facts: &Facts, found: &mut Vec<Finding>) {
 pub(super) fn filter_all(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.ports() {
         for direction in drops_all(&port.filter) {
-            let what = format!(
-                "a packet filter drops each frame that the port {}",
-                match direction {
-                    Direction::Tx => "sends",
-                    Direction::Rx => "is to receive",
-                }
-            );
+            let does = match direction {
+                Direction::Tx => "sends",
+                Direction::Rx => "is to receive",
+            };
+            let what = format!("a packet filter drops each frame that the port {does}");
             let dropped = port.filter.iter().filter(|it| it.rule.direction == direction);
             let frames: u64 = dropped.map(|it| it.packets).sum();
             let known_by = format!(
                 "filtered_{direction}: the rules have dropped {frames} frames, and let none through"
             );
             let mend = format!("weir filter list {0}; weir filter clear {0}", port.name);
-            found.push(finding("filter-all", &port.name, what, known_by, mend));
+            found.push(finding(&port.name, what, known_by, mend));
         }
     }
 }
@@ -214,7 +216,6 @@ pub(super) fn group_all(facts: &Facts, found: &mut Vec<Finding>) {
         }
         let all: Vec<_> = groups.groups.iter().map(ToString::to_string).collect();
         found.push(finding(
-            "group-all",
             name,
             "its security groups allow no connection: they close both directions and have no rule",
             format!("groups {}: {refused} frames were refused", all.join(", ")),
@@ -242,15 +243,14 @@ pub(super) fn overlay_host(facts: &Facts, found: &mut Vec<Finding>) {
         for (host, ids) in overlay.disputed() {
             let ids = ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             let what = format!("host {host} has other groups for {ids} in [group-ids]");
-            let mend: String = "the same [group-ids] on all hosts; weir reload".into();
-            found.push(finding("overlay-host", name, what, format!("weir explain {name}"), mend));
+            let mend = "the same [group-ids] on all hosts; weir reload";
+            found.push(finding(name, what, format!("weir explain {name}"), mend));
         }
         for (host, (wrong, networks)) in unheard {
             let (local, port) = (overlay.local, overlay.udp_port);
             let networks = networks.join(", ");
             let comes = if wrong { "comes" } else { "has come so far" };
             let silent = finding(
-                "overlay-host",
                 name,
                 format!(
                     "nothing {comes} from host {host}: neither frames of its guests nor an answer of its weir"
@@ -272,8 +272,93 @@ pub(super) fn guest_address(facts: &Facts, found: &mut Vec<Finding>) {
         let Some(astray) = &vif.traffic.astray else { continue };
         let mend = format!("in the guest: ip addr, ip route; weir capture {name} arp");
         let known_by = "its requests for neighbours (ARP)";
-        found.push(note(finding("guest-address", name, astray, known_by, mend)));
+        found.push(note(finding(name, astray, known_by, mend)));
     }
+    neighbours(facts, found);
+}
+
+/// The VLAN or network of a frame that came in by a port, and the frame without its tag.
+fn segment(facts: &Facts, port: &PortName, frame: &[u8]) -> (String, Vec<u8>) {
+    let tag = Ethernet::parse(frame).ok().and_then(|it| it.tag);
+    if let Some(vid) = tag.map(|tag| tag.vid()).filter(|vid| *vid != 0) {
+        return (format!("VLAN {vid}"), [&frame[..12], &frame[16..]].concat());
+    }
+    let words = facts.traffic(port).map_or("", |it| it.vlan.as_str());
+    let native = words.rsplit_once(" native ").map(|(_, vid)| format!("VLAN {vid}"));
+    let of_port = native.unwrap_or_else(|| words.replace("its VLANs", "VLAN 1"));
+    (of_port, frame.to_vec())
+}
+
+/// What stations said to their neighbours while the doctor watched.
+fn neighbours(facts: &Facts, found: &mut Vec<Finding>) {
+    let station = |ip: IpAddr| format!("several stations with the address {ip}");
+    let (mut has, mut asks) = (BTreeMap::<_, BTreeSet<_>>::new(), BTreeMap::<_, u32>::new());
+    for Seen { port, frame } in &facts.seen {
+        let (segment, frame) = segment(facts, port, frame);
+        let mut say =
+            |what, who| has.entry((segment.clone(), what)).or_default().insert((port, who));
+        if let Some(Neighbour { mac, claims: Some(own), asks: ip }) = Neighbour::read(&frame) {
+            *asks.entry((port, segment.clone(), ip)).or_default() += 1;
+            say(station(own), mac.to_string());
+        } else if let Ok(Layers { network: Network::Ipv4(ip), .. }) = Layers::parse(&frame) {
+            // The filter lets no other IPv4 through than a station's own ICMP, and DHCP servers' answers.
+            let mac =
+                frame.get(6..12).and_then(|it| it.try_into().ok()).map_or_else(Mac::default, Mac);
+            match ip.protocol {
+                weir_wire::layers::protocol::ICMP => say(station(ip.src.into()), mac.to_string()),
+                _ => say("several DHCP servers".into(), ip.src.to_string()),
+            };
+        }
+    }
+    let is_vif = |name: &PortName| matches!(facts.explained.get(name), Some(Explanation::Vif(_)));
+    let known_by = "what was said in these seconds (ARP, neighbour discovery, DHCP)";
+    for ((segment, what), who) in &has {
+        let several = who.iter().map(|(_, who)| who).collect::<BTreeSet<_>>().len() > 1;
+        let Some((first, _)) = who.iter().find(|(port, _)| is_vif(port) && several) else {
+            continue;
+        };
+        let who: Vec<_> = who.iter().map(|(port, who)| format!("{who} at {port}")).collect();
+        let what = format!("{what} are in {segment}: {}", who.join(", "));
+        let mend = "end or change the one that is not meant; clones need a machine-id of their own, for DHCP";
+        found.push(note(finding(first, what, known_by, mend)));
+    }
+    let isolated = |name: &PortName| facts.traffic(name).is_some_and(|it| it.isolated > 0);
+    for ((port, segment, ip), _) in asks.iter().filter(|(_, times)| **times > 1) {
+        let told = found.iter().any(|it| it.check.is_empty() && it.subject == port.as_str());
+        let Some(ip) = ip.filter(|_| is_vif(port) && !told) else { continue };
+        let answers = has.get(&(segment.clone(), station(ip))).and_then(first);
+        let mut others = has.iter().filter(|((_, what), _)| *what == station(ip));
+        let elsewhere = others.find_map(|((segment, _), who)| Some((segment, first(who)?)));
+        let host = facts.host.addresses.iter().find(|(_, has)| *has == ip);
+        let (why, mend) = match (answers, elsewhere, host) {
+            (Some(who), ..) if isolated(port) && isolated(who) => (
+                format!("{who} has it, and both are isolated"),
+                format!("weir vif set {who} isolated=false, if they are to meet"),
+            ),
+            (Some(_), ..) => continue,
+            (_, Some((other, who)), _) => (
+                format!("{who} has it, in {other}"),
+                format!("one VLAN for both, as by weir vif set {port} vlan=N; or a router"),
+            ),
+            (.., Some((card, _))) => (
+                format!("the host has it on {card}, and hears no frames of {segment} there"),
+                format!(
+                    "a TAP as uplink (weir uplink bridge {card}), `native`, or ip link ... type vlan"
+                ),
+            ),
+            _ => {
+                let mend = "in the guest: ip addr, ip route; else VLANs, bridges and firewalls";
+                ("nobody answers".into(), mend.into())
+            }
+        };
+        let what = format!("its guest asks for {ip} in {segment} again and again, in vain: {why}");
+        found.push(note(finding(port, what, known_by, mend)));
+    }
+}
+
+/// The first of those who say that they are something.
+fn first<'f>(who: &BTreeSet<(&'f PortName, String)>) -> Option<&'f PortName> {
+    who.first().map(|(port, _)| *port)
 }
 
 /// Guests that ask weir for an address or a name in vain, or whose addresses would be forgotten.
@@ -305,12 +390,12 @@ pub(super) fn unanswered(facts: &Facts, found: &mut Vec<Finding>) {
             let ever = of(counter)(port);
             let since = |counter| of(counter)(port).saturating_sub(facts.before(port, of(counter)));
             let (failed, good) = (since(counter), since(answered));
-            // Where others are answered, a single question says nothing.
+            // If weir answers others, a single question without an answer says nothing.
             if failed <= good && (ever <= of(answered)(port) || good > 0) {
                 continue;
             }
             let known_by = format!("{counter} of {}: {failed} just now, {ever} in all", port.name);
-            let vain = finding("unanswered", &port.name, what, known_by, mend);
+            let vain = finding(&port.name, what, known_by, mend);
             found.push(if failed > 0 { vain } else { note(vain) });
         }
     }
@@ -318,17 +403,13 @@ pub(super) fn unanswered(facts: &Facts, found: &mut Vec<Finding>) {
 
 /// True for drops of a mirror's frames, which are intended.
 fn is_of_mirror(facts: &Facts, finding: &Finding) -> bool {
-    let of_vifs = facts.vifs.iter().filter(|vif| !vif.config.vlan.mirrored().is_empty());
-    let of_uplinks = facts.explained.iter().filter(|(_, it)| match it {
-        Explanation::Uplink(uplink) => uplink.traffic.is_mirror,
-        _ => false,
-    });
-    let mut mirrors = of_vifs.map(|vif| &vif.config.name).chain(of_uplinks.map(|(name, _)| name));
+    let is_mirror = |name: &PortName| facts.traffic(name).is_some_and(|it| it.is_mirror);
+    let mut mirrors = facts.explained.keys().filter(|name| is_mirror(name));
     finding.known_by.starts_with("vlan_") && mirrors.any(|name| finding.subject == name.as_str())
 }
 
 pub(super) fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "receiver-not-ready", &["rx_not_ready"], |port, _| {
+    dropped(facts, found, &["rx_not_ready"], |port, _| {
         if port.kind != PortKind::Vif {
             let what = "frames come for the host, and its interface is not there to take them";
             return (what.into(), format!("weir explain {}; systemctl restart weir", port.name));
@@ -344,7 +425,7 @@ pub(super) fn receiver_not_ready(facts: &Facts, found: &mut Vec<Finding>) {
 
 pub(super) fn receiver_slow(facts: &Facts, found: &mut Vec<Finding>) {
     let reasons = ["rx_ring_full", "rx_waited_too_long", "mirror_lost"];
-    dropped(facts, found, "receiver-slow", &reasons, |port, reason| match reason {
+    dropped(facts, found, &reasons, |port, reason| match reason {
         "mirror_lost" => (
             "copies for this mirror come faster than they are delivered".into(),
             format!("mirror fewer ports: weir vif set {} mirror=...", port.name),
@@ -357,21 +438,21 @@ pub(super) fn receiver_slow(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 pub(super) fn offloads(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "offloads", &["rx_buffer_too_small", "offload_unsupported"], |_, _| {
+    dropped(facts, found, &["rx_buffer_too_small", "offload_unsupported"], |_, _| {
         let what = "the guest's driver cannot take large frames: it has no mergeable buffers";
         (what.into(), "mrg_rxbuf=on for the VM's device, or update the guest's driver".into())
     });
 }
 
 pub(super) fn tx_disabled(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "tx-disabled", &["tx_disabled"], |_, _| {
+    dropped(facts, found, &["tx_disabled"], |_, _| {
         let what = "the driver sends on a queue that it has not enabled";
         (what.into(), "in the guest: ethtool -L eth0 combined N; update its driver".into())
     });
 }
 
 pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
-    dropped(facts, found, "mtu", &["over_mtu_tx", "over_mtu_rx"], |port, _| {
+    dropped(facts, found, &["over_mtu_tx", "over_mtu_rx"], |port, _| {
         let what = "frames are longer than the MTU of the interface";
         (
             what.into(),
@@ -389,19 +470,12 @@ pub(super) fn mtu(facts: &Facts, found: &mut Vec<Finding>) {
         let guests =
             facts.vifs.iter().filter_map(|vif| Some((vif, u32::from(vif.config.mtu?.get()))));
         for (vif, mtu) in guests.filter(|(_, mtu)| mtu > host) {
-            found.push(finding(
-                "mtu",
-                name,
-                format!(
-                    "{} may send longer frames than the way to the host carries",
-                    vif.config.name
-                ),
-                format!("mtu {mtu} of the interface, {host} of {}", uplink.interface),
-                format!(
-                    "mtu = {host} in [vif.{}], then weir reload; or ip link set {} mtu {mtu}",
-                    vif.config.name, uplink.interface
-                ),
-            ));
+            let (vif, interface) = (&vif.config.name, &uplink.interface);
+            let what = format!("{vif} may send longer frames than the way to the host carries");
+            let known_by = format!("mtu {mtu} of the interface, {host} of {interface}");
+            let by_host = format!("ip link set {interface} mtu {mtu}");
+            let mend = format!("mtu = {host} in [vif.{vif}], then weir reload; or {by_host}");
+            found.push(finding(name, what, known_by, mend));
         }
     }
 }
@@ -417,16 +491,36 @@ pub(super) fn other_drops(facts: &Facts, found: &mut Vec<Finding>) {
     let mut others = Vec::new();
     let reasons: BTreeSet<_> = facts.ports().flat_map(|port| port.drops.keys()).collect();
     let reasons = reasons.into_iter().map(String::as_str).filter(|it| !USUAL_DROPS.contains(it));
-    dropped(facts, &mut others, "drops", &reasons.collect::<Vec<_>>(), |port, reason| {
+    dropped(facts, &mut others, &reasons.collect::<Vec<_>>(), |port, reason| {
+        let explained = facts.explained.get(&port.name);
+        let is_guarded = !matches!(explained, Some(Explanation::Vif(vif)) if vif.guard.is_none());
         let what = match reason {
+            reason if reason.starts_with("source_guard") && !is_guarded => {
+                "the guest speaks as a router, as a DHCP server, or for weir's address, and may not"
+            }
             reason if reason.starts_with("source_guard") => {
                 "the guest sends from addresses that it does not have (source_guard)"
             }
+            "network_unknown" => "another host sends in a network (VNI) that is not here",
+            "remote_unknown" => "a host sends in a network of which it is no member here",
+            "remote_unreachable" => "this host has no way to a host of the overlay",
+            "bad_encapsulation" => "what comes is no VXLAN, or `gbp` is on at its other end alone",
             "device_error" => "the host's interface refuses frames",
             _ => "frames are dropped",
         };
         let mend = match reason {
             "device_error" => "ip link: is the interface up, and in this namespace?".into(),
+            reason if reason.starts_with("source_guard") && !is_guarded => {
+                format!("weir vif set {} router=true, if it is to be one", port.name)
+            }
+            reason if reason.starts_with("source_guard") => format!(
+                "weir explain {0} has its addresses: weir vif set {0} addresses=...; for IPv6, in the guest: ip link \
+                 set eth0 addrgenmode eui64",
+                port.name
+            ),
+            "network_unknown" => "the same `vni` of the [network] on all hosts".into(),
+            "remote_unknown" => "that host among the `peers` of the [network] here".into(),
+            "remote_unreachable" => "ip route get PEER; `peers` of the [network]".into(),
             _ => {
                 format!("weir capture {} --drops; counters.md says what {reason} means", port.name)
             }
@@ -466,14 +560,14 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
             _ => ("storm control drops frames".into(), format!("weir explain {name}")),
         }
     };
-    dropped_by(facts, &mut limited, "limits-of-port", &reasons, tell, note);
+    dropped_by(facts, &mut limited, &reasons, tell, note);
     limited.retain(|it| !is_told(found, it));
     found.extend(limited);
     for port in facts.guests() {
         let as_wrong = |known_by| {
             let mend = format!("weir vif set {} rate=... or packets_per_second=...", port.name);
             let what = "the guest sends as much as its rate allows";
-            finding("limits-of-port", &port.name, what, known_by, mend)
+            finding(&port.name, what, known_by, mend)
         };
         let counted = Counted::of(facts, port, |port| port.rate_waits, |port| port.tx.frames);
         let judged = counted.and_then(|it| it.judged(as_wrong, "waits for its rate", "frames"));
@@ -482,19 +576,13 @@ pub(super) fn limits_of_port(facts: &Facts, found: &mut Vec<Finding>) {
 }
 
 /// Reports calls that came too late for one of `reasons`, if they are many.
-fn late(
-    facts: &Facts,
-    found: &mut Vec<Finding>,
-    check: &'static str,
-    reasons: &[&str],
-    [what, mend]: [&str; 2],
-) {
+fn late(facts: &Facts, found: &mut Vec<Finding>, reasons: &[&str], [what, mend]: [&str; 2]) {
     for port in facts.guests() {
         let late = |port: &PortStats| {
             let of = |reason: &&str| port.budget_breaches.get(*reason).copied().unwrap_or(0);
             reasons.iter().map(of).sum()
         };
-        let as_wrong = |known_by| finding(check, &port.name, what, known_by, mend);
+        let as_wrong = |known_by| finding(&port.name, what, known_by, mend);
         let counted = Counted::of(facts, port, late, |port| port.rx.calls);
         let counted = counted.filter(|it| it.now.some >= FEW || it.ever.some >= FEW_LATE);
         let what = format!("calls after the latency budget ({})", reasons.join(", "));
@@ -507,13 +595,13 @@ fn late(
 pub(super) fn budget_no_cpu(facts: &Facts, found: &mut Vec<Finding>) {
     let what = "the guest is told of frames too late, since weir's worker has no processor";
     let mend = "keep other load off weir's processors: placement, CPUAffinity= or execution \"rt-threads\"";
-    late(facts, found, "budget-no-cpu", &["no_cpu"], [what, mend]);
+    late(facts, found, &["no_cpu"], [what, mend]);
 }
 
 pub(super) fn budget_late(facts: &Facts, found: &mut Vec<Finding>) {
     let what = "the guest is told of frames too late, since weir's worker has too much to do";
     let mend = "more workers in [switch], or a larger latency_budget";
-    late(facts, found, "budget-late", &["forwarded_late", "asked_late"], [what, mend]);
+    late(facts, found, &["forwarded_late", "asked_late"], [what, mend]);
     let what = "the guest is told of frames later than its policy may hold them: a bug in weir";
-    late(facts, found, "budget-late", &["policy"], [what, "report it with weir explain"]);
+    late(facts, found, &["policy"], [what, "report it with weir explain"]);
 }

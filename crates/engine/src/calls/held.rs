@@ -1,5 +1,5 @@
-//! A queue's debt to its guest: frames without notification, since when, until when at the latest, and whether the
-//! notification came too late.
+//! A queue's debt to its guest: frames of which it was not notified, since when and until when they
+//! wait, and whether the notification came too late.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,8 +11,8 @@ use super::CallPolicy;
 use crate::frames::stats::{BreachReason, PortCounters, Times};
 use crate::lost::cpu_loss;
 
-/// The part of an absence that the work piled up in it may take: 2 % after milliseconds on a loaded machine, 5 % at
-/// most.
+/// The time that work which piled up during an absence may take, as a part of the absence: 2 %
+/// after milliseconds on a loaded machine, 5 % at most.
 const PILED_UP_SHARE: u64 = 16;
 
 /// Frames of a receive queue of which the guest was not notified.
@@ -257,8 +257,8 @@ mod tests {
         assert_eq!(breaches(0, Some(past), past, false), late("policy"));
     }
 
-    /// The reason of a breach by 50 us for a frame that arrived at `arrived_ns`, at a worker whose CPU clock stands
-    /// still: it was away from 1 ms to 1.4 ms, and slept from then on.
+    /// The reason for a breach of 50 us. The frame arrived at `arrived_ns`, at a worker whose CPU
+    /// clock stands still. The worker was away from 1 ms to 1.4 ms, and slept from then on.
     fn reason_after_an_absence(arrived_ns: u64) -> Vec<(&'static str, u64)> {
         let played = move || {
             let (told_ns, counters) = (arrived_ns + BUDGET_NS + 50_000, PortCounters::default());

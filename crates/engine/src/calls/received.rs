@@ -56,9 +56,10 @@ impl ReceiveCalls {
         self.withholds
     }
 
-    /// Notes whether frames were left over (`full`), and whether any were put in. Returns true if they may wait for
-    /// this receiver: false if it has taken nothing for so long that they would be dropped anyway. The clock decides,
-    /// not the time of their burst: a worker's delay is not the receiver's fault.
+    /// Notes whether frames were left over (`full`), and whether any were put in. Returns true if
+    /// frames may wait for this receiver. It is false if the receiver has taken nothing for so long
+    /// that they would be dropped anyway. The clock decides, not the time of their burst: a
+    /// worker's delay is not the receiver's fault.
     #[inline]
     pub fn note_full(&mut self, full: bool, progress: bool) -> bool {
         if progress || !full {
@@ -163,10 +164,10 @@ impl ReceiveCalls {
 
     /// Shows the guest all withheld frames, and calls it if the ring asks for a call.
     ///
-    /// The ring is checked now, not when the hold began: a guest that took the frames by itself has moved its event
-    /// past them (virtio 1.2 §2.7.7, §2.8.10; `rsp_event` of Xen's rings), and a guest that has suppressed calls checks
-    /// the ring again before it waits. So no call is missed that is left out after a hold, and only this counts as a
-    /// sign of polling.
+    /// The ring is checked now, not when the hold began: a guest that took the frames by itself has
+    /// moved its event past them (virtio 1.2 §2.7.7, §2.8.10; `rsp_event` of Xen's rings), and a
+    /// guest that has suppressed calls checks the ring again before it waits. So no call that is
+    /// left out after a hold is missed, and only such an omission counts as a sign of polling.
     ///
     /// `looked_ns` is the present time, if the caller has just read the clock: without a call, no time has passed
     /// since.
@@ -226,7 +227,8 @@ impl ReceiveCalls {
         }
     }
 
-    /// The guest's state with regard to its received frames. A container is not ended early for it.
+    /// The guest's state with regard to its received frames. This state does not end a container
+    /// early.
     pub fn standing(&self) -> Received {
         match self.called_ns {
             _ if self.hold.is_pending() && self.hold.withheld == 0 => Received::Held,

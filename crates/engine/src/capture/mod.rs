@@ -1,11 +1,12 @@
 //! Copies of frames for an observer: `weir capture`.
 //!
-//! A captured port stands in the table of ports behind a `Tapped`, which copies the frames that the port takes and
-//! delivers. So a port without a capture costs nothing more, not even a check for one. Drops are copied at the place
-//! that counts them.
+//! A captured port is in the table of ports behind a `Tapped`, which copies the frames that the
+//! port takes and delivers. So a port without a capture costs nothing more, not even a check for
+//! one. Drops are copied at the place that counts them.
 //!
-//! Workers never wait for the reader. Each writes into a ring of its own; a frame without room there is counted instead
-//! of copied. The sender of a frame pays for its copies, as it pays for its delivery.
+//! Workers never wait for the reader. Each writes into its own ring; a frame without room there is
+//! counted instead of copied. The sender of a frame pays for its copies, as it pays for its
+//! delivery.
 //!
 //! [`mirror`] delivers copies to another port. [`follow`] uses the same means at every port for some frames of one
 //! sender: `weir trace --live`.
@@ -26,7 +27,7 @@ use crate::taps::tap::{Drain, Tap, lanes};
 use crate::threads::lock::lock;
 use crate::working::shared::Shared;
 
-/// The reason for which nothing is captured.
+/// The reason why nothing is captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CaptureError {
     /// The maximum of captures run already.

@@ -72,8 +72,8 @@ impl Frame {
     }
 }
 
-/// A frame as limits count it: a GSO frame counts as its segments, each with headers of its own, even if its receiver
-/// gets the frame whole. VLAN tags do not count.
+/// A frame as limits count it: a GSO frame counts as its segments, each with its own headers, even
+/// if its receiver gets the frame whole. VLAN tags do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OnWire {
     /// Packets, at least 1.
@@ -85,7 +85,7 @@ pub struct OnWire {
 // Each segment has at least one byte of payload, and headers that were parsed.
 const _: () = assert!(FRAME_LEN_MAX as u64 * (1 + FILTER_WINDOW_LEN as u64) * 8 < u32::MAX as u64);
 
-/// The reason for which a frame was refused. A frame of the wrong length is dropped and counted. A header that
+/// The reason why a frame was refused. A frame of the wrong length is dropped and counted. A header that
 /// contradicts its own frame stops the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
@@ -271,7 +271,7 @@ impl OfMemory for TakenChain<'_> {
 pub enum Pieces<'m> {
     /// The only piece, which is not among the burst's pieces.
     Only(Slice<'m>),
-    /// A range of the burst's pieces: from the first index up to, but without, the second.
+    /// A range of the burst's pieces: from the first index up to, but not including, the second.
     Among(u32, u32),
 }
 

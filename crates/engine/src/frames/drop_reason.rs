@@ -1,4 +1,4 @@
-//! The reasons for which frames are dropped.
+//! The reasons why frames are dropped.
 
 /// Declares why frames are dropped. Each reason is listed under the port that counts it, with its counter's name. The
 /// reasons of another crate come first, and count at the sender.
@@ -52,7 +52,7 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// The reasons for which frames are dropped, each with a named counter.
+    /// The reasons why frames are dropped, each with a named counter.
     pub enum DropReason {
         /// The switch's rules refuse the frame.
         Fabric(weir_fabric::DropReason)

@@ -94,7 +94,7 @@ pub fn emit<'m>(
     caps: OffloadCaps,
     mut put: impl FnMut(Packet<'_, 'm>) -> Put,
 ) -> Result<Emitted, DropReason> {
-    // Nearly all frames pass here, small ones above all, which are the most.
+    // Nearly all frames pass here, above all small ones, which are the most frequent.
     if frame.offload.is_none() && tag == EgressTag::Untagged {
         let body = burst.payload(frame);
         let body_len = frame.len as usize - frame.head.len();

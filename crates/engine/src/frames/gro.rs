@@ -76,8 +76,9 @@ pub struct PlainRow<'b> {
 }
 
 impl<'b> PlainRow<'b> {
-    /// All of `frames`, for a receiver with `caps`, if [a list](EgressList::new) of them would be [one
-    /// row](EgressList::plain_in_a_row) and nothing of them is still with its sender. Most need no list.
+    /// All of `frames`, for a receiver with `caps`, if [a list](EgressList::new) of them would be
+    /// [one row](EgressList::plain_in_a_row) and no payload is still with its sender. Most frames
+    /// need no list.
     #[inline(always)]
     pub fn of(burst: &'b Burst<'b>, frames: &'b [Outgoing], caps: OffloadCaps) -> Option<Self> {
         if burst.remote().is_some() || merges(burst.frames(), frames, caps) {
@@ -98,7 +99,8 @@ impl<'b> PlainRow<'b> {
         (row.len() == frames.len()).then_some(Self { row, burst })
     }
 
-    /// The time (ns) from which the first `count` frames count. Those that did not wait are in the order of their times.
+    /// The earliest time (ns) at which one of the first `count` frames was taken. Frames that have
+    /// waited are not in the order of these times; others are.
     #[inline(always)]
     pub fn since_ns(self, count: usize) -> u64 {
         match self.row.first() {
@@ -194,8 +196,8 @@ impl<'b> EgressList<'b> {
         PlainFrames { burst, slots, left: left.iter(), is_usual, special, merges }
     }
 
-    /// All frames from the next one on, if all of them are [plain](Self::plain) and follow each other in their burst, as
-    /// most do: a loop over them needs no look at the list.
+    /// All frames from the next one on, if all of them are [plain](Self::plain) and follow each
+    /// other in their burst, as most do. A loop over them need not read the list.
     #[inline(always)]
     pub fn plain_in_a_row(&self) -> Option<PlainRow<'b>> {
         if self.merges || self.ahead != 0 {
@@ -204,8 +206,9 @@ impl<'b> EgressList<'b> {
         PlainRow::of_plain(self.burst, self.frames.get(self.next..)?)
     }
 
-    /// The time (ns) from which the first `count` frames of [`plain`](Self::plain) count. Frames that did not wait were
-    /// taken together; the first frame of their burst was taken first.
+    /// The earliest time (ns) at which one of the first `count` frames of [`plain`](Self::plain)
+    /// was taken. Frames that did not wait were taken together; the first frame of their burst was
+    /// taken first.
     #[inline(always)]
     pub fn plain_since_ns(&self, count: usize) -> u64 {
         match self.slots.first() {

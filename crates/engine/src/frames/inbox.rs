@@ -8,7 +8,8 @@ use weir_wire::{Head, Mac};
 use super::burst::Frame;
 use crate::threads::lock::lock;
 
-/// The latest frame to one address that came in by a port. Who sends more of them than are taken costs a copy each.
+/// The latest frame to one address that came in by a port. If a sender sends more frames than are
+/// taken, each costs one copy.
 #[derive(Debug)]
 pub struct Inbox {
     dst: Mac,
@@ -17,7 +18,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// For frames to `dst` without a tag. `bell`, an eventfd, rings when one has come.
+    /// Returns an inbox for frames to `dst` without a tag. `bell`, an eventfd, rings when one has
+    /// come.
     pub fn new(dst: Mac, bell: Arc<OwnedFd>) -> Self {
         Self { dst, latest: Mutex::default(), bell }
     }

@@ -10,7 +10,7 @@
 //! | `egress.rs` | tag, checksum and segmentation for a receiver that needs them |
 //! | `gro.rs` | TCP segments merged for a receiver that takes big packets |
 //! | `flow.rs` | the hash that assigns flows to queues |
-//! | `stats.rs`, `drop_reason.rs` | counters, hold times; the reasons for which frames are dropped |
+//! | `stats.rs`, `drop_reason.rs` | counters, hold times; the reasons why frames are dropped |
 
 pub mod burst;
 pub(crate) mod drop_reason;

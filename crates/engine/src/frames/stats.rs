@@ -38,8 +38,8 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// Adds `n` where one thread at a time adds, as the holder of a queue's lock: a locked instruction takes as long as
-    /// twenty others.
+    /// Adds `n` if no other thread adds at the same time, as under a queue's lock. A locked
+    /// instruction would take as long as twenty others.
     #[inline]
     pub fn add_alone(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -186,7 +186,7 @@ impl PortCounters {
         self.breaches[reason.index()].add(1);
     }
 
-    /// The reasons for which this receiver was notified too late, with their counts.
+    /// The reasons why this receiver was notified too late, with their counts.
     pub fn breaches(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let counted = BreachReason::ALL.iter().zip(&self.breaches);
         counted
@@ -199,7 +199,7 @@ impl PortCounters {
         self.drops[reason.index()].get()
     }
 
-    /// The reasons for which frames were dropped, with the number of frames.
+    /// The reasons why frames were dropped, with the number of frames.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         DropReason::all()
             .map(|reason| (reason.as_str(), self.drops[reason.index()].get()))

@@ -94,7 +94,7 @@ pub struct SilentRing {
     pub why: Silence,
 }
 
-/// The reason for which a ring does not work although it is in service and enabled.
+/// The reason why a ring does not work although it is in service and enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Silence {
     /// This number of kicks came, but the driver has never put a buffer where weir expects one: the driver probably
@@ -104,6 +104,13 @@ pub enum Silence {
     BuffersWithoutKick,
     /// Buffers were returned to a driver that wants calls, and there is no call descriptor.
     NoCallDescriptor,
+    /// The ring waits for the virtual IOMMU's answers.
+    NoTranslation {
+        /// Questions that were asked a while ago.
+        questions: u64,
+        /// The time since the first of them (s).
+        seconds: u64,
+    },
 }
 
 /// The device's properties for the guest, if its front end leaves them to the switch.
@@ -139,8 +146,8 @@ pub trait GuestPort: Port {
     /// [`set_moderation`](AnyInterface::set_moderation).
     fn set_guest_poll_ns(&self, poll_ns: Option<u64>);
 
-    /// Offers so many queue pairs to the next front end, if weir chooses the number. New pairs call the guest by
-    /// `calls`.
+    /// Offers this number of queue pairs to the next front end, if weir chooses the number. New
+    /// pairs call the guest by `calls`.
     fn set_queue_pairs(&self, _queue_pairs: usize, _calls: &CallPolicy) {}
 
     /// Sets the device's properties for the next front end and its guest.

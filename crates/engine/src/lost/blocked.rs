@@ -1,10 +1,11 @@
 //! Memory that keeps a worker waiting.
 //!
-//! A front end can punch a hole into the file that it shares as memory. Every thread that touches a page of the hole
-//! then waits in the kernel until the whole hole is made, some 150 ms for each GiB. No system call avoids this wait,
-//! and none shows whose memory it was. So a worker that did not run for long notes, for a while, whose memory it
-//! touches, and a [`Watcher`] checks every few milliseconds if the worker waits for a hole in the kernel. A port that
-//! takes more than its share of waiting is stopped. See docs/design/front-ends.md#0037.
+//! A front end can punch a hole into the file that it shares as memory. Every thread that touches a
+//! page of the hole then waits in the kernel until the whole hole is made, some 150 ms for each
+//! GiB. No system call avoids this wait, and none shows whose memory it was. So a worker that did
+//! not run for long notes, for a while, whose memory it touches, and a [`Watcher`] checks every few
+//! milliseconds whether the worker waits for a hole in the kernel. A port that takes more than its
+//! share of waiting is stopped. See docs/design/front-ends.md#0037.
 
 use std::cell::{Cell, RefCell};
 use std::fs::File;
@@ -22,9 +23,9 @@ use crate::frames::burst::Burst;
 use crate::threads::clock;
 use crate::threads::lock::lock;
 
-/// Absence (ns) from which on a worker may have waited for memory. It is longer than a busy kernel gives the processor
-/// to other threads in one piece. A shorter wait means a small hole, and small holes cost the front end as much as the
-/// worker.
+/// A worker that was absent for this time (ns) may have waited for memory. It is longer than a busy
+/// kernel gives the processor to other threads in one piece. A shorter wait means a small hole, and
+/// small holes cost the front end as much as the worker.
 const SUSPECT_NS: u64 = 10_000_000;
 /// Time for which the worker is then watched (ns): rare large holes do not escape the watch.
 const WATCH_NS: u64 = 60_000_000_000;
@@ -219,8 +220,8 @@ impl Bell {
     }
 }
 
-/// The thread that checks if workers wait for holes. It sleeps while no worker must be watched. Dropping this value
-/// ends it.
+/// The thread that checks whether workers wait for holes. It sleeps while no worker must be
+/// watched. Dropping this value ends it.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     bell: Arc<Bell>,

@@ -22,8 +22,8 @@ const AWAY_NS: u64 = 50_000;
 const CPU_CHECK_NS: u64 = 1_000_000;
 /// Difference that the two clocks can show because they are read one after the other (ns).
 const LOST_NS_MIN: u64 = 2_000;
-/// Remembered losses, each a long absence or a millisecond: more than fit into the budgets for which small delays
-/// matter.
+/// The number of losses that are remembered. Each is a long absence or a millisecond, so there are
+/// more than fit into a budget for which small delays matter.
 const LOSSES: usize = 16;
 
 /// The clock by which a worker finds out that it was kept from its processor.
@@ -51,18 +51,18 @@ impl CpuClock {
 /// Time for which a worker did not have its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loss {
-    /// The loss was after this time (ns),
+    /// The loss was after this time (ns).
     from_ns: u64,
-    /// before this time (ns),
+    /// The loss was before this time (ns).
     until_ns: u64,
-    /// and this long (ns).
+    /// The length of the loss (ns).
     lost_ns: u64,
 }
 
 impl Loss {
     const NONE: Self = Self { from_ns: 0, until_ns: 0, lost_ns: 0 };
 
-    /// The part of the loss that was at least within these times, wherever the loss was (ns).
+    /// The least part of the loss (ns) that lies between these times, wherever the loss was.
     fn within_ns(&self, from_ns: u64, until_ns: u64) -> u64 {
         let before_ns = from_ns.clamp(self.from_ns, self.until_ns) - self.from_ns;
         let after_ns = self.until_ns - until_ns.clamp(self.from_ns, self.until_ns);
@@ -260,7 +260,7 @@ mod tests {
         let back_ns = START_NS + 400 * US;
         losses.read(START_NS, back_ns, 100 * US);
         let lost_ns = |hold| losses.lost_ns(hold, back_ns, (back_ns, 100 * US));
-        // 300 of 400 us were lost. Of any 150 of them it can have worked in 100.
+        // 300 of 400 us were lost. Of any 150 us among these, the worker can have worked for 100.
         assert_eq!(lost_ns((back_ns - 150 * US, back_ns)), 50 * US);
         assert_eq!(lost_ns((START_NS, START_NS + 150 * US)), 50 * US);
         assert_eq!(lost_ns((back_ns - 100 * US, back_ns)), 0);

@@ -125,7 +125,8 @@ mod tests {
         assert!(order.is_idle());
     }
 
-    /// Raj & Schwan 2006 §6.2.2: eight contexts contend for the order of one interface, two for each of four.
+    /// Raj & Schwan 2006 §6.2.2: eight contexts contend for the order of one interface. With four
+    /// interfaces, only two contend for each.
     #[test]
     fn contexts_contend_for_order_the_less_the_more_interfaces_they_fill() {
         let contend = |interfaces: usize| {
@@ -134,7 +135,7 @@ mod tests {
                 .map(|context| orders[context as usize % interfaces].begin(1, context))
                 .collect();
             let contexts = orders[0].len();
-            // Whoever began last has copied first.
+            // The worker that began last finishes its copy first.
             let mut waited = 0;
             for (context, place) in places.into_iter().enumerate().rev() {
                 let published = orders[context % interfaces].finish(place, drop);

@@ -146,7 +146,7 @@ impl<R: ReceiveRing> ReceiveQueue<R> {
         self.publish(index, all, counters)
     }
 
-    /// Does the same for frames of which nothing is left to copy.
+    /// As [`finish`](Self::finish), for frames of which nothing is left to copy.
     ///
     /// # Errors
     /// As for [`finish`](Self::finish).
@@ -217,7 +217,7 @@ pub fn stop<'q, R: ReceiveRing>(
     queue
 }
 
-/// Does the same for a ring that goes out of service for a while, and then continues.
+/// Like [`stop`], for a ring that goes out of service for a while and then continues.
 pub fn settle<'q, R: ReceiveRing>(
     queue: &'q Mutex<ReceiveQueue<R>>,
     has_failed: impl Fn() -> bool,

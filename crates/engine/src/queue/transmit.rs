@@ -402,7 +402,8 @@ impl<R: TransmitRing> Transmit<R> {
     }
 }
 
-/// The result where nothing can be taken. A call, so that the usual way does not prepare it.
+/// The result if nothing can be taken. It is a separate function, so that the usual path does not
+/// prepare the result.
 #[cold]
 #[inline(never)]
 fn nothing() -> Taken {

@@ -53,7 +53,7 @@ pub struct PortRules {
     pub rx: Option<Arc<Rules>>,
 }
 
-/// The reason for which rules would cost a frame too much.
+/// The reason why rules would cost a frame too much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RulesError {
     /// There are too many rules.

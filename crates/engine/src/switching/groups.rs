@@ -21,9 +21,10 @@ use crate::threads::logs::Logs;
 #[derive(Debug)]
 pub struct PortGroups {
     policy: Policy,
-    /// Goes on when rules change. Workers that serve the port, or send to it, take turns burst by burst.
+    /// The table continues when rules change. Workers that serve the port, or send to it, take
+    /// turns burst by burst.
     table: Arc<Mutex<Table>>,
-    /// Goes on as the table does.
+    /// The logs, which stay in use for as long as the table does.
     logs: Arc<Logs<1>>,
 }
 
@@ -35,14 +36,14 @@ impl PortGroups {
         let generation = before.map_or(0, |before| before.policy.generation.wrapping_add(1));
         let logs = before.map_or_else(Arc::default, |before| Arc::clone(&before.logs));
         if policy.log && before.is_some_and(|before| !before.policy.log) {
-            // The log begins with what is refused from now on.
+            // The log begins with frames that are refused from now on.
             lock(&table).refusals_mut().take(|_, _| {});
         }
         Self { policy: Policy { generation, ..policy }, table, logs }
     }
 
-    /// The same rules for a new check of all connections when they are next seen: the rules name groups of other ports,
-    /// which have changed.
+    /// The same rules, by which each connection is judged anew at its next frame: they name groups
+    /// of other ports, which have changed.
     pub(crate) fn anew(&self, now_ns: u64) -> Self {
         Self::new(self.policy.clone(), Some(self), now_ns)
     }
@@ -107,7 +108,8 @@ impl PortGroups {
 
     /// Forgets all connections, and returns their number.
     pub fn flush(&self) -> u32 {
-        // Made before the lock is held, and freed after it: frames wait for neither.
+        // The table is made before the lock is taken and freed after its release, so that frames
+        // wait for neither.
         let mut table = empty_table(0);
         lock(&self.table).exchange(&mut table);
         table.connections()
@@ -141,7 +143,7 @@ impl PortGroups {
             let (bytes, len) = (frame.head.as_slice(), frame.len);
             let frame = Frame { bytes, len, vid, again: burst.waited };
             let judged = table.judge(&self.policy, direction, frame, peer, now_ns);
-            // Headers behind the copied front its sender could still change.
+            // The sender could still change headers behind the copied front.
             if !matches!(judged, Some(Decision::Passes(_))) {
                 refused |= 1 << outgoing.frame;
             }
@@ -183,7 +185,7 @@ pub(crate) fn read(rows: &mut Rows, list: &[Outgoing], burst: &Burst<'_>) {
     });
 }
 
-/// A table that hashes by a seed of its own.
+/// A table that hashes by its own seed.
 fn empty_table(now_ns: u64) -> Table {
     Table::new(RandomState::new().hash_one(now_ns), now_ns)
 }

@@ -35,7 +35,7 @@ impl Police {
         limited.then(|| Self { bits: limit.bits.map(bucket), packets: limit.packets.map(bucket) })
     }
 
-    /// True if a frame would exceed the rate now; nothing is paid.
+    /// True if a frame would exceed the rate now; nothing is charged.
     pub(crate) fn would_refuse(&self, frame: &Frame, now_ns: u64) -> bool {
         let exceeds = |bucket: &Option<Gcra>, tokens| {
             bucket.as_ref().is_some_and(|bucket| !bucket.would_pass(now_ns, tokens))
@@ -177,7 +177,7 @@ impl Storm {
         }
     }
 
-    /// The result that [`refuses`](Self::refuses) would return; nothing is paid.
+    /// The result that [`refuses`](Self::refuses) would return; nothing is charged.
     pub(crate) fn would_refuse(&self, dst: Mac, frame: &Frame, now_ns: u64) -> Option<DropReason> {
         let (bucket, reason) = self.bucket(dst);
         let packets = frame.on_wire().packets;
@@ -185,7 +185,8 @@ impl Storm {
         (!passes).then_some(reason)
     }
 
-    /// The reason for which a frame for `dst` is not flooded now, if there is one; otherwise the frame is paid for.
+    /// The reason why a frame for `dst` is not flooded now, if there is one. Otherwise the frame
+    /// uses up a part of the limit.
     #[cold]
     pub(crate) fn refuses(&self, dst: Mac, frame: &Frame, now_ns: u64) -> Option<DropReason> {
         let (bucket, reason) = self.bucket(dst);

@@ -10,7 +10,8 @@
 //! | `pair.rs` | a pair of queues, with the workers that serve it |
 //! | `waiters.rs` | the workers that a receiver's buffers notify |
 
-/// The checks of a frame behind its sender's filter, in their order: what a sender must not send.
+/// The checks of a frame after its sender's filter, in order. They find frames that a sender must
+/// not send.
 macro_rules! checks_of_sender {
     ($each:ident) => {
         $each! { tags sent_mtu guard }

@@ -54,14 +54,14 @@ impl Pair {
         self.worker.store(worker as u16, Ordering::Relaxed);
     }
 
-    /// Sets the pair's helper; returns the one before.
+    /// Sets the pair's helper; returns the previous one.
     pub(crate) fn set_helper(&self, helper: Option<usize>) -> Option<usize> {
         // The number is below WORKERS_MAX.
         let helper = helper.map_or(NOBODY, |helper| helper as u16);
         number(self.helper.swap(helper, Ordering::Relaxed))
     }
 
-    /// Takes worker and helper away.
+    /// Removes the worker and the helper from the pair.
     pub(crate) fn release(&self) {
         self.worker.store(NOBODY, Ordering::Relaxed);
         self.helper.store(NOBODY, Ordering::Relaxed);

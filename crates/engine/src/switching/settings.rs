@@ -20,7 +20,8 @@ use crate::threads::clock;
 pub struct PortSettings {
     /// The filters.
     pub rules: PortRules,
-    /// What the port's security groups allow; `None` without groups, and then there are no connections.
+    /// The connections that the port's security groups allow; `None` without groups, and then none
+    /// is tracked.
     pub groups: Option<Policy>,
     /// The port's share of each worker.
     pub share: Share,
@@ -38,9 +39,10 @@ pub struct PortSettings {
     pub guard: Option<Arc<SourceGuard>>,
     /// True if DHCP answers from the port are accepted. Those from an uplink always are.
     pub gives_leases: bool,
-    /// The port of weir's own that alone gets what it answers of the port's flooded frames.
+    /// The port of weir's own that serves this port. Flooded frames that it answers go to it alone.
     pub served_by: Option<PortId>,
-    /// True if the port is isolated, and overlays tell other hosts so and hear it of theirs.
+    /// True if the port is isolated across hosts: overlays tell other hosts that it is isolated,
+    /// and learn the same about the other hosts' ports.
     pub isolated_over_hosts: bool,
 }
 
@@ -70,8 +72,8 @@ impl PortSettings {
         slot.settle();
     }
 
-    /// True if the table of ports stays as it was with `before`. Workers have the share and the limit on what the port
-    /// sends from elsewhere.
+    /// True if a change from `before` leaves the table of ports as it is. Workers get the share,
+    /// and the limit on the traffic that the port sends, from elsewhere.
     pub(crate) fn leaves_the_table(&self, before: &Self) -> bool {
         let Self {
             rules,
@@ -104,7 +106,7 @@ impl PortSettings {
     }
 }
 
-/// True for one and the same value, or none on both sides.
+/// True if both are the same value, or both are `None`.
 fn is_same<T>(a: &Option<Arc<T>>, b: &Option<Arc<T>>) -> bool {
     a.as_ref().map(Arc::as_ptr) == b.as_ref().map(Arc::as_ptr)
 }

@@ -62,7 +62,8 @@ pub struct Slot {
     pub(crate) guard: Option<Arc<SourceGuard>>,
     /// True if answers of a DHCP server behind the port are accepted.
     pub(crate) gives_leases: bool,
-    /// True if the port is isolated, and overlays tell other hosts so and hear it of theirs.
+    /// True if the port is isolated across hosts: overlays tell other hosts that it is isolated,
+    /// and learn the same about the other hosts' ports.
     pub(crate) isolated_over_hosts: bool,
     /// The connections that the port may have; `None` without groups.
     pub(crate) groups: Option<Arc<PortGroups>>,
@@ -114,7 +115,7 @@ impl Slot {
         self.settle();
     }
 
-    /// Has multicast snooping look at the frames from the port.
+    /// Makes multicast snooping look at the frames from the port.
     pub(crate) fn snooped_by(mut self, snooping: Option<&Arc<Snooping>>) -> Self {
         self.snooping = snooping.cloned();
         self.settle();
@@ -126,7 +127,8 @@ impl Slot {
         self.snooping.as_deref()
     }
 
-    /// The port that alone gets a flooded frame to `dst` that begins with `head`: weir answers it there.
+    /// The only port that gets a flooded frame to `dst` whose first bytes are `head`, if weir answers such frames at
+    /// that port.
     pub(crate) fn kept_by(&self, ports: &Ports, dst: Mac, head: &[u8]) -> Option<PortId> {
         let own = self.served_by.filter(|_| dst.is_multicast())?;
         slot(ports, own).is_some_and(|slot| slot.port.keeps(head)).then_some(own)
@@ -139,13 +141,13 @@ impl Slot {
         Peer { groups, serves: self.gives_leases, hides, claimed: None }
     }
 
-    /// Notes in a burst from the port what other hosts are told of its sender.
+    /// Notes in a burst from the port the facts that other hosts are told about its sender.
     fn tell_of(&self, burst: &mut Burst<'_>) {
         burst.set_id = PortGroups::set_id(self.groups.as_deref());
         burst.isolated = self.isolated_over_hosts;
     }
 
-    /// Takes up a change of the fields above.
+    /// Applies a change of the fields above.
     pub(crate) fn settle(&mut self) {
         let is_free = self.groups.is_none()
             && self.frame_len_max == FrameLenMax::NONE
@@ -246,7 +248,7 @@ impl List {
     }
 
     /// Parks or drops the frames that `done` leaves over, and returns those that wait (by their index in the burst).
-    /// The receiver's rate limit gets the charge for these frames back.
+    /// These frames are refunded to the receiver's rate limit.
     #[cold]
     #[inline(never)]
     fn keep_rest(
@@ -414,7 +416,7 @@ impl Forwarder {
         true
     }
 
-    /// Deals with the only frame of a burst as its receiver has left it.
+    /// Parks or drops the only frame of a burst if its receiver has not taken it.
     #[cold]
     #[inline(never)]
     fn keep_alone(&mut self, to: (&Slot, PortId, u64), burst: &mut Burst<'_>, done: &Delivered) {
@@ -748,7 +750,7 @@ impl Forwarder {
     }
 }
 
-/// Delivers frames to a receive queue, and reports what became of them.
+/// Delivers frames to a receive queue, and reports the outcome.
 #[inline(always)]
 fn deliver(
     slot: &Slot,
@@ -876,7 +878,7 @@ impl Forwarder {
     }
 }
 
-/// The receivers of a flooded frame, if they are not all ports of its VLAN; or the reason for which it is dropped.
+/// The receivers of a flooded frame, if they are not all ports of its VLAN; or the reason why it is dropped.
 #[inline(never)]
 fn flooded_to(
     sender: &Slot,

@@ -17,8 +17,8 @@ use crate::threads::sync::{AtomicU64, Ordering};
 
 const _: () = assert!(weir_limits::WORKERS_MAX <= u64::BITS as usize);
 
-/// The waiting workers of a receiver. They are on cache lines of their own, which are written when a receiver was full,
-/// not for each frame.
+/// The waiting workers of a receiver. They have their own cache lines, which are written when a
+/// receiver was full, and not for each frame.
 #[derive(Debug, Default)]
 pub struct Waiters {
     refills: AtomicU64,

@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `tapped.rs` | a port with observers, and the ports that stand in the table behind theirs |
+//! | `tapped.rs` | a port with observers, and the ports that are in the table behind theirs |
 //! | `tap.rs` | copies, from a worker's hand to the rings from which an observer reads them |
 //! | `followed.rs` | notes on frames that are followed |
 

@@ -275,7 +275,7 @@ impl Lane {
             self.record.extend_from_slice(front);
             return self.ring.push_entire_slice(&self.record).is_ok();
         }
-        // Nothing is fetched for which there is no room.
+        // Bytes for which there is no room are not fetched.
         if self.ring.slots() < HEADER_LEN + kept {
             return false;
         }

@@ -1,4 +1,4 @@
-//! A port with observers, and the ports that stand in the table behind their observers.
+//! A port with observers, and the ports that are in the table behind their observers.
 
 use std::sync::Arc;
 
@@ -160,7 +160,7 @@ pub(crate) struct Captured {
     live: Option<Arc<Live>>,
 }
 
-/// A port that stands in the table behind its observers.
+/// A port that is in the table behind its observers.
 struct TappedPort {
     id: PortId,
     bare: Arc<dyn Port>,

@@ -34,7 +34,7 @@ fn ways(seen: &Seen) -> Vec<(u16, Direction, u8)> {
     seen.iter().map(|(header, bytes)| (header.port, header.direction, bytes[14])).collect()
 }
 
-/// True if the port itself stands in the table.
+/// True if the port itself is in the table.
 fn is_bare(engine: &Engine, port: &Arc<FakePort>) -> bool {
     let bare: Arc<dyn Port> = Arc::clone(port) as _;
     let ports = engine.shared.ports.load();

@@ -67,7 +67,8 @@ impl Bench {
         self.counters.dropped_for(DropReason::PolicedRx)
     }
 
-    /// Of `sent` frames, the `burst` arrives, and one more for each second since.
+    /// Checks that no more than `burst` of `sent` frames arrive, and one more for each second
+    /// since.
     fn has_received_no_more_than(&self, burst: u64, sent: u64) {
         let received = || numbers(&self.receiver).len() as u64;
         eventually("each frame has its end", || received() + self.policed() == sent);
@@ -573,7 +574,7 @@ fn rules_cost_a_frame_no_more_than_the_limit() {
     assert_eq!(error, RulesError::TooLong(FILTER_INSTRUCTIONS_MAX + 1));
 }
 
-/// A guest leaves a checksum to its device that lies in the bytes that a filter reads.
+/// A guest leaves to its device a checksum that lies in the bytes which a filter reads.
 #[test]
 fn a_filter_judges_the_checksum_that_weir_fills_in() {
     use crate::frames::burst::tests::{asks, completed};

@@ -20,7 +20,7 @@ struct BusyPort {
     frame_bytes: u64,
     /// Bursts with frames.
     bursts: AtomicU64,
-    /// Bursts with frames that are over.
+    /// Finished bursts that had frames.
     ended: AtomicU64,
     /// Takes that allowed no frames.
     empty_takes: AtomicU64,
@@ -430,7 +430,7 @@ pub(super) fn busy_under(
     let receiver = add(&engine, |_| {});
     send(&engine, &port, [frame(1, 2, 0)]);
     eventually("it has a worker", || numbers(&receiver).len() == 1);
-    // Until then it would find the next frames without a kick.
+    // Until then the worker would find the next frames without a kick.
     eventually("which asks for kicks", || port.armed.load(Ordering::SeqCst) > 0);
     let mut now_ns = SECOND_NS;
     engine.dispatch(now_ns);
@@ -538,7 +538,7 @@ fn frames_for_a_full_receiver_hold_up_their_own_vif_only() {
     send(&engine, &stalls, (1..=20).map(|n| frame(1, 3, n)));
     eventually("they wait", || stalls.waiting.lock().unwrap().len() == 20);
     for n in 1..=100 {
-        // The bursts alternate, interleaved, on the one worker.
+        // The bursts of both ports alternate on the one worker.
         stalls.to_send.lock().unwrap().push_back(frame(1, 4, n));
         passes.to_send.lock().unwrap().push_back(frame(2, 4, n));
         engine.nudge(QueueRef { port: passes.id, queue: 0, side: Side::Tx });

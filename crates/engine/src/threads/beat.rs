@@ -221,8 +221,9 @@ pub fn serving<T>(party: impl FnOnce() -> String, work: impl FnOnce() -> T) -> T
     work()
 }
 
-/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has begun a new turn. That
-/// a thread sleeps is only what it says: those of `woken`, by the kernel's id, get a new turn by `wake`.
+/// Waits, but no longer than `patience`, until each thread on which others depend sleeps or has
+/// begun a new turn. A thread may only claim to sleep: the threads in `woken`, given by the
+/// kernel's ids, get a new turn by `wake`.
 ///
 /// # Errors
 /// A thread that had no new turn in this time.

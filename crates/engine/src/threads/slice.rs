@@ -22,8 +22,8 @@ fn attributes(thread: u32) -> io::Result<sched_attr> {
     if got == 0 { Ok(attributes) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Sets the slice of this thread, and of the threads that it starts from now on. An older kernel takes it and does
-/// nothing.
+/// Sets the slice of this thread, and of the threads that it starts from now on. An older kernel
+/// accepts the call, and nothing changes.
 ///
 /// # Errors
 /// The error of sched_setattr(2).
@@ -34,7 +34,7 @@ pub(crate) fn set_own(slice_ns: u64) -> io::Result<()> {
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The slice (ns) of a thread; 0 if the kernel has no slices of threads' own.
+/// The slice (ns) of a thread; 0 if the kernel does not have slices of single threads.
 #[cfg(test)]
 pub(crate) fn of(thread: u32) -> io::Result<u64> {
     attributes(thread).map(|it| it.sched_runtime)

@@ -59,7 +59,7 @@ pub struct StageCosts {
 }
 
 impl StageCosts {
-    /// The costs after `earlier`.
+    /// The costs since `earlier`.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut ticks = self.ticks;
         for (ticks, before) in ticks.iter_mut().zip(earlier.ticks) {

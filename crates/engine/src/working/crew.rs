@@ -40,7 +40,7 @@ pub enum Execution {
 pub enum Realization {
     /// Workers sleep until they are kicked, and the work is spread over all of them.
     Shared,
-    /// Workers poll their queues all the time with kicks suppressed, each on a core of its own.
+    /// Workers poll their queues all the time with kicks suppressed, each on its own core.
     Dedicated,
     /// Workers sleep until they are kicked, and the load determines how many of them work.
     #[default]
@@ -136,7 +136,8 @@ impl Crew {
         Ok(Some((index, handle)))
     }
 
-    /// The worker of a pair. A pair without a worker gets one: by `hire`, if each pair has a worker of its own.
+    /// The worker of a pair. A pair without a worker gets one: by `hire`, if each pair has its own
+    /// worker.
     pub(crate) fn worker_of(
         &self,
         roster: &mut Roster,
@@ -159,7 +160,8 @@ impl Crew {
         self.get(worker).ok_or_else(|| io::Error::other("there are no workers"))
     }
 
-    /// The first worker of a pair, before its load is known; `None` if each pair has a worker of its own.
+    /// The first worker of a pair, before its load is known; `None` if each pair has its own
+    /// worker.
     pub(crate) fn first_worker(&self, port: PortId, queue: usize) -> Option<usize> {
         match self.options.aim() {
             _ if self.options.per_pair() => None,

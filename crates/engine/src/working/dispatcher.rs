@@ -13,7 +13,8 @@ use crate::working::shared::Shared;
 
 /// Moves that are remembered.
 const LOG_LEN: usize = 32;
-/// Longest time (ns) between two steps that shows the load: after a longer time there was no traffic.
+/// The longest time (ns) between two steps for which a load is measured: after a longer time there
+/// was no traffic.
 const STEP_NS_MAX: u64 = 1_000_000_000;
 
 /// A pair of queues that was given to another worker, or got or lost a helper.
@@ -44,8 +45,8 @@ struct Seen {
 
 pub(crate) struct Dispatcher {
     policy: Option<Dispatch>,
-    /// True if each VIF's egress has a context of its own (Raj 2006 §4.3.1): its bursts pass in sequence on its own
-    /// cores. Bursts from uplinks use all cores.
+    /// True if each VIF's egress has its own context (Raj 2006 §4.3.1): its bursts pass in sequence
+    /// on its own cores. Bursts from uplinks use all cores.
     own_contexts: bool,
     at_ns: u64,
     seen: HashMap<(PortId, usize), Seen>,

@@ -77,7 +77,7 @@ pub(crate) enum Wait {
     ForEvents,
 }
 
-/// The reason for which [`Poller::wait`] returned.
+/// The reason why [`Poller::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Woken {
     /// The time has passed without an event.

@@ -66,7 +66,7 @@ impl Limiter {
         {
             let (Some(bucket), Some(rate)) = (bucket, rate) else { continue };
             let fit = bucket.available(now_ns) / frame;
-            // A frame that is longer than the bucket is deep must pass at some time.
+            // A frame that is longer than the depth of the bucket must pass at some time.
             let fit = if frame > rate.burst { u64::from(bucket.is_full()) } else { fit };
             if fit == 0 {
                 let soon = rate.per_s / (1_000_000_000 / RATE_WAIT_NS);

@@ -1,7 +1,7 @@
 //! A worker: the thread that serves queues. Its loop is the whole life of a packet in weir:
 //!
 //! ```text
-//! sleep ── kick ──▶ take a burst ──▶ forward it ──▶ ... until its queues are empty ──▶ look on,
+//! sleep ── kick ──▶ take a burst ──▶ forward it ──▶ ... until its queues are empty ──▶ poll,
 //!                   (Port::take)     (Forwarder: FDB, then Port::deliver per receiver)  nap, or
 //!                                                                                    arm and sleep
 //! ```
@@ -302,14 +302,15 @@ pub(crate) struct Worker {
     pace: Pace,
     /// The queue that brought the last frames.
     served: Option<QueueRef>,
-    /// The other queue that had work after the queues of each memory, if there was one and it can be polled.
+    /// For each memory, the queue that had work right after the queues of this memory, if it was
+    /// another queue that can be polled.
     successors: [Option<QueueRef>; MEMORIES],
-    /// The time before the last poll of the warm queues at which they had no work (ns).
+    /// The time (ns), before the last poll of the warm queues, at which none of them had work.
     looked_ns: u64,
     /// The time at which the worker came back from its last sleep (ns).
     woken_ns: u64,
-    /// The time at which the worker woke up, or saw work, until it has taken a burst or spent time otherwise: one
-    /// reading of the clock serves both.
+    /// The time at which the worker woke up or saw work (ns). It holds until the worker takes a
+    /// burst or spends time otherwise, so that one reading of the clock serves both.
     fresh_ns: Option<u64>,
     /// The time at which the last burst was taken (ns).
     taken_ns: u64,
@@ -336,7 +337,7 @@ pub(crate) struct Worker {
     /// The number of panics for which no port was blamed.
     panics: u32,
     beats: Beats,
-    /// Between two looks of a worker that polls all the time.
+    /// The pause between two looks of a worker that polls all the time.
     pause: Pause,
 }
 
@@ -450,7 +451,8 @@ fn charge_calls(ready: &mut RunQueue, ports: &Ports) -> u64 {
     all_ns
 }
 
-/// True if that worker serves the queue. A worker's notes can name a queue of another worker until the next access.
+/// True if the worker with this index serves the queue. A worker's notes can name a queue of
+/// another worker until the next access.
 fn is_of(worker: usize, slot: &Slot, queue: QueueRef) -> bool {
     slot.pairs.get(queue.queue).is_some_and(|pair| pair.is_served_by(worker))
 }

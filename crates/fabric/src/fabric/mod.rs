@@ -260,9 +260,10 @@ impl Fabric {
         })
     }
 
-    /// States if a station sends and receives at the port: an uplink that is up, or a VIF whose session has started its
-    /// rings. A change begins a new session: the addresses learned behind the port are forgotten, and so is the address
-    /// that [`MacCheck::First`](crate::MacCheck::First) found.
+    /// Sets whether a station sends and receives at the port: an uplink that is up, or a VIF whose
+    /// session has started its rings. A change begins a new session: the addresses learned behind
+    /// the port are forgotten, and so is the address that
+    /// [`MacCheck::First`](crate::MacCheck::First) found.
     ///
     /// A VIF whose rings stop must become inactive at once. Until then, the port keeps its guest's address. If the
     /// guest was migrated away, it now answers from behind the uplink, and the kept address would block it.
@@ -301,8 +302,8 @@ impl Fabric {
         }
     }
 
-    /// States if the two probes have come in since [`seek`](Self::seek): the one whose address ends with a 0 bit, and
-    /// the one whose address ends with a 1 bit.
+    /// Returns whether the two probes have come in since [`seek`](Self::seek): the one whose
+    /// address ends with a 0 bit, and the one whose address ends with a 1 bit.
     pub fn seen(&self, id: PortId) -> [bool; 2] {
         self.table.load().port(id).map_or([false; 2], |port| port.sought.seen())
     }
@@ -453,7 +454,8 @@ impl Sought {
         }
     }
 
-    /// States if the two probes have come in: the one whose address ends with a 0 bit, and its twin.
+    /// Returns whether the two probes have come in: the one whose address ends with a 0 bit, and
+    /// its twin.
     pub(crate) fn seen(&self) -> [bool; 2] {
         let seen = self.seen.load(Ordering::Relaxed);
         [seen & 1 != 0, seen & 2 != 0]

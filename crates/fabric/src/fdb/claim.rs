@@ -1,5 +1,5 @@
-//! Whose an address is, and ports between which addresses have moved lately: a loop moves them thousands of times a
-//! second.
+//! The owner of an address, and ports between which addresses have moved lately: a loop moves them
+//! thousands of times a second.
 
 use crate::port::PortId;
 use crate::vlan::Vid;

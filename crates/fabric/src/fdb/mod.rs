@@ -386,7 +386,8 @@ impl Fdb {
         learned
     }
 
-    /// Makes the addresses behind `port` in the network `vid` a control plane's: none is learned from frames any more.
+    /// From now on, a control plane states the addresses behind `port` in the network `vid`. None
+    /// is learned from frames any more.
     pub fn told_behind(&self, vid: Vid, port: PortId) {
         let number = vid.network().and_then(|number| self.told_behind.get(usize::from(number)));
         if let Some(told_behind) = number {
@@ -410,8 +411,8 @@ impl Fdb {
         learned
     }
 
-    /// Has `bell` called, on any thread, when an address of a network is new, has moved, or may have been removed. Only
-    /// the first registered bell is called.
+    /// Registers `bell`, which is called on any thread when an address of a network is new, has
+    /// moved, or may have been removed. Only the first registered bell is called.
     pub fn on_change(&self, bell: impl Fn() + Send + Sync + 'static) {
         let _ = self.bell.set(Box::new(bell));
     }
@@ -602,8 +603,8 @@ impl Fdb {
     }
 
     /// At most `most` of the same addresses, in the table's order: those that follow the address `after`, or the first
-    /// ones. An address that is in the table for the whole time is in one page. The work is that of the page, and a walk
-    /// over places that are empty.
+    /// ones. An address that is in the table for the whole time is in one page. The cost is that of the page, and of the
+    /// empty places on the way.
     pub fn page(&self, now_secs: u32, after: Option<(Vid, Mac)>, most: usize) -> Vec<FdbEntry> {
         let after = after.map(|(vid, mac)| self.slot(vid, mac));
         let first = after.map_or(0, |slot| slot.bucket);

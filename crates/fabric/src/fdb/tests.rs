@@ -611,7 +611,7 @@ fn what_is_told_stays_until_it_is_taken_back_and_frames_change_nothing_of_it() {
     assert_eq!(fdb.remote(blue, mac(1), port(7), late), Some(5));
     assert_eq!(fdb.tell(blue, mac(1), teller, 6), Learned::Known);
     assert_eq!(fdb.remote(blue, mac(1), port(7), late), Some(6));
-    // A frame from outside does not take a guest's address; a control plane's word does.
+    // A frame from outside does not take a guest's address; a control plane's statement does.
     fdb.learn(blue, mac(2), dynamic(1), late);
     assert_eq!(fdb.learn(blue, mac(2), behind_uplink(7), late), Learned::Told);
     assert_eq!(fdb.lookup(blue, mac(2), late), Some(port(1)));

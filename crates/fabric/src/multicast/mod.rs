@@ -138,7 +138,8 @@ impl Family {
         self.all_until[port.index()].load(Ordering::Relaxed) > now_secs
     }
 
-    /// Has a port get all groups for the time of a membership, since its reports are not known completely.
+    /// Gives a port all groups for the time of a membership, since its reports are not known
+    /// completely.
     fn give_all(&self, port: PortId, now_secs: u32) {
         let until = now_secs.saturating_add(MULTICAST_MEMBER_SECS).min(NOT_ASKED - 1);
         self.all_until[port.index()].fetch_max(until, Ordering::Relaxed);
@@ -201,7 +202,7 @@ impl Family {
 }
 
 impl State {
-    /// Takes up a report; false if not all of it is noted.
+    /// Handles a report; false if not all of it is noted.
     fn report(&mut self, report: Report<'_>, port: PortId, leaves: bool, now_secs: u32) -> bool {
         for change in report {
             let reporter = self.reporters.entry(port).or_default();
@@ -280,7 +281,7 @@ impl State {
         });
     }
 
-    /// Takes up a query; returns the time by which members have answered.
+    /// Handles a query; returns the time by which members have answered.
     fn query(&mut self, query: Query, port: PortId, now_secs: u32) -> u32 {
         let until_secs = now_secs.saturating_add(MULTICAST_QUERIER_SECS);
         let is_other = |other: &Querier| other.until_secs > now_secs && other.port != port;

@@ -56,7 +56,7 @@ pub(super) enum Packet<'p> {
     Data(IpAddr),
     Query(Query),
     Report(Report<'p>),
-    /// A report that is not whole, or that is damaged.
+    /// A report that is incomplete or damaged.
     Unreadable {
         v6: bool,
     },

@@ -230,7 +230,7 @@ fn a_guests_query_is_dropped_and_a_routers_counts() {
     bench.fabric.update_port(bench.ports[B], config).unwrap();
     assert_eq!(bench.send(A, &v2_report(GROUP)), Ok(Some(vec![UPLINK, B])));
     assert_eq!(bench.send(UPLINK, &data(GROUP)), Ok(Some(vec![A, B])));
-    // Its address is higher than the querier's, then lower.
+    // The guest's address is higher than the querier's, then lower.
     assert_eq!(bench.send(B, &query([192, 0, 2, 9], [0; 4])), Ok(ALL));
     assert_eq!(querier(&bench), Some((QUERIER.into(), bench.ports[UPLINK])));
     assert_eq!(bench.send(B, &query([10, 0, 0, 2], [0; 4])), Ok(ALL));
@@ -320,7 +320,7 @@ fn a_report_that_is_not_readable_gives_its_port_all_groups() {
     *damaged.last_mut().unwrap() ^= 1;
     let mut fragment = whole.clone();
     fragment[20] |= 0x20;
-    // One record more than there are, with a right checksum.
+    // The report claims one record more than it has, and its checksum is right.
     let mut more = whole;
     more[14 + 24 + 7] = 3;
     more[14 + 24 + 2..14 + 24 + 4].fill(0);

@@ -179,7 +179,7 @@ impl SourceGuard {
         }
         let (mut asks_for_an_address, mut renews) = (false, false);
         if ip.protocol == protocol::UDP && first {
-            // Ports that are not in sight could be any.
+            // Ports that cannot be read could be any ports.
             let Some(ports) = seen.ports(at) else { return refused };
             let from_client = ports == dhcp::PORTS;
             // A question in another's name would get that station's address.

@@ -84,7 +84,7 @@ impl Packet {
         self.0[at..at + 2].copy_from_slice(&len.to_be_bytes());
     }
 
-    /// With so many bytes behind the IP header.
+    /// The packet with this number of bytes behind the IP header.
     pub fn padded(mut self, len: usize) -> Self {
         self.0.resize(self.header_len() + len, 0);
         self.set_len();
@@ -100,7 +100,7 @@ impl Packet {
         self
     }
 
-    /// Its bytes `from..to` as a fragment.
+    /// The packet's bytes `from..to` as a fragment.
     pub fn fragment(&self, id: u8, from: usize, to: usize, more: bool) -> Self {
         let header_len = self.header_len();
         let mut frame = self.0[..header_len].to_vec();

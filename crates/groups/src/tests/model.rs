@@ -1,5 +1,5 @@
-//! The table against a plain map with the same rules, written down again, for any order of frames; and lists of frames
-//! in rows against the same frames one by one.
+//! Compares the table with a plain map under the same rules, written independently, for any order
+//! of frames. Compares lists of frames in rows with the same frames one by one.
 
 use std::collections::HashMap;
 
@@ -71,14 +71,14 @@ enum Phase {
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     phase: Phase,
-    /// The guest has opened it, or was heard first of one that was taken up.
+    /// The guest has opened the connection, or was heard first, if the connection was taken up.
     by_guest: bool,
     seen: u64,
 }
 
 #[derive(Default)]
 struct Model {
-    /// By kind, peer, own port, other port.
+    /// The flows, by kind, peer, own port and other port.
     flows: HashMap<(char, u8, u16, u16), Flow>,
 }
 
@@ -118,7 +118,7 @@ impl Model {
                     None => out,
                 }
             }
-            // It quotes a datagram that the guest has sent to the first peer.
+            // The error quotes a datagram that the guest has sent to the first peer.
             Sent::Error { about, other } => out || self.flows.contains_key(&('u', 0, about, other)),
         }
     }
@@ -269,7 +269,7 @@ struct List<'l> {
     direction: Direction,
     heads: &'l [([u8; HEAD_LEN], usize)],
     vlans: &'l [Vlans],
-    /// The ID of groups in the header of each, of frames of another host.
+    /// The ID of groups in the header of each frame from another host.
     claimed: Option<&'l [u16]>,
 }
 
@@ -287,7 +287,8 @@ impl List<'_> {
         matches!(judged, Some(Decision::Passes(_)))
     }
 
-    /// The frames that pass of those that are asked for together, and the places of those that are judged.
+    /// Asks about several frames at once. Returns the frames that pass, and the places of those
+    /// that are judged.
     fn ask(&self, bed: &mut Bed) -> (Vec<bool>, Vec<usize>) {
         let Bed { table, rows, policy, now_ns } = bed;
         let (mut passing, mut judged) = (vec![true; self.heads.len()], Vec::new());
@@ -306,7 +307,8 @@ impl List<'_> {
     }
 }
 
-/// The places of frames that are judged, in VLANs of their own, if those in `passing` pass then.
+/// Returns the places of the frames that are judged, if those in `passing` pass. The frames are in
+/// their own VLANs.
 fn judged(heads: &[([u8; HEAD_LEN], usize)], vlans: &[Vlans], passing: &[usize]) -> Vec<usize> {
     let (mut bed, mut judged) = (Bed::new(closed_in(&[])), Vec::new());
     let list = List { direction: Direction::Out, heads, vlans, claimed: None };
@@ -349,7 +351,7 @@ fn a_receivers_vlans_keep_connections_apart_and_its_senders_do_not() {
         let asks = |port| front(&Packet(udp(guest, peer, port, 80)).padded(30).0);
         let told = |port| front(&Packet(udp(peer, guest, 80, port)).padded(30).0);
         let mut bed = Bed::new(closed_in(&[]));
-        // The guest asks in VLAN 7. The other end has VLAN 7 as its untagged one.
+        // The guest asks in VLAN 7. VLAN 7 is the other end's untagged VLAN.
         let own = |vid| Vlans::new(vid, 0);
         let (heads, vlans) = ([asks(1)], [own(7)]);
         let list = List { direction: Direction::Out, heads: &heads, vlans: &vlans, claimed: None };
@@ -359,7 +361,7 @@ fn a_receivers_vlans_keep_connections_apart_and_its_senders_do_not() {
         let vlans = [(0, 7), (0, 8), (7, 0), (9, 7), (7, 8)].map(|(at, to)| Vlans::new(at, to));
         let list = List { direction: Direction::In, heads: &heads, vlans: &vlans, claimed: None };
         assert_eq!(list.ask(&mut bed).0, [true, false, false, true, false]);
-        // The same in the middle of frames without a tag, which are of another connection.
+        // The same frames come among frames without a tag, which belong to another connection.
         let (heads, vlans) = ([asks(2)], [own(0)]);
         let list = List { direction: Direction::Out, heads: &heads, vlans: &vlans, claimed: None };
         assert_eq!(list.ask(&mut bed).0, [true]);
@@ -415,7 +417,8 @@ fn frame(out: bool) -> impl Strategy<Value = Vec<u8>> {
 /// claims.
 type Part = (Vec<u8>, Vec<(bool, bool, u16)>);
 
-/// A list of frames that go one way: of another host or not, under the rules of before or not, and after a pause.
+/// A list of frames that go one way: of another host or not, under the earlier rules or not, and
+/// after a pause.
 #[derive(Clone, Debug)]
 struct Listed {
     out: bool,
@@ -439,7 +442,7 @@ fn listed() -> impl Strategy<Value = Listed> {
     (any::<bool>(), rest).prop_flat_map(move |(out, (claims, rules_change, pause_secs))| {
         let part = (frame(out), prop::collection::vec(tags.clone(), 1..5));
         prop::collection::vec(part, 1..10).prop_map(move |parts| {
-            // The other end's groups stand in frames to the guest.
+            // Frames to the guest carry the groups of the other end.
             Listed { out, parts, claims: claims && !out, rules_change, pause_secs }
         })
     })

@@ -10,7 +10,7 @@ use weir_limits::{
 use super::*;
 use crate::account::{Charge, Total};
 
-/// A switch of its own, since others in this process are busy.
+/// A total for one test, since other tests in this process use the shared one.
 fn total(bytes: u64, regions: usize) -> &'static Total {
     Box::leak(Box::new(Total::with_floors((bytes, 0), (regions as u64, 0))))
 }

@@ -26,7 +26,7 @@ fn truncated_memory_reads_as_zero_and_poisons_only_its_owner() {
 /// Tells a test that it is the child, and its limit.
 const CHILD: &str = "WEIR_GUESTMEM_CHILD";
 
-/// Runs the test `name` again, in a process of its own, with `CHILD` set to `value`.
+/// Runs the test `name` again, in its own process, with `CHILD` set to `value`.
 fn in_child(name: &str, value: &str) {
     let mut child = Command::new(std::env::current_exe().unwrap());
     // Otherwise each new thread may reserve 64 MiB of addresses for its own small allocations.

@@ -144,7 +144,8 @@ fn who_comes_back_pays_for_what_others_have_displaced_since() {
     assert_eq!(took(&[1, 2, 0, 2]), [632, 632, 981, 632], "1 - 1/e, and after four 1 - 1/e^4");
 }
 
-/// Cores with two CPUs each. Who runs on the sibling displaces as well, and another core's cache has nothing.
+/// Cores with two CPUs each. A thread on the sibling displaces memory as well, and another core's
+/// cache has nothing.
 #[test]
 fn siblings_share_a_cache_and_cores_do_not() {
     let topology = Topology { threads_per_core: 2, ..Topology::flat(2) };

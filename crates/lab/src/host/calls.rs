@@ -112,8 +112,8 @@ impl RxCalls {
         }
     }
 
-    /// Notes ready frames in `buffers` buffers. `parked`: one of the frames waited for buffers. No
-    /// hold survives `buffers_max`.
+    /// Notes ready frames in `buffers` buffers. `parked`: one of the frames waited for buffers. A
+    /// hold ends at `buffers_max` buffers.
     pub(super) fn published(
         &mut self,
         now_ns: u64,

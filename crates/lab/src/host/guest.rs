@@ -39,6 +39,8 @@ pub(super) enum Job {
 pub(super) enum Interrupt {
     Call(Side),
     Timer,
+    /// The kernel's tick, which polls nothing.
+    Tick,
     /// The timer of the nested hypervisor.
     Hypervisor,
 }

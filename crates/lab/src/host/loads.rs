@@ -30,13 +30,12 @@ impl Host<'_> {
                 self.sleep_until_due(load);
             }
             LoadKind::Datagrams { .. } => self.next_datagram(load),
-            LoadKind::Socket { .. } => self.fill_socket(load),
             LoadKind::Requests { outstanding, .. } => {
                 for _ in 0..*outstanding {
                     self.think(load);
                 }
             }
-            LoadKind::Stream { .. } => {
+            LoadKind::Socket { .. } | LoadKind::Stream { .. } => {
                 if let Some(turns) = self.turns(load) {
                     turns.push_back(load);
                 }
@@ -117,7 +116,7 @@ impl Host<'_> {
 
     pub(super) fn datagram(&mut self, load: usize) {
         if matches!(self.loads[load].kind, State::Socket { .. }) {
-            return self.fill_socket(load);
+            return self.pump(load);
         }
         match self.pacing_guest(load) {
             Some(guest) => self.pace(guest, load),
@@ -128,35 +127,39 @@ impl Host<'_> {
         }
     }
 
-    /// Writes datagrams until the writer's buffer is full.
-    pub(super) fn fill_socket(&mut self, load: usize) {
-        let LoadKind::Socket { bytes, buffer_bytes } = self.scenario.loads[load].kind else {
-            return;
+    /// Writes a datagram if the writer's buffer has room, or else lets the writer wait.
+    fn write_to_socket(&mut self, load: usize) -> bool {
+        let (LoadKind::Socket { bytes, buffer_bytes }, State::Socket { held, waits }) =
+            (&self.scenario.loads[load].kind, &mut self.loads[load].kind)
+        else {
+            return false;
         };
-        while let State::Socket { held, full } = &mut self.loads[load].kind
-            && !*full
-        {
-            *held = held.saturating_add(truesize(bytes));
-            *full = *held >= buffer_bytes;
-            let dropped = self.loads[load].dropped;
-            self.write(self.frame(load, Way::Forth, bytes, Content::Message));
-            if self.loads[load].dropped > dropped {
-                self.left_host(load);
-                return self.calendar.after(RETRY_NS, Event::Datagram(load));
-            }
+        *waits |= *held >= *buffer_bytes;
+        if *waits {
+            return false;
         }
+        *held = held.saturating_add(truesize(*bytes));
+        let dropped = self.loads[load].dropped;
+        self.write(self.frame(load, Way::Forth, *bytes, Content::Message));
+        if self.loads[load].dropped > dropped {
+            self.left_host(load);
+            self.calendar.after(RETRY_NS, Event::Datagram(load));
+            return false;
+        }
+        true
     }
 
     /// Takes a frame that has left its writer's host, or was dropped there, out of the writer's buffer. Returns whether
     /// a writer that waited goes on.
     pub(super) fn left_host(&mut self, load: usize) -> bool {
-        let (LoadKind::Socket { bytes, buffer_bytes }, State::Socket { held, full }) =
+        let (LoadKind::Socket { bytes, buffer_bytes }, State::Socket { held, waits }) =
             (&self.scenario.loads[load].kind, &mut self.loads[load].kind)
         else {
             return false;
         };
         *held = held.saturating_sub(truesize(*bytes));
-        *full && std::mem::replace(full, *held > buffer_bytes / 2) != *full
+        let waited = std::mem::replace(waits, *waits && *held > buffer_bytes / 2);
+        waited && !*waits
     }
 
     /// Returns the guest whose thread sends a load's datagrams by its own timer.
@@ -246,7 +249,7 @@ impl Host<'_> {
         }
     }
 
-    /// Returns the streams that share a client's thread with this one.
+    /// Returns the streams or sockets that share a client's thread with this one.
     fn turns(&mut self, load: usize) -> Option<&mut VecDeque<usize>> {
         let Endpoint::Peer(uplink) = self.scenario.loads[load].from else { return None };
         let turns = &mut self.uplinks[uplink].turns;
@@ -254,12 +257,14 @@ impl Host<'_> {
         turns.get_mut(thread)
     }
 
-    /// Sends as much as the windows allow: of this stream, or of all that share its client's thread, in turn.
-    fn pump(&mut self, load: usize) {
+    /// Sends as much as windows and buffers allow: of this stream or socket, or of all that share its client's thread, in
+    /// turn.
+    pub(super) fn pump(&mut self, load: usize) {
         while self.repeats(load) && self.send_segment(load) {}
         loop {
             let next = self.turns(load).and_then(|turns| turns.front().copied());
-            if !self.send_segment(next.unwrap_or(load)) {
+            let next = next.unwrap_or(load);
+            if !self.send_segment(next) && !self.write_to_socket(next) {
                 return;
             }
             if let Some(turns) = self.turns(load) {

@@ -7,8 +7,8 @@
 //!                        ◀─ uplink.rs: link           ◀─        │
 //! ```
 //!
-//! Ports are guests, then uplinks, as in weir's table of ports. What happens at one time happens in the
-//! order in which it was caused.
+//! Ports are guests, then uplinks, as in weir's table of ports. Events of one time happen in the
+//! order in which they were caused.
 
 mod calls;
 mod delays;
@@ -228,6 +228,7 @@ impl<'s> Host<'s> {
             }
         }
         (0..self.guests.len()).for_each(|guest| self.start_hypervisor(guest));
+        (0..self.guests.len()).for_each(|guest| self.start_guest_tick(guest));
         let threads = self.scenario.realization.guests_are_threads;
         self.guests.iter_mut().for_each(|guest| guest.is_thread = threads);
         if self.scenario.realization.guests_poll {
@@ -284,6 +285,7 @@ impl<'s> Host<'s> {
             Event::Resend(load) => self.resend(load),
             Event::DelayedAck(load) => self.delayed_ack(load),
             Event::GuestTimer(guest, number) => self.guest_timer(guest, number),
+            Event::GuestTick(guest) => self.guest_tick(guest),
             Event::HypervisorTimer(guest) => self.hypervisor_timer(guest),
             Event::WorkerTimer(worker, sleep) => self.worker_timer(worker, sleep),
             Event::Gathered(uplink) => self.gathered(uplink),

@@ -40,7 +40,7 @@ pub(super) struct Uplink {
     pub(super) ring_max: usize,
     /// Time for which frames gather (ns), from the scenario or the manager.
     pub(super) hold_ns: u64,
-    /// Started streams of each thread at the other end, next turn first ([`Realization::client_threads`]).
+    /// Started streams and sockets of each thread at the other end, next turn first ([`Realization::client_threads`]).
     ///
     /// [`Realization::client_threads`]: crate::realization::Realization::client_threads
     pub(super) turns: Vec<VecDeque<usize>>,
@@ -125,8 +125,8 @@ pub(super) enum State {
     Socket {
         /// Frames that have not left the writer's host, as they count in the buffer (bytes).
         held: u32,
-        /// The buffer was full, and is not half free since.
-        full: bool,
+        /// The writer found the buffer full, and it is not half free since.
+        waits: bool,
     },
     Stream {
         sender: Box<Sender>,
@@ -152,7 +152,7 @@ impl Load {
             LoadKind::Requests { think, .. } => {
                 State::Requests { think: Sampler::new(think.clone(), first) }
             }
-            LoadKind::Socket { .. } => State::Socket { held: 0, full: false },
+            LoadKind::Socket { .. } => State::Socket { held: 0, waits: false },
             LoadKind::Stream { window, .. } => State::Stream {
                 sender: Box::new(Sender::new(*window)),
                 receiver: Receiver::default(),
@@ -420,6 +420,8 @@ pub(super) enum Event {
     DelayedAck(usize),
     /// A guest's poll timer fires, if the number still matches.
     GuestTimer(usize, u64),
+    /// The tick of a guest's kernel.
+    GuestTick(usize),
     /// The nested hypervisor of a guest polls.
     HypervisorTimer(usize),
     /// A sleeping worker's timer fires, if the sleep's number still matches.

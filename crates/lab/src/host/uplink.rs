@@ -38,7 +38,7 @@ impl Host<'_> {
         if let Some(load) = left
             && self.left_host(load)
         {
-            self.fill_socket(load);
+            self.pump(load);
         }
     }
 

@@ -4,9 +4,9 @@
 //! then programs. After a full poll, programs get a turn (Linux: `ksoftirqd`). An interrupt waits
 //! for the current step, some microseconds at most.
 //!
-//! A guest may be a hypervisor around a guest of its own, a third layer that holds frames. The inner switch shares the
-//! vCPU. A timer makes it poll weir's ring, so a frame waits for the uplink's hold, for this timer and for the guest's
-//! hold.
+//! A guest may be a hypervisor around its own guest, a third layer that holds frames. The inner
+//! switch shares the vCPU. A timer makes it poll weir's ring, so a frame waits for the uplink's
+//! hold, for this timer and for the guest's hold.
 
 use super::Host;
 use super::guest::Lro;
@@ -14,6 +14,8 @@ use super::guest::{Guest, Interrupt, Job, Program};
 use super::parts::{Event, Side};
 use crate::link::{Content, DropReason, Frame};
 use crate::profile::bytes_ns;
+use crate::random::Random;
+use crate::scenario::{self, Scenario};
 use crate::topology::{CpuId, Distance};
 
 /// Unit of a program's work (ns), between interrupts.
@@ -29,7 +31,7 @@ impl Host<'_> {
         let profile = &self.scenario.profile;
         match job {
             Job::Interrupt(Interrupt::Call(_)) => self.interrupt_ns(guest),
-            Job::Interrupt(Interrupt::Timer) => profile.guest_timer_ns,
+            Job::Interrupt(Interrupt::Timer | Interrupt::Tick) => profile.guest_timer_ns,
             Job::Interrupt(Interrupt::Hypervisor) => profile.hypervisor_timer_ns,
             Job::Stall(ns) => *ns,
             Job::Kick(_) => self.kick_ns(guest),
@@ -166,6 +168,7 @@ impl Host<'_> {
         match interrupt {
             Interrupt::Call(Side::Rx) | Interrupt::Timer => self.poll_begins(guest),
             Interrupt::Hypervisor => self.pass_on(guest),
+            Interrupt::Tick => {}
             Interrupt::Call(Side::Tx) => {
                 match self.scenario.realization.tx_calls_when_full {
                     true => self.guests[guest].tx.reclaim_unless_full(),
@@ -284,6 +287,25 @@ impl Host<'_> {
                 self.calendar.at(next_ns, Event::GuestTimer(guest, number));
             }
             self.interrupt(guest, Interrupt::Timer);
+        }
+    }
+
+    /// Starts a guest's tick, at a random time, unless its poll timer is this tick.
+    pub(super) fn start_guest_tick(&mut self, guest: usize) {
+        let Scenario { guests, loads, seed, .. } = self.scenario;
+        let scenario::Guest { tick_ns, poll, .. } = &guests[guest];
+        let polls = poll.filter(|poll| poll.periodic).map(|poll| poll.interval_ns);
+        if let Some(tick_ns) = tick_ns.filter(|_| polls != *tick_ns) {
+            // A stream that no load uses, not even for its beginning.
+            let mut random = Random::stream(*seed, u64::MAX - (loads.len() + guest) as u64);
+            self.calendar.after(random.below(tick_ns), Event::GuestTick(guest));
+        }
+    }
+
+    pub(super) fn guest_tick(&mut self, guest: usize) {
+        self.interrupt(guest, Interrupt::Tick);
+        if let Some(tick_ns) = self.scenario.guests[guest].tick_ns {
+            self.calendar.after(tick_ns, Event::GuestTick(guest));
         }
     }
 

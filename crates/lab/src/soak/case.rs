@@ -18,7 +18,7 @@ use crate::topology::{CpuId, Topology};
 
 /// Random stream that draws hosts; loads have the first streams.
 const STREAM: u64 = u64::MAX;
-/// Most events of a run; the rest is not played.
+/// Most events of a run; the rest is not simulated.
 const EVENTS_MAX: u64 = 40_000;
 
 /// Shortest run and fault that shrinking produces (ns).
@@ -215,7 +215,7 @@ impl Case {
     pub fn run(&self) -> Result<u64, Error> {
         match run_with(&self.scenario, &self.faults, EVENTS_MAX) {
             Ok(report) => Ok(report.events),
-            // The played part was correct.
+            // The simulated part was correct.
             Err(Error::TooLong { events }) => Ok(events),
             Err(error) => Err(error),
         }

@@ -218,14 +218,15 @@ fn a_stream_with_a_narrow_window_has_one_window_in_each_round() {
     // The budget is too short for naps.
     scenario.guests.iter_mut().for_each(|guest| guest.calls.latency_budget_ns = 20_000);
     let report = report(&scenario);
-    // There and back, a segment and the next, with which it is acknowledged, and some 15 us of
-    // work.
+    // A round: there and back, a segment and the next one, with which it is acknowledged, and some
+    // 15 us of work.
     let round_ns = 2.0 * 250_000.0 + 2.0 * 12_304.0 + 15_000.0;
     about(report.per_s(report.loads[0].bytes), 10.0 * 1_514.0 * 1e9 / round_ns, 0.05);
 }
 
-/// One thread of the client serves two streams in turn: they have the same, though one's window is a quarter of the
-/// other's, and the NIC finds both in each of its gatherings.
+/// One thread of the client serves two streams in turn. Both get the same throughput, although the
+/// window of one is a quarter of the other's, and the NIC finds frames of both in each of its
+/// gatherings.
 #[test]
 fn a_client_that_serves_streams_in_turn_waits_for_the_slowest() {
     let calls = |client_threads| {
@@ -240,23 +241,26 @@ fn a_client_that_serves_streams_in_turn_waits_for_the_slowest() {
     let (apart, in_turn) = (calls(0), calls(1));
     assert!(apart.0 > 2.0, "each by its own window: {apart:?}");
     about(in_turn.0, 1.0, 0.01);
-    // Two streams of two threads are as if each had its own.
+    // With two threads, each of two streams behaves as with its own thread.
     assert_eq!(calls(2), apart);
     assert!(in_turn.1 > 0, "{in_turn:?}");
 }
 
-/// Two sockets of one client, each with room for some 70 frames, take turns of half a buffer: the NIC's interrupts find
-/// one or two of them, where those of senders at a rate find both each time.
+/// Two sockets of one client, each with room for some 70 frames, write half a buffer in turn. The
+/// NIC's interrupts find frames of one or two of them. With senders at a rate, they find frames of
+/// both each time.
 #[test]
 fn who_writes_until_the_buffer_is_full_sends_trains() {
-    let report_of = |kind: &dyn Fn() -> LoadKind| {
+    let report_of = |client_threads, kind: &dyn Fn() -> LoadKind| {
         let mut scenario = over_the_link(1, 1_000);
+        scenario.realization.client_threads = client_threads;
         scenario.loads = vec![load(PEER, A, kind()), load(PEER, B, kind())];
         scenario.uplinks[0].hold_ns = 100_000;
         report(&scenario)
     };
-    let trains = report_of(&|| LoadKind::Socket { bytes: 1_514, buffer_bytes: 124_928 });
-    let rate = report_of(&|| LoadKind::Datagrams {
+    let socket = || LoadKind::Socket { bytes: 1_514, buffer_bytes: 124_928 };
+    let trains = report_of(0, &socket);
+    let rate = report_of(0, &|| LoadKind::Datagrams {
         bytes: Distribution::Constant(1_514),
         gap: every(2 * 12_304),
         on_off: None,
@@ -268,6 +272,11 @@ fn who_writes_until_the_buffer_is_full_sends_trains() {
     let calls = |report: &Report| report.guests.iter().map(|guest| guest.rx_calls).sum::<u64>();
     about(calls(&trains) as f64 / calls(&rate) as f64, (1.0 + 8.1 / 36.0) / 2.0, 0.1);
     assert_eq!(trains.drops.len(), 0, "{trains}");
+    // One thread of the client writes to both in turn, and sleeps while the one whose turn it is has no room.
+    let in_turn = report_of(1, &socket);
+    about(in_turn.per_s(sum(&in_turn)), LINK, 0.01);
+    about(calls(&in_turn) as f64 / calls(&rate) as f64, 1.0, 0.1);
+    assert_eq!(calls(&report_of(2, &socket)), calls(&trains), "as if each had its own");
 }
 
 #[test]
@@ -276,8 +285,28 @@ fn a_writer_goes_on_after_its_own_link_has_dropped_a_frame() {
     scenario.loads = vec![load(PEER, A, LoadKind::Socket { bytes: 1_514, buffer_bytes: 124_928 })];
     let report = report(&scenario);
     assert!(report.drops[0].1 > 100, "{report}");
-    // 21 frames in each millisecond.
+    // 21 frames pass in each millisecond.
     about(report.per_s(report.loads[0].bytes), 21.0 * 1_514.0 * 1e3, 0.05);
+}
+
+/// A kernel's tick costs an interrupt each time, and a poll timer of the same pace is the tick.
+#[test]
+fn a_guest_has_its_tick_whether_it_polls_or_not() {
+    let of = |tick_ns, interval_ns| {
+        let mut scenario = host(Kind::Immediate, Vec::new());
+        scenario.guests.truncate(1);
+        scenario.guests[0].tick_ns = tick_ns;
+        let poll = GuestPoll { interval_ns, empty_polls: 1_000, periodic: true };
+        scenario.guests[0].poll = (interval_ns > 0).then_some(poll);
+        let one = datagrams(PEER, A, every(20 * MS));
+        scenario.loads = vec![one];
+        report(&scenario).guests[0].interrupts
+    };
+    // 50 ms, and two or three frames with an interrupt each.
+    assert!((2..=3).contains(&of(None, 0)));
+    assert!((52..=54).contains(&of(Some(MS), 0)));
+    assert!((49..=51).contains(&of(Some(MS), MS)));
+    assert!((148..=153).contains(&of(Some(MS), MS / 2)), "a timer beside the tick");
 }
 
 #[test]

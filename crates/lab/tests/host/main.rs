@@ -26,7 +26,7 @@ fn calls(kind: Kind) -> Calls {
     Calls { kind, latency_budget_ns: 250_000, rx_ns: None, rx_frames: None }
 }
 
-/// Builds a worker, two guests and an uplink of 10 Gbit/s, each thread on a core of its own.
+/// Builds a worker, two guests and an uplink of 10 Gbit/s, each thread on its own core.
 fn host(kind: Kind, loads: Vec<Load>) -> Scenario {
     Scenario {
         seed: 1,

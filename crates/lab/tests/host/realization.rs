@@ -78,7 +78,7 @@ fn a_polling_worker_adds_two_looks_to_what_lies_on_a_round_trip() {
 
 #[test]
 fn sharing_an_identifier_wakes_guests_in_vain() {
-    // Guest 2 of two asks. Guest 1 is signalled before it on either host, on a CPU of its own.
+    // Guest 2 of two asks. Guest 1 is signalled before it on either host, on its own CPU.
     let waits = |count| {
         let identifiers = Some(Identifiers { count, cpu: 0 });
         let mut scenario =
@@ -92,7 +92,7 @@ fn sharing_an_identifier_wakes_guests_in_vain() {
     let signal_ns = Profile::example().signal_far_ns;
     assert_eq!((apart.demux.max_ns(), shared.demux.max_ns()), (signal_ns, 2 * signal_ns));
     let more = |report: &Report| report.loads[0].latency.max_ns();
-    // Once on each way, and the handlers share the workers' CPU.
+    // The signal is sent once on each way, and its handlers share the workers' CPU.
     assert!(more(&shared) >= more(&apart) + 2 * signal_ns, "{shared}");
 }
 

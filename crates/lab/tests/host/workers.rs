@@ -110,7 +110,7 @@ fn queues_that_one_worker_can_serve_are_packed() {
 #[test]
 fn a_queue_that_moves_loses_nothing_and_keeps_its_order() {
     let mut scenario = uplinks(3, 2);
-    // Loads come and go at times of their own, so the best assignment changes all the time.
+    // Loads come and go at their own times, so the best assignment changes all the time.
     for (number, load) in (1u64..).zip(&mut scenario.loads) {
         if let LoadKind::Datagrams { gap, on_off, .. } = &mut load.kind {
             let period_ns = 110 * MS * number;

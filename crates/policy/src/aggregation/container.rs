@@ -18,8 +18,8 @@
 //! ```
 //!
 //! There the estimate follows the spike, because audio that arrives after its playout time is lost.
-//! Here the estimate stands: the spike is a pause between bursts, and says nothing about the gaps in the next
-//! burst. A second long delay in a row is no spike, so a rate that falls is learned.
+//! Here the estimate stays: the spike is a pause between bursts, and says nothing about the gaps in
+//! the next burst. A second long delay in a row is no spike, so a rate that falls is learned.
 
 use weir_limits::CONTAINER_BYTES_DEFAULT;
 
@@ -48,8 +48,8 @@ struct Estimate {
 
 impl Playout {
     /// Takes the delay of one more packet (ns). The first delay becomes the mean: an estimate that
-    /// began at zero would take hundreds of packets to reach it. A delay that exceeds the one before
-    /// by 2 V and `spike_ns`, the threshold, is a spike, and the estimate stands.
+    /// began at zero would take hundreds of packets to reach it. A delay that exceeds the one
+    /// before by 2 V and `spike_ns`, the threshold, is a spike, and the estimate stays.
     pub fn sample(&mut self, delay_ns: u64, spike_ns: u64) {
         let latest_ns = delay_ns as f64;
         let Some(before) = self.estimate else {
@@ -146,7 +146,7 @@ impl Container {
         self.content.map_or(u64::MAX, |content| content.latest_ns.saturating_add(quiet_ns))
     }
 
-    /// Returns whether nothing has joined the first addition.
+    /// Returns whether only one addition was made.
     pub fn is_alone(&self) -> bool {
         self.content.is_some_and(|content| content.additions == 1)
     }

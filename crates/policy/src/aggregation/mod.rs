@@ -11,7 +11,8 @@ pub use container::{Container, Limits, Playout};
 
 #[cfg(test)]
 mod tests {
-    //! Compares the aggregating policies with each other and with no aggregation, on played arrivals.
+    //! Compares the aggregating policies with each other and with no aggregation, on simulated
+    //! arrivals.
 
     use rand::{RngExt as _, SeedableRng as _};
     use rand_xoshiro::SplitMix64;

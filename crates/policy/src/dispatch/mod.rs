@@ -154,8 +154,8 @@ impl Dispatch {
         self.help(queues, moves);
     }
 
-    /// Gives a helper to a queue that exceeds its worker. Takes a helper away if the queue does not need it any more,
-    /// or if the helper is busy with other queues. Such queues keep their worker.
+    /// Gives a helper to a queue that exceeds its worker. Removes a helper if the queue does not
+    /// need it any more, or if the helper is busy with other queues. Such queues keep their worker.
     fn help(&mut self, queues: &mut [Queue], moves: &mut Vec<Move>) {
         for (index, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| queue.stays == 0) {
             let (to, reason) = match queue.helper {

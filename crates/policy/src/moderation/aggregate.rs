@@ -94,8 +94,8 @@ const SPIKE_DIVISOR: u64 = 2;
 /// time to *the next arrival*, at most the timeout T_o. Containers have no influence on it. P = D +
 /// 4 V is then the time by which the next arrival has come, if it comes:
 ///
-/// - P reaches T_o: arrivals are rarer than containers time out. To wait brings delay and no
-///   company, so frames are handed over at once.
+/// - P reaches T_o: arrivals are rarer than containers time out. Waiting brings delay and no
+///   further frames, so frames are handed over at once.
 /// - P below T_o: the container waits for the next arrival, for P after the latest one (at least
 ///   T_o / 4), until it is full, and never past T_o. At a high rate it fills first, as with a fixed
 ///   timeout.

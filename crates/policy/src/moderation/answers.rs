@@ -57,7 +57,8 @@ impl Answers {
         let are = sent.frames > 0
             && sent.bytes >= sent.frames.saturating_mul(LAW.segment_bytes())
             && received.bytes <= received.frames.saturating_mul(ACK_BYTES)
-            // More acknowledgements per segment were not merged on their way: gathering them pays.
+            // With more acknowledgements per segment, they were not merged on their way, so
+            // gathering them pays.
             && received.frames <= sent.frames.saturating_mul(2);
         let changed = are != std::mem::replace(&mut self.are, are);
         changed.then_some(are)

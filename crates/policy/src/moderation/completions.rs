@@ -6,8 +6,8 @@ use crate::law::{LAW, Law};
 
 /// The policy for the calls of one transmit queue.
 ///
-/// A completion lets the driver free a frame. The sender waits for that only if it has run out of something, so
-/// completions are **prompt** if it may have:
+/// A completion lets the driver free a frame. The sender waits for that only if it has run out of
+/// something. Completions are **prompt** where that may be the case:
 ///
 /// - Frames are long on average: TCP's bulk data. TCP small queues (Linux `tcp_limit_output_bytes`) stop a connection
 ///   that has about a millisecond's worth of data in the ring until some of it is freed.
@@ -233,7 +233,7 @@ impl Completions {
         }
     }
 
-    /// Sets the hold limit (ns). A deadline that stands already may still be kept.
+    /// Sets the hold limit (ns). A deadline that is already set may still be kept.
     pub fn set_hold_ns_max(&mut self, hold_ns_max: u64) {
         self.hold_ns_max = hold_ns_max;
     }

@@ -98,7 +98,7 @@ pub struct Settings {
     pub rx_frames: Option<u32>,
     /// Bytes of frames that fill a container, for the policies that aggregate; `None`: a page.
     pub container_bytes: Option<u32>,
-    /// The queue's worker polls on a core of its own, and never sleeps.
+    /// The queue's worker polls on its own core, and never sleeps.
     pub polled: bool,
     /// The constants of `auto`.
     pub law: &'static Law,
@@ -148,12 +148,12 @@ pub trait Moderation: Send + fmt::Debug {
     fn expired(&mut self, now_ns: u64) -> Verdict;
 
     /// Notes that every published frame has reached the guest: nothing is pending and no deadline
-    /// stands.
+    /// is set.
     fn delivered(&mut self, now_ns: u64, how: Delivery);
 
     /// Sets the hold limit (ns). The manager moves it while traffic flows, when it splits the
     /// budget again between the uplink and this queue (Dong 2011 Eq. 4: T_v = T_worst - T_p). The
-    /// limit applies from the next verdict on; a deadline that stands already may still be kept.
+    /// limit applies from the next verdict on; a deadline that is already set may still be kept.
     fn set_hold_ns_max(&mut self, hold_ns_max: u64);
 
     /// Begins or ends common holds: the frames of all interfaces are held together, at the uplink

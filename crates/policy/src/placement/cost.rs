@@ -31,7 +31,7 @@ const _: () = {
     // The most expensive place otherwise: a far node, a core with eight busy threads, the slow
     // kind.
     assert!(OTHER_NODE + VCPU_ON_CPU + 7.0 * VCPU_ON_CORE + EFFICIENCY < WORKER_ON_CORE);
-    // All of weir's workers in the cache.
+    // The sum counts all of weir's workers in the cache.
     assert!(WORKER_IN_CACHE * (weir_limits::WORKERS_MAX as f64) < OTHER_NODE);
 };
 

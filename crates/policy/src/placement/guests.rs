@@ -35,7 +35,7 @@ pub(super) struct WorkerSight {
 
 impl Sight {
     pub(super) fn take_in(&mut self, policy: Policy, look: &Look<'_>) {
-        // The first look stands for all before it.
+        // The first look counts for all earlier ones.
         let new = if std::mem::replace(&mut self.begun, true) { NEW } else { 1.0 };
         let mut spots = BTreeMap::new();
         let mut busy = BTreeMap::new();

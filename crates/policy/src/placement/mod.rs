@@ -1,10 +1,10 @@
 //! Places workers, and with permission guests' virtual processors, on processors (Guo 2009).
 //!
 //! Ring entries and packets move between a worker's core and those of the virtual processors it
-//! serves: cheaply within a last-level cache, dearly between caches and nodes. The policy `static`
-//! puts workers once on cores of their own that share a cache with the processors their guests may
-//! use (Guo's static onloading). The policy `dynamic` follows traffic and the processors where the
-//! virtual ones last ran.
+//! serves: at little cost within a last-level cache, at high cost between caches and nodes. The
+//! policy `static` puts workers once on cores of their own that share a cache with the processors
+//! their guests may use (Guo's static onloading). The policy `dynamic` follows traffic and the
+//! processors where the virtual ones last ran.
 //!
 //! | file | contents |
 //! |---|---|
@@ -42,8 +42,8 @@ pub struct Cpu {
 /// The rule that places workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Places workers by the processors where virtual ones may run. A worker always has a core of
-    /// its own.
+    /// Places workers by the processors where virtual ones may run. A worker always has its own
+    /// core.
     Static,
     /// Places workers by the processors where virtual ones run, load and traffic. A worker has a
     /// core where that pays.

@@ -70,7 +70,7 @@ impl Host {
 #[test]
 fn a_worker_goes_into_the_cache_of_its_guest_and_off_its_cores() {
     let mut host = Host::new(machine(2, 2, 3, 2), Policy::Dynamic);
-    // Two of three cores of the last cache, one by its second thread.
+    // The guest keeps two of three cores of the last cache busy, one by its second thread.
     let guests = [guest(7, &[9, 22], &every(&host.cpus))];
     let decision = host.settle(&[worker(0.9, &[(7, 1.0)])], &guests);
     assert_eq!(decision.workers[0].cpu, Some(11));
@@ -376,7 +376,7 @@ proptest! {
             let taken: Vec<u16> = decision.workers.iter().filter_map(|place| place.cpu).collect();
             prop_assert!(taken.iter().all(|cpu| host.allowed.contains(cpu)));
             let cores: BTreeSet<u16> = taken.iter().map(|cpu| host.cpu(*cpu).core).collect();
-            // Each worker has a core of its own, or none has a place.
+            // Each worker has its own core, or none has a place.
             prop_assert_eq!(cores.len(), taken.len());
             for (id, place) in &decision.guests {
                 let threads = &guests[*id as usize].threads;

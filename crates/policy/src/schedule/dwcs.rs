@@ -12,9 +12,9 @@
 //! 4. equal deadlines and equal other constraints: the lowest numerator `x'`;
 //! 5. else: first come, first served.
 //!
-//! Time that no such flow claims goes round in turn, to flows without a window too. This time
-//! counts for no window and moves no deadline, so that a flow that was alone for a while owes
-//! nothing.
+//! Time that no such flow claims is given in turn to all flows, including those without a window.
+//! This time counts for no window and moves no deadline, so that a flow that was alone for a while
+//! owes nothing.
 //!
 //! Deadlines are equal within a slot of [`DWCS_SLOT_NS`]: the paper's time has slots, of one
 //! service each. The choice checks every queue that is ready.
@@ -97,7 +97,8 @@ impl Stream {
             return;
         }
         let passed = (now_ns - self.deadline_ns).div_ceil(self.window.period_ns);
-        // The late turns of two windows in a row tell all; more of them add nothing.
+        // The late turns of two windows in a row determine the state, and further ones change
+        // nothing.
         let noted = passed.min(2 * u64::from(self.window.y));
         (0..noted).for_each(|_| self.missed());
         let passed_ns = passed.saturating_mul(self.window.period_ns);

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Accounts belong to flows, not to queues: more queues bring no larger share, and a queue that
-//! moves elsewhere takes nothing along.
+//! moves elsewhere takes no account with it.
 //!
 //! - [`Kind::Drr`]: worker time by weight (deficit round robin, Shreedhar & Varghese 1995, with costs that are known
 //!   afterwards).

@@ -1,4 +1,4 @@
-//! Schedules in virtual time: played flows, and the service that each got.
+//! Schedules in virtual time: simulated flows, and the service that each got.
 
 use proptest::prelude::*;
 

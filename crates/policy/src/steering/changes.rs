@@ -301,8 +301,9 @@ impl Visits {
             let generation = self.generation.load(Ordering::SeqCst);
             let inside = &self.inside[(generation & 1) as usize];
             inside.fetch_add(1, Ordering::SeqCst);
-            // Sequentially consistent: either this visit sees a generation that has begun meanwhile, or the thread that
-            // wants to begin the next but one sees this visit.
+            // Sequentially consistent: either this visit sees a generation that has begun
+            // meanwhile, or the thread that wants to begin the generation after that sees this
+            // visit.
             if self.generation.load(Ordering::SeqCst) == generation {
                 return generation;
             }

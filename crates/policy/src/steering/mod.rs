@@ -7,8 +7,7 @@
 //! 2. **Receive-side scaling**: a 128-entry indirection table over the flow hash spreads the rest
 //!    evenly (Dong 2011, vRSS; `indirection`).
 //!
-//! A guest may give a table of its own, for a hash of its own: then only that table applies
-//! (`changes`).
+//! A guest may give its own table, for its own hash: then only that table applies (`changes`).
 //!
 //! Every `hash` is the 32-bit **symmetric** flow hash: swapping source and destination (address and port) must not
 //! change it, or else rule 1 would look a reply up under a hash that was never recorded, and never apply.
@@ -459,7 +458,7 @@ impl Steering {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{queues} queue pairs; valid: 1 to {QUEUE_PAIRS_MAX}")]
 pub struct QueueCountError {
-    /// The number asked for.
+    /// The requested number of queues.
     pub queues: usize,
 }
 

@@ -10,8 +10,8 @@ use weir_limits::{INDIRECTION_LEN, QUEUE_PAIRS_MAX};
 
 /// Excess over the mean from which on a queue is too busy: 1/4.
 pub const IMBALANCE: u64 = 4;
-/// Least gain that justifies a move, as a part of the mean: 1/512. Beside an elephant only the mice
-/// can move, and each of them is little.
+/// Least gain that justifies a move, as a part of the mean: 1/512. Beside an elephant flow, only
+/// small flows can move, and each of them brings little.
 const GAIN: u64 = 512;
 /// Time for which an entry stays after a move or an attempt (ns).
 pub const REST_NS: u64 = 2_000_000_000;
@@ -211,7 +211,7 @@ mod tests {
             }
         }
 
-        /// Takes one look after each entry has steered `frames(entry)` more.
+        /// Takes one look after each entry has steered `frames(entry)` further frames.
         fn step(&mut self, frames: impl Fn(usize) -> u64) -> Vec<Move> {
             for (number, entry) in self.entries.iter_mut().enumerate() {
                 entry.frames += frames(number);

@@ -381,7 +381,7 @@ fn an_address_that_a_client_leaves_for_another_is_its_own_until_its_time_is_over
     }
     let request = message(MessageType::Request, OTHER, [asked(left)]);
     assert_eq!(say(&mut server, &asker("rogue", OTHER), &request, 3599).0, Done::Refused);
-    // The client may go on with either address, even if no other is free.
+    // The client may continue to use either address, even if no other is free.
     let range = "192.168.77.100"..="192.168.77.101";
     let mut full = Dhcp::new(settings(range), Leases::default());
     full.set_vifs([("web0".to_owned(), None)]);
@@ -699,7 +699,7 @@ proptest! {
         }
     }
 
-    /// A client of its own reads the routes, as the kernel would take them.
+    /// A separate client reads the routes, and uses them as the kernel would.
     #[test]
     fn routes_are_those_of_the_settings_whatever_their_length(
         all in prop::collection::vec((any::<u32>(), 1..=32_u8, any::<u32>()), 0..=DHCP_ROUTES_MAX),

@@ -324,7 +324,7 @@ fn a_guest_with_many_long_answers_takes_few_of_the_connections_to_resolvers() {
         short.metadata.truncation = true;
         resolver.send_to(&short.to_vec().unwrap(), from).unwrap();
     }
-    // Questions beyond the bound are refused at once, the others when nobody has answered.
+    // Questions beyond the bound are refused at once. The others fail when nobody has answered.
     eventually("all are told", || (lock(&bench.forwarder.inbox).total == 0).then_some(()));
     let calls = std::iter::from_fn(|| listener.accept().ok()).count();
     assert_eq!(calls, DNS_CALLS_PER_VIF_MAX);

@@ -210,7 +210,7 @@ fn a_thousand_guests_that_ask_at_once_each_have_an_address_after_two_messages() 
     assert_eq!(counted["leases_unsaved"], 0);
 }
 
-/// The name of the test below, and the variable that it sets for itself in a network of its own.
+/// The name of the test below, and the variable that it sets for itself in its own network.
 const BY_KERNEL: &str =
     "service::tests::root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost";
 const WITHIN: &str = "WEIR_TEST_WITHIN_NETWORK";
@@ -260,8 +260,8 @@ fn root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost() {
     let names = NamesSettings { domain, subnets, dial: None, host: None };
     let _service = Service::start(&port, LeaseSettings::default(), Some(names)).unwrap();
 
-    // The kernel's frames reach weir, and weir's reach the kernel; one of five is lost, either way. Which one follows
-    // no period: the same frame of an exchange would be lost each time that the exchange is repeated.
+    // Frames pass from the kernel to weir and back. One of five is lost in either direction, at no
+    // regular period: otherwise the same frame of an exchange could be lost at each repetition.
     let loses = std::sync::atomic::AtomicBool::new(false);
     let ends = std::sync::atomic::AtomicBool::new(false);
     let order = std::sync::atomic::Ordering::Relaxed;
@@ -331,7 +331,7 @@ fn root_the_kernels_tcp_gets_long_answers_and_others_whatever_is_lost() {
             loses.store(true, order);
             (0..3).for_each(|_| asked());
             loses.store(false, order);
-            // Nobody listens elsewhere, and a connection without a word ends.
+            // Nobody listens elsewhere, and an idle connection ends.
             let mut idle = std::net::TcpStream::connect((own, 53)).unwrap();
             idle.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
             assert!(idle.read(&mut [0; 1]).is_err(), "it is reset");

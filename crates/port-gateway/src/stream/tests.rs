@@ -1,4 +1,4 @@
-//! A guest with a TCP of its own, that loses segments, lies and floods.
+//! A guest with its own TCP, which loses segments, lies and floods.
 
 use std::net::Ipv4Addr;
 
@@ -173,7 +173,7 @@ fn what_is_lost_is_sent_again_and_no_more_than_the_guest_takes_flies() {
     assert!(first.iter().all(|it| it.payload.len() <= 600), "as its MSS says");
     let flies: usize = first.iter().map(|it| it.payload.len()).sum();
     assert_eq!(flies, usize::from(guest.window));
-    // The third segment is lost: it and what follows come again.
+    // The third segment is lost. weir sends it and the later ones again.
     let mut got: Vec<u8> = first[..2].iter().flat_map(|it| it.payload.clone()).collect();
     guest.ack = guest.ack.wrapping_add(got.len() as u32);
     guest.says(ACK, &[]);
@@ -252,7 +252,7 @@ fn a_flood_fills_its_own_places_alone() {
     assert!((2..2 + guests).all(|number| first(&PortId::new(number).unwrap())));
     guest.hears();
 
-    // Long questions, too many of them, and answers that nobody takes.
+    // The guest sends long questions and too many of them, and takes no answers.
     let mut guest = Guest::new();
     guest.opens();
     guest.says(ACK, &[0xff, 0xff]);
@@ -285,7 +285,7 @@ fn a_segment_of_no_connection_and_a_wrong_handshake_are_refused() {
     guest.hears();
     guest.says(ACK, &[]);
     assert_eq!((guest.hears()[0].flags, guest.streams.all.len()), (RST, 0));
-    // Bytes that are no segment.
+    // The guest sends bytes that are no segment.
     let mut frames = Vec::new();
     for bytes in [&[][..], &[0; 19], &[0xff; 20], &[[0; 12], [0xf0; 12]].concat()] {
         let taken = guest.streams.take(GUEST, way(PORT), bytes, guest.now, &mut frames);

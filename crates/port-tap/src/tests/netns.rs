@@ -1,5 +1,5 @@
-//! Tests with a real TAP, in a network namespace of their own. They take root; without it each of them counts as
-//! skipped.
+//! Tests with a real TAP, in their own network namespace. They need root. Without root, each of
+//! them counts as skipped.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};

@@ -4,10 +4,11 @@
 //! strace -o calls target/release/examples/instructions calls tap packet 64 32 100
 //! ```
 //!
-//! Two switches have a guest and an uplink each. The first one's guest sends bursts, which leave by its uplink and come
-//! to the other guest by the other uplink. No worker runs: both switches are served from here. Nobody else calls
-//! `getppid`, which begins and ends each part that counts. For each part a line says which one it is and how many frames
-//! it moved: all that one call of a worker for this port does until there is no more.
+//! Two switches have a guest and an uplink each. The first one's guest sends bursts, which leave by
+//! its uplink and come to the other guest by the other uplink. No worker runs: both switches are
+//! served from here. Nobody else calls `getppid`, which begins and ends each part that counts. For
+//! each part a line gives its name and the number of frames that it moved. A part is everything
+//! that a worker does for this port in one call, until no frames are left.
 //!
 //! | part | what |
 //! |---|---|
@@ -38,7 +39,7 @@ use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 use weir_vif::{Features, WaitFor};
 use weir_wire::Offload;
 
-use super::{Guest, MACS, RECEIVER, Rig, SENDER, Stand, WARM_UP, frame, gso_frame};
+use super::{Guest, MACS, Pair, RECEIVER, Rig, SENDER, Stand, WARM_UP, frame, gso_frame};
 
 const USAGE: &str =
     "usage: instructions calls UPLINK UPLINK FRAME_BYTES|gso BURST BURSTS, or calls guest guest ...
@@ -92,13 +93,15 @@ pub(crate) fn run(args: &[String]) -> Result<(), Box<dyn Error>> {
 /// Takes frames as they come, and sleeps until it is called.
 fn receive(mut guest: Guest, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
-        while guest.pair.recv(|_| ()).is_some() {}
-        // A guest that cannot wait polls again.
-        let _ = guest.pair.wait(WaitFor::Receive, Duration::from_millis(100));
+        while guest.pair.recv().is_some() {}
+        if let Pair::Vif(pair) = &mut guest.pair {
+            // A guest that cannot wait polls again.
+            let _ = pair.wait(WaitFor::Receive, Duration::from_millis(100));
+        }
     }
 }
 
-/// Does the guest's and the workers' part for a burst that stands in the guest's ring.
+/// Does the guest's and the workers' part for a burst that is in the guest's ring.
 fn one_burst(rigs: &mut [Rig], sender: &mut Guest) -> Result<(), Box<dyn Error>> {
     // A worker arms its queues before it sleeps.
     rigs[0].port(SENDER)?.arm_tx(0);

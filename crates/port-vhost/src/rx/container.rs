@@ -16,7 +16,7 @@ use super::unseen::{Open, Unseen};
 use super::{FETCHED_AHEAD, Run, Writer};
 
 impl<'m> Writer<'_, 'm> {
-    /// Goes on with the container of an earlier burst, or takes a chain for a new one.
+    /// Continues the container of an earlier burst, or takes a chain for a new one.
     #[inline(never)]
     pub(super) fn go_on(&mut self, unseen: Option<Unseen>) {
         self.container = unseen.and_then(|it| it.open(self.room.device, self.room.memory));

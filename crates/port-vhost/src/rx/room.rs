@@ -14,11 +14,12 @@ pub(crate) struct Room {
 /// A chain that is taken and not written to yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reserved<'m> {
-    /// The length becomes the number of bytes put into it, once it is used.
+    /// Once the chain is used, its length is the number of bytes put into it.
     pub(super) chain: Chain,
     /// The first piece.
     pub(super) front: Slice<'m>,
-    /// All pieces among the writer's buffers, unless `front` is the only one: the first, and the one after the last.
+    /// The range of all pieces among the writer's buffers, from the first to the one after the
+    /// last, unless `front` is the only piece.
     pub(super) pieces: (u32, u32),
 }
 

@@ -15,7 +15,7 @@ pub(super) struct Open<'m> {
 }
 
 impl Open<'_> {
-    /// This container, which has just closed, for later bursts.
+    /// Converts this container, which was closed just now, into one that later bursts can use.
     pub(super) fn unseen(self, device: &DeviceRing, memory: &GuestMemory) -> Option<Unseen> {
         let Self { token, buffer, builder, .. } = self;
         let (address, len) = (memory.address_of(&buffer)?, buffer.len() as u32); // a descriptor's length

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use weir_calls::Kind;
 use weir_guestmem::{
-    Access, Asks, GuestMemory, Iotlb, IotlbError, Lookup, Tables, Update, Updated,
+    Access, Asks, GuestMemory, Iotlb, IotlbError, JoinError, Lookup, Piece, Tables, Update, Updated,
 };
 use weir_limits::IOTLB_WAIT_NS_MAX;
-use weir_ring::{Addresses, area_sizes};
+use weir_ring::{Addresses, RingConfig};
 use weir_vhost_user::{IotlbMsg, ask_for};
 
 use super::Session;
@@ -27,12 +27,12 @@ use crate::rx;
 
 /// The longest wait for workers.
 const WAIT: Duration = Duration::from_nanos(IOTLB_WAIT_NS_MAX);
-/// The time between two looks whether workers are done: a part of a burst.
+/// The time between two checks whether workers are done: a part of a burst.
 const LOOK: Duration = Duration::from_micros(20);
 /// The time after which a full channel is tried again.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// The translations that the front end has told, and what is asked.
+/// The translations that the front end has reported, and those that weir asks for.
 pub(super) struct Iommu {
     iotlb: Iotlb,
     /// The tables of `iotlb`, once a ring needs them.
@@ -40,6 +40,22 @@ pub(super) struct Iommu {
     asks: Arc<Asks>,
     /// Memory by earlier tables, until no worker uses it.
     retired: Vec<Arc<GuestMemory>>,
+}
+
+/// The place of a ring in the front end's process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// The first bytes of its areas.
+    pub(super) at: Addresses,
+    /// The pieces of each area behind a virtual IOMMU.
+    pieces: [Vec<Piece>; 3],
+}
+
+impl Place {
+    /// The place of a ring that lies where its front end says.
+    pub(super) fn stated(at: Addresses) -> Self {
+        Self { at, pieces: Default::default() }
+    }
 }
 
 impl Iommu {
@@ -50,7 +66,7 @@ impl Iommu {
     }
 
     /// Frees the retired memory that no worker uses.
-    fn free_retired(&mut self) {
+    pub(super) fn free_retired(&mut self) {
         // The check orders the workers' last accesses before it.
         self.retired.retain_mut(|memory| Arc::get_mut(memory).is_none());
     }
@@ -76,6 +92,7 @@ impl Session {
                     other => return Err(Refusal::NoChannel(other)),
                 }
                 let asks = Arc::new(Asks::new(Arc::clone(&self.wake)));
+                self.port.set_asks(&asks);
                 let iotlb = Iotlb::new(self.memory.clone());
                 Some(Iommu { iotlb, tables: OnceCell::new(), asks, retired: Vec::new() })
             }
@@ -98,6 +115,7 @@ impl Session {
     /// Keeps memory that a ring used until no worker uses it.
     pub(super) fn retire(&mut self, memory: Arc<GuestMemory>) {
         if let Some(iommu) = &mut self.iommu {
+            iommu.free_retired();
             iommu.retired.push(memory);
         }
     }
@@ -108,9 +126,10 @@ impl Session {
         let vring = &self.vrings[index];
         let (Addresses { descriptor, driver, device }, size) = (vring.addresses?, vring.size?);
         let both: &[_] = &[Access::Read, Access::Write];
-        // The device writes used descriptors into the ring of a packed one.
+        // The device of a packed ring also writes into the descriptors.
         let of_descriptors = if self.features.packed() { both } else { &[Access::Read] };
-        let [descriptors, drivers, devices] = area_sizes(size).map(|len| len as u64);
+        let sizes = self.features.ring(size).area_sizes();
+        let [descriptors, drivers, devices] = sizes.map(|len| len as u64);
         Some([
             (descriptor, descriptors, of_descriptors),
             (driver, drivers, &[Access::Read]),
@@ -120,27 +139,57 @@ impl Session {
 
     /// The place of vring `index` in the front end's process; `None` if a part of it is not known yet, which is then
     /// asked for.
-    pub(super) fn place_of(&self, index: usize) -> Result<Option<Addresses>, Refusal> {
+    pub(super) fn place_of(&self, index: usize) -> Result<Option<Place>, Refusal> {
         let stated = self.vrings[index].addresses;
-        let Some(Iommu { iotlb, asks, .. }) = &self.iommu else { return Ok(stated) };
+        let Some(Iommu { iotlb, asks, .. }) = &self.iommu else {
+            return Ok(stated.map(Place::stated));
+        };
         let Some(areas) = self.areas_of(index) else { return Ok(None) };
-        let mut found = [None; 3];
-        for (found, (iova, len, access)) in found.iter_mut().zip(areas) {
-            *found = match iotlb.look_up(iova, len, access) {
-                Lookup::At(user) => Some(user),
-                Lookup::Scattered => return Err(Refusal::RingScattered { ring: index }),
-                Lookup::Missing(iova) => {
-                    access.iter().for_each(|access| asks.ask(iova, *access));
-                    None
+        let in_pieces = |error| Refusal::RingInPieces { ring: index, error };
+        let mut pieces: [Vec<_>; 3] = Default::default();
+        let mut firsts = [None; 3];
+        for ((pieces, first), (iova, size, access)) in pieces.iter_mut().zip(&mut firsts).zip(areas)
+        {
+            let ask = |iova| access.iter().for_each(|access| asks.ask(iova, *access));
+            *first = match iotlb.look_up(iova, size, access, ask) {
+                Lookup::At(found) => {
+                    *pieces = found;
+                    pieces.first().map(|piece| piece.address)
                 }
+                Lookup::Scattered => return Err(in_pieces(JoinError::TooMany)),
+                Lookup::Beyond => return Err(IotlbError::Wraps { iova, size }.into()),
+                Lookup::Missing => None,
             }
         }
-        Ok(match found {
-            [Some(descriptor), Some(driver), Some(device)] => {
-                Some(Addresses { descriptor, driver, device })
-            }
-            _ => None,
+        let [Some(descriptor), Some(driver), Some(device)] = firsts else { return Ok(None) };
+        Ok(Some(Place { at: Addresses { descriptor, driver, device }, pieces }))
+    }
+
+    /// The memory with the ring at `place`, in which each area is in one piece.
+    pub(super) fn memory_at(&self, index: usize, place: &Place) -> Result<GuestMemory, Refusal> {
+        let joined = self.memory.joining(&place.pieces);
+        joined.map_err(|error| Refusal::RingInPieces { ring: index, error })
+    }
+
+    /// The guest addresses of a ring's descriptors and device area.
+    pub(super) fn guest_places(&self, place: &Place, config: &RingConfig) -> [Vec<Piece>; 2] {
+        let Addresses { descriptor, device, .. } = place.at;
+        let [descriptors, _, devices] = config.area_sizes();
+        [(0, descriptor, descriptors), (2, device, devices)].map(|(area, address, len)| {
+            let stated = [Piece { address, len: len as u64 }];
+            let area = if self.has_iommu() { &place.pieces[area][..] } else { &stated };
+            self.memory.guest_pieces(area)
         })
+    }
+
+    /// Takes apart a ring that was set aside, for memory or an area that is another by now.
+    pub(super) fn drop_aside(&mut self, index: usize) {
+        if let Some(ring) = self.vrings[index].late.as_mut().and_then(Option::take) {
+            // Frames that wait are those of another ring.
+            drop(self.port.stop_ring(index));
+            self.vrings[index].base = Some(ring.device.base());
+            self.wait_for_place(index);
+        }
     }
 
     /// Serves a vring once its place is known.
@@ -155,22 +204,22 @@ impl Session {
             return Ok(());
         }
         let Some(place) = self.place_of(index)? else { return Ok(()) };
+        if self.vrings[index].place.as_ref() != Some(&place) {
+            self.drop_aside(index);
+        }
         match self.vrings[index].late.take().flatten() {
-            Some(mut ring) if self.vrings[index].place == Some(place) => {
+            Some(mut ring) => {
                 let logs = self.logs(index, ring.device.config(), &place)?;
                 let memory = self.seen_by(index).unwrap_or_else(|| self.memory.clone());
-                (ring.memory, ring.started) = (Arc::new(memory), true);
+                let memory = memory.joined_as(&ring.memory);
+                ring.memory = Arc::new(memory);
+                ring.start();
                 drop(ring.set_logs(logs));
                 self.port.with_queue(index, |queue| {
                     (queue.ring, queue.late) = (Some(*ring), None);
                 });
             }
-            other => {
-                if let Some(ring) = other {
-                    // Frames that wait are those of another ring.
-                    drop(self.port.stop_ring(index));
-                    self.vrings[index].base = Some(ring.device.base());
-                }
+            None => {
                 self.put_in_service(index, place, true)?;
             }
         }
@@ -194,7 +243,7 @@ impl Session {
             }
             IotlbMsg::INVALIDATE => {
                 let last = match (iova, size) {
-                    // All of them: 2^64 bytes.
+                    // These two values mean all addresses: 2^64 bytes.
                     (0, 0) => Some(u64::MAX),
                     (_, 0) => return Err(IotlbError::Empty { iova }.into()),
                     _ => iova.checked_add(size - 1),
@@ -207,8 +256,8 @@ impl Session {
         }
     }
 
-    /// Uses the present translations in all rings. If some from `iova` to `last` have `ended`, no worker uses them any
-    /// more when this is done.
+    /// Uses the present translations in all rings. If some from `iova` to `last` have `ended`, no
+    /// worker uses them any more when the call returns.
     fn use_translations(&mut self, iova: u64, last: u64, ended: bool) -> Result<(), Refusal> {
         if let Some(iommu) = &mut self.iommu {
             iommu.tables.take();
@@ -220,11 +269,12 @@ impl Session {
             if self.vrings[index].watch.is_none() || self.vrings[index].late.is_some() {
                 continue;
             }
-            let Some(memory) = self.seen_by(index).map(Arc::new) else { continue };
+            let Some(memory) = self.seen_by(index) else { continue };
             let old = self.port.with_queue(index, |queue| {
                 let ring = queue.ring.as_mut()?;
                 ring.holds.set(Holds::TRANSLATION, false);
-                Some(std::mem::replace(&mut ring.memory, memory))
+                let memory = memory.joined_as(&ring.memory);
+                Some(std::mem::replace(&mut ring.memory, Arc::new(memory)))
             });
             old.flatten().into_iter().for_each(|old| self.retire(old));
         }
@@ -243,7 +293,9 @@ impl Session {
             return Ok(());
         }
         let aside = self.port.set_aside(index).map(|mut ring| {
-            let memory = std::mem::take(&mut ring.memory);
+            // Its second mappings stay, for the case that it comes back.
+            let rest = GuestMemory::default().joined_as(&ring.memory);
+            let memory = std::mem::replace(&mut ring.memory, Arc::new(rest));
             self.retire(memory);
             Box::new(ring)
         });
@@ -267,16 +319,16 @@ impl Session {
         }
     }
 
-    /// Has rings served that have waited for `update`.
+    /// Has rings served that have waited for `update`, or whose place it has changed.
     fn look_again(&mut self, update: &Update) -> Result<(), Refusal> {
         let Some(iommu) = &mut self.iommu else { return Ok(()) };
         iommu.free_retired();
-        if iommu.asks.answer(update) {
-            for index in 0..self.vrings.len() {
-                match self.vrings[index].late {
-                    Some(_) => self.serve_late(index)?,
-                    None => self.nudge(index),
-                }
+        let answers = iommu.asks.answer(update);
+        for index in 0..self.vrings.len() {
+            match self.vrings[index].late {
+                Some(_) => self.serve_late(index)?,
+                None if answers => self.nudge(index),
+                None => {}
             }
         }
         Ok(())

@@ -1,9 +1,11 @@
 //! The dirty log of a session's rings: [`crate::migration`].
 
+use weir_guestmem::Piece;
 use weir_ring::{Addresses, RingConfig};
 use weir_vhost_user::{VHOST_VRING_F_LOG, VringAddr};
 
 use super::Session;
+use super::iommu::Place;
 use crate::error::Refusal;
 use crate::migration::{Logs, Wanted};
 use crate::queue::Queue;
@@ -29,23 +31,25 @@ impl Session {
         &self,
         index: usize,
         config: &RingConfig,
-        at: &Addresses,
+        place: &Place,
     ) -> Result<Logs, Refusal> {
+        let [descriptors, device] = self.guest_places(place, config);
         // With a virtual IOMMU, the stated address is one of its own.
         let used = self.vrings[index].log.map(|stated| match &self.iommu {
-            Some(_) => self.memory.guest_address(at.device).unwrap_or(u64::MAX),
-            None => stated,
+            Some(_) => device,
+            None => vec![Piece { address: stated, len: config.area_sizes()[2] as u64 }],
         });
         let wanted = Wanted { data: self.features.log_all(), used };
-        Ok(self.migration.of_ring(wanted, &self.memory, config, at)?)
+        Ok(self.migration.of_ring(wanted, &self.memory, config, descriptors)?)
     }
 
     /// Sets the logging that is now wanted of vring `index`, if it is in service.
     fn log_ring(&self, index: usize) -> Result<(), Refusal> {
         let vring = &self.vrings[index];
-        let place = if self.has_iommu() { &vring.place } else { &vring.addresses };
+        let stated = || vring.addresses.map(Place::stated);
+        let place = if self.has_iommu() { vring.place.clone() } else { stated() };
         let (Some(place), Some(size)) = (place, vring.size) else { return Ok(()) };
-        let logs = self.logs(index, &self.features.ring(size), place)?;
+        let logs = self.logs(index, &self.features.ring(size), &place)?;
         let set = |queue: &mut Queue| queue.ring.as_mut().map(|ring| ring.set_logs(logs));
         // The earlier mappings are dropped without the queue's lock.
         drop(self.port.with_queue(index, set));

@@ -101,8 +101,8 @@ fn ask(guest: &mut Guest) {
     }
 }
 
-/// Raj & Schwan 2006 §4.3.1: interfaces share an identifier of signals. The front end tells by the rings for whom a
-/// signal is, and looks in vain at the other's.
+/// Raj & Schwan 2006 §4.3.1: interfaces share an identifier of signals. The front end finds out
+/// from the rings for which interface a signal is, and looks at the other's ring in vain.
 #[test]
 fn interfaces_that_share_a_signal_are_told_apart_by_their_rings() {
     let switch = Switch::new();
@@ -149,7 +149,8 @@ fn an_err_descriptor_that_blocks_stops_no_worker() {
     drop(blocking);
 }
 
-/// Makes each signal of `fd` wake `sets` times `copies` watchers, for no more descriptors than both together.
+/// Makes each signal of `fd` wake `sets` times `copies` watchers, with only `sets` plus `copies`
+/// descriptors.
 fn make_dear(fd: &OwnedFd, sets: usize, copies: usize) -> Vec<OwnedFd> {
     let copies: Vec<_> = (0..copies).map(|_| fd.try_clone().unwrap()).collect();
     let sets = (0..sets).map(|_| {
@@ -190,7 +191,8 @@ fn dear_calls_are_their_receivers_cost_and_stop_it() {
         [a.port.counters().worker_ns.get() - before_ns, port.counters().dear_call_ns.get()];
     assert!(own_ns >= CALL_DEBT_NS_MAX / 2, "{own_ns} ns");
     assert!(port.counters().worker_ns.get() >= own_ns);
-    // The receiver's part is two thirds of it, whatever else the sender's bursts take in a test's build.
+    // The receiver's part is two thirds of the time, whatever else the sender's bursts take in a
+    // test's build.
     assert!(
         own_ns > 2 * others_ns,
         "{others_ns} ns of {sent} bursts are the sender's, {own_ns} its receiver's"
@@ -275,7 +277,7 @@ fn a_guest_that_kicks_in_vain_is_ignored_for_a_while_and_then_served() {
                 b.kick(ring);
                 pauses() > before
             });
-            // Each pause ends with one poll of the rings, which is in vain, too.
+            // Each pause ends with one poll of the rings, which also finds nothing.
             let kicks = b.port.counters().rx[0].kicks.get() + b.port.counters().tx[0].kicks.get();
             let paused = pauses();
             let start = Instant::now();

@@ -1,4 +1,4 @@
-//! One front end does nothing to the others.
+//! One front end cannot harm the others.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;

@@ -1,5 +1,6 @@
-//! Front ends of others: the habits of those that people use, that of the `vhost` crate, and their questions about the
-//! device itself: its configuration, a platform's addresses, a byte order, a queue's reset.
+//! Other programs' front ends: the habits of those in use, and of the `vhost` crate's; and their
+//! questions about the device itself: its configuration, a platform's addresses, a byte order, a
+//! queue's reset.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -141,7 +142,8 @@ fn a_third_ring_without_mq_is_refused_and_says_what_to_change() {
     assert!(reason.contains("ring 2 needs") && reason.contains("queues = 1"), "{reason}");
 }
 
-/// A back end that offers the link's state has to tell of changes. weir's never changes, and QEMU has its own.
+/// A back end that offers the link's state has to report changes. weir's link state never changes,
+/// and QEMU keeps its own.
 #[test]
 fn the_links_state_is_the_front_ends_own() {
     const STATUS: u64 = 1 << 16;
@@ -450,7 +452,7 @@ fn on_a_platform(switch: &Switch, channel: bool) -> (Guest, Result<(), FrontEndE
     let mut guest = Guest::new(port, stream, 1, modern() | ACCESS_PLATFORM);
     assert_ne!(guest.front.get_features().unwrap() & ACCESS_PLATFORM, 0);
     let (ours, theirs) = UnixStream::pair().unwrap();
-    // It stays open, as a front end that may be asked keeps it.
+    // The channel stays open: a front end that expects requests keeps it.
     std::mem::forget(theirs);
     if channel {
         let protocol = guest.front.get_protocol_features().unwrap();
@@ -522,7 +524,7 @@ fn a_legacy_driver_of_another_byte_order_is_not_served_until_its_device_is_reset
 }
 
 /// Bytes of a ring's three areas.
-const RING_BYTES: u32 = 0x3000;
+const RING_BYTES: u32 = 0x6000;
 
 fn bytes_at(guest: &Guest, ring: Addresses) -> Vec<u8> {
     let mut bytes = vec![0; RING_BYTES as usize];

@@ -275,7 +275,7 @@ fn what_a_front_end_writes_into_its_records_is_its_own_loss() {
         eventually("the session ends", || before.info().state == State::Waiting);
         let file = kept.file();
         let mut record = image(&file);
-        // The head stays, so that the rest is believed.
+        // The head stays valid, so that the rest is accepted.
         for at in 64..record.len() {
             let of_ring = at % (record.len() / 2);
             let bits = random.next_u64();

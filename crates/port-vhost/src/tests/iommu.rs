@@ -5,6 +5,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use weir_engine::guest::{Silence, SilentRing};
+use weir_guestmem::Piece;
 use weir_vhost_user::{
     HEADER_LEN, Header, IotlbMsg, Payload, VHOST_USER_BACKEND_IOTLB_MSG,
     VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS,
@@ -46,12 +48,16 @@ impl Channel {
 
 /// A guest behind a virtual IOMMU that is set up; nothing is translated yet.
 fn behind(switch: &Switch, mac: u8, features: u64) -> (Guest, Channel) {
+    behind_with(switch, mac, features, SIZE)
+}
+
+fn behind_with(switch: &Switch, mac: u8, features: u64, size: u16) -> (Guest, Channel) {
     let device = GuestDevice { access_platform: true, ..DEVICE };
     let (port, stream) = switch.port_with(|port| {
         port.set_device(device);
         port
     });
-    set_up_behind(port, stream, mac, features)
+    set_up_behind(port, stream, mac, features, size)
 }
 
 fn set_up_behind(
@@ -59,8 +65,10 @@ fn set_up_behind(
     stream: UnixStream,
     mac: u8,
     features: u64,
+    size: u16,
 ) -> (Guest, Channel) {
-    let mut guest = Guest::new(port, stream, mac, features | ACCESS_PLATFORM);
+    let features = features | ACCESS_PLATFORM;
+    let mut guest = Guest::with_rings(port, stream, mac, features, size);
     guest.shift = Some(SHIFT);
     let protocol = guest.front.get_protocol_features().unwrap();
     let containers = 1 << VHOST_USER_PROTOCOL_F_WEIR_CONTAINERS;
@@ -81,6 +89,33 @@ fn page(iova: u64, permission: u8) -> IotlbMsg {
     update(iova & !(PAGE - 1), PAGE, USER + (iova & !(PAGE - 1)) - SHIFT, permission)
 }
 
+/// The page of an address, translated by a front end that has the pages of rings in pairs the other way round: none
+/// lies behind the one before.
+fn turned(iova: u64, permission: u8) -> IotlbMsg {
+    let plain = page(iova, permission);
+    let user = if iova < SHIFT + RX_BUFFERS { plain.user ^ PAGE } else { plain.user };
+    IotlbMsg { user, ..plain }
+}
+
+/// Has the driver's rings where [`turned`] says.
+fn turn(guest: &mut Guest) {
+    let config = Features(guest.features).ring(guest.size);
+    let ring = |index| {
+        let Addresses { descriptor, driver, device } = ring_at(index);
+        let pages = |address: u64, len: usize| {
+            let starts = (0..(len as u64).div_ceil(PAGE)).map(|page| address + page * PAGE);
+            starts.map(|at| Piece { address: at ^ PAGE, len: PAGE }).collect::<Vec<_>>()
+        };
+        let [descriptors, drivers, devices] = config.area_sizes();
+        let areas =
+            [pages(descriptor, descriptors), pages(driver, drivers), pages(device, devices)];
+        let at = [descriptor, driver, device].map(|at| at ^ PAGE);
+        let at = Addresses { descriptor: at[0], driver: at[1], device: at[2] };
+        DriverRing::new(&Arc::new(guest.memory.joining(&areas).unwrap()), config, &at).unwrap()
+    };
+    (guest.rx, guest.tx) = (ring(0), ring(1));
+}
+
 fn end(iova: u64, size: u64) -> IotlbMsg {
     IotlbMsg { iova, size, kind: IotlbMsg::INVALIDATE, ..IotlbMsg::default() }
 }
@@ -88,7 +123,7 @@ fn end(iova: u64, size: u64) -> IotlbMsg {
 /// All addresses.
 const ALL: (u64, u64) = (0, 0);
 
-/// A front end that answers each question, and ends all translations every so many answers.
+/// A front end that answers each question, and ends all translations after every few answers.
 struct Translator {
     over: Arc<AtomicBool>,
     asked: Arc<Mutex<Vec<(u64, u8)>>>,
@@ -96,7 +131,16 @@ struct Translator {
 }
 
 impl Translator {
-    fn start(guest: &mut Guest, mut channel: Channel, ends_every: usize) -> Self {
+    fn start(guest: &mut Guest, channel: Channel, ends_every: usize) -> Self {
+        Self::with(guest, channel, ends_every, page)
+    }
+
+    fn with(
+        guest: &mut Guest,
+        mut channel: Channel,
+        ends_every: usize,
+        answer: fn(u64, u8) -> IotlbMsg,
+    ) -> Self {
         let (over, asked) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<_>>>::default());
         let (is_over, all) = (Arc::clone(&over), Arc::clone(&asked));
         let (unused, _) = UnixStream::pair().unwrap();
@@ -106,7 +150,7 @@ impl Translator {
             while !is_over.load(Ordering::Relaxed) {
                 let Some((iova, access)) = channel.next() else { continue };
                 all.lock().unwrap().push((iova, access));
-                front.iotlb_msg(&page(iova, BOTH)).unwrap();
+                front.iotlb_msg(&answer(iova, BOTH)).unwrap();
                 answers += 1;
                 if ends_every > 0 && answers.is_multiple_of(ends_every) {
                     front.iotlb_msg(&end(ALL.0, ALL.1)).unwrap();
@@ -130,7 +174,8 @@ impl Drop for Translator {
     }
 }
 
-/// The switch learns where both guests are. A copy of a broadcast does not wait for a translation.
+/// Lets the switch learn where both guests are. A copy of a broadcast does not wait for a
+/// translation.
 fn meet(guest: &mut Guest, plain: &mut Guest) {
     let hello = frame(guest, None, 60, 0);
     guest.send(&hello);
@@ -140,7 +185,8 @@ fn meet(guest: &mut Guest, plain: &mut Guest) {
     assert_eq!(guest.wait_received().1, hello);
 }
 
-/// Sends frames in both directions, each of another length. `false` once one is lost.
+/// Sends frames in both directions, each with a different length. Returns false once a frame is
+/// lost.
 fn talk(a: &mut Guest, b: &mut Guest, frames: u8) -> bool {
     for number in 0..frames {
         let len = 60 + 47 * usize::from(number % 30);
@@ -156,6 +202,37 @@ fn talk(a: &mut Guest, b: &mut Guest, frames: u8) -> bool {
         }
     }
     true
+}
+
+/// The rings for which it is said that the front end does not answer, each with the number of open questions.
+fn waiting(guest: &Guest) -> Vec<(usize, u64)> {
+    let count = |ring: &SilentRing| match ring.why {
+        Silence::NoTranslation { questions, seconds: 1.. } => Some((ring.ring, questions)),
+        _ => None,
+    };
+    guest.port.info().silent.iter().filter_map(count).collect()
+}
+
+#[test]
+fn a_front_end_that_does_not_translate_is_named_until_it_does() {
+    for format in formats() {
+        let switch = Switch::new();
+        let mut plain = switch.guest(2, format);
+        let (mut guest, mut channel) = behind(&switch, 1, format);
+        eventually("both rings wait", || matches!(waiting(&guest)[..], [(0, 1..), (1, 1..)]));
+        assert_eq!(guest.port.info().state, State::Connected);
+        // weir asks again.
+        answer_for_rings(&mut guest, &mut channel);
+        guest.start();
+        let hello = frame(&guest, None, 60, 1);
+        guest.offer(0, &VnetHdr::default(), &hello);
+        guest.send_now();
+        answer_for_rings(&mut guest, &mut channel);
+        eventually("one ring waits", || matches!(waiting(&guest)[..], [(1, 1..)]));
+        guest.front.iotlb_msg(&page(SHIFT + TX_BUFFERS, READ)).unwrap();
+        assert_eq!(plain.wait_received().1, hello);
+        assert_eq!(waiting(&guest), []);
+    }
 }
 
 #[test]
@@ -203,6 +280,18 @@ pub(super) fn translated(switch: &Switch, mac: u8, features: u64) -> Guest {
     guest.front.iotlb_msg(&update(SHIFT, MEMORY, USER, BOTH)).unwrap();
     guest.start();
     // The channel stays open: weir may ask.
+    std::mem::forget(channel);
+    guest
+}
+
+/// A guest whose memory is translated, and whose rings of 1024 entries are in pieces.
+pub(super) fn in_pieces(switch: &Switch, mac: u8, features: u64) -> Guest {
+    let (mut guest, channel) = behind_with(switch, mac, features, 1024);
+    turn(&mut guest);
+    tell_rings(&mut guest, turned);
+    let (at, len) = (RX_BUFFERS, MEMORY - RX_BUFFERS);
+    guest.front.iotlb_msg(&update(SHIFT + at, len, USER + at, BOTH)).unwrap();
+    guest.start();
     std::mem::forget(channel);
     guest
 }
@@ -379,7 +468,7 @@ fn translations_beyond_the_bound_push_out_the_oldest_and_traffic_goes_on() {
     let switch = Switch::new();
     let mut plain = switch.guest(2, modern());
     let (mut guest, channel) = behind(&switch, 1, modern());
-    // The pages of its memory at ever other addresses.
+    // The pages of the guest's memory get new addresses again and again.
     for number in 0..weir_limits::IOTLB_ENTRIES_MAX as u64 + 500 {
         let iova = (1 << 50) + 2 * number * PAGE;
         guest.front.iotlb_msg(&update(iova, PAGE, USER + number % 2048 * PAGE, BOTH)).unwrap();
@@ -388,4 +477,147 @@ fn translations_beyond_the_bound_push_out_the_oldest_and_traffic_goes_on() {
     guest.start();
     meet(&mut guest, &mut plain);
     until_none_is_late(|| talk(&mut guest, &mut plain, 30));
+}
+
+#[test]
+fn rings_in_pieces_are_served_as_others() {
+    for format in formats() {
+        for (ends_every, rounds) in [(0, 10), (60, 1)] {
+            let switch = Switch::new();
+            let mut plain = switch.guest(2, format);
+            let (mut guest, channel) = behind_with(&switch, 1, format, 1024);
+            turn(&mut guest);
+            let _translator = Translator::with(&mut guest, channel, ends_every, turned);
+            guest.start();
+            meet(&mut guest, &mut plain);
+            // All around the rings.
+            for _ in 0..rounds {
+                until_none_is_late(|| talk(&mut guest, &mut plain, 60));
+            }
+            assert_eq!(guest.port.info().stop_reason, None);
+        }
+    }
+}
+
+/// The translations of the pages of both rings.
+fn tell_rings(guest: &mut Guest, place: fn(u64, u8) -> IotlbMsg) {
+    for iova in (SHIFT..SHIFT + 0x2_0000).step_by(PAGE as usize) {
+        guest.front.iotlb_msg(&place(iova, BOTH)).unwrap();
+    }
+}
+
+/// The number of mappings that a guest has.
+fn eventually_mapped(guest: &Guest, regions: usize) {
+    let port = Arc::clone(&guest.port);
+    let what = format!("{regions} mappings are left");
+    eventually(&what, || port.memory().mapped().regions == regions);
+}
+
+#[test]
+fn pieces_that_change_all_the_time_are_bounded_and_hold_up_nobody() {
+    let switch = Switch::new();
+    let (mut other, mut third) = (switch.guest(2, modern()), switch.guest(3, modern()));
+    introduce(&mut other, &mut third);
+    let (mut guest, _channel) = behind_with(&switch, 1, modern(), 1024);
+    // Of each ring the descriptors have four pages, and the device area three.
+    let both = 2 * (4 + 3);
+    for round in 0..20 {
+        let in_pieces = round % 2 == 0;
+        tell_rings(&mut guest, if in_pieces { turned } else { page });
+        eventually_mapped(&guest, 1 + if in_pieces { both } else { 0 });
+        let sent = frame(&other, Some(&third), 60, round);
+        other.send(&sent);
+        assert_eq!(third.wait_received().1, sent);
+        third.post(1);
+        if round % 3 > 0 {
+            guest.front.iotlb_msg(&end(ALL.0, ALL.1)).unwrap();
+        }
+    }
+    assert_eq!(guest.port.info().stop_reason, None);
+    let Guest { port, front, .. } = guest;
+    drop(front);
+    eventually("nothing stays mapped", || port.memory().mapped().regions == 0);
+}
+
+#[test]
+fn a_ring_that_cannot_be_mapped_as_one_is_refused_with_the_reason() {
+    let switch = Switch::new();
+    for (step, reason) in [(PAGE / 4, "more than 8 pieces"), (PAGE / 2 * 5, "within a page")] {
+        let (mut guest, _channel) = behind_with(&switch, 1, modern(), 1024);
+        let mut told = Ok(());
+        for (nth, at) in (0..0x1_0000).step_by(step as usize).enumerate() {
+            // Each part lies apart from the one before.
+            let user = USER + RX_BUFFERS * (1 + nth as u64 % 2) + at;
+            told = told.and(guest.front.iotlb_msg(&update(SHIFT + at, step, user, BOTH)));
+        }
+        assert!(told.is_err(), "{reason}");
+        stopped_with(&guest.port, reason);
+        eventually_mapped(&guest, 0);
+    }
+}
+
+#[test]
+fn memory_that_goes_takes_its_second_mappings_along() {
+    let switch = Switch::new();
+    let (mut guest, _channel) = behind_with(&switch, 1, modern(), 1024);
+    tell_rings(&mut guest, turned);
+    eventually_mapped(&guest, 1 + 14);
+    // Other memory at the same addresses: the translations stay.
+    let other = memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&other, MEMORY).unwrap();
+    guest.front.set_mem_table(&[(Guest::region(), other.as_fd())]).unwrap();
+    // Any message about translations has retired memory looked at again.
+    eventually("nothing but the memory and its rings is mapped", || {
+        guest.front.iotlb_msg(&end(0, PAGE)).unwrap();
+        guest.port.memory().mapped().regions == 1 + 14
+    });
+    // And none at these addresses, while rings are in service, and while they wait.
+    let away = MemoryRegion { user_address: USER + 2 * MEMORY, ..Guest::region() };
+    for waits in [false, true] {
+        if waits {
+            guest.front.set_mem_table(&[(Guest::region(), other.as_fd())]).unwrap();
+            tell_rings(&mut guest, turned);
+            eventually_mapped(&guest, 1 + 14);
+            guest.front.iotlb_msg(&end(ALL.0, ALL.1)).unwrap();
+        }
+        guest.front.set_mem_table(&[(away, other.as_fd())]).unwrap();
+        eventually("nothing but the memory is mapped", || {
+            guest.front.iotlb_msg(&end(0, PAGE)).unwrap();
+            guest.port.memory().mapped().regions == 1
+        });
+    }
+    assert_eq!(guest.port.info().stop_reason, None);
+}
+
+/// It waited for its translations while its memory became other memory.
+#[test]
+fn a_ring_that_was_set_aside_comes_back_in_the_memory_of_today() {
+    for format in formats() {
+        let switch = Switch::new();
+        let (mut other, mut third) = (switch.guest(2, format), switch.guest(3, format));
+        introduce(&mut other, &mut third);
+        let mut guest = translated(&switch, 1, format);
+        introduce(&mut guest, &mut other);
+        // Both greetings were for all.
+        for _ in 0..2 {
+            third.wait_received();
+            third.post(1);
+        }
+        guest.front.iotlb_msg(&end(ALL.0, ALL.1)).unwrap();
+        let today = memfd_create("today", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&today, MEMORY).unwrap();
+        guest.front.set_mem_table(&[(Guest::region(), today.as_fd())]).unwrap();
+        guest.front.iotlb_msg(&update(SHIFT, MEMORY, USER, BOTH)).unwrap();
+        // The driver's rings are still in the memory that nobody shares any more.
+        guest.offer(0, &VnetHdr::default(), &frame(&guest, None, 60, 0));
+        guest.tx.publish();
+        guest.kick(1);
+        for number in 0..20 {
+            let sent = frame(&other, Some(&third), 60, number);
+            other.send(&sent);
+            assert_eq!(third.wait_received().1, sent);
+            third.post(1);
+        }
+        assert!(guest.tx.take().is_none(), "a chain of another memory was taken");
+    }
 }

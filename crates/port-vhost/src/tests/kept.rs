@@ -72,7 +72,7 @@ fn request(request: Request, flags: u32, body: &[u8]) -> Vec<u8> {
     [&header.encode(), body].concat()
 }
 
-/// The request that the next reply is to.
+/// The request that the next reply answers.
 fn replied(front: &mut UnixStream) -> Request {
     let mut head = [0; HEADER_LEN];
     front.read_exact(&mut head).unwrap();
@@ -174,7 +174,7 @@ fn what_is_not_whole_is_not_taken_up() {
         eventually("it is said why", || port.info().failed == 1);
         let said = port.info().stop_reason.unwrap();
         assert!(said.contains(reason), "{said}: {reason}");
-        // The next weir does not take it up either.
+        // The next weir does not resume the session either.
         let mut taken = Taken::from([kept("state", file)]);
         assert!(Keep::new(no_keeper(), "test", &mut taken).unwrap().take_left().is_none());
     }

@@ -132,8 +132,8 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Tries until nothing is lost. A frame that waits for its receiver is dropped in the end, and on a machine with
-/// much else to do a test may be too late for it; but nothing may be lost sooner.
+/// Tries until nothing is lost. A frame that waits for its receiver is dropped eventually, and on a
+/// busy machine a test may be too late for the frame. No frame may be lost earlier than that.
 pub(crate) fn until_none_is_late(mut loses_none: impl FnMut() -> bool) {
     for _ in 0..100 {
         let start = Instant::now();
@@ -157,7 +157,7 @@ pub(crate) fn lost(ports: [&VhostPort; 2]) -> u64 {
 }
 
 pub(crate) const SIZE: u16 = 64;
-/// The largest ring for which the areas of [`ring_at`] have room.
+/// The largest ring of most tests. The areas of [`ring_at`] have room for 1024 entries.
 pub(crate) const SIZE_MAX: u16 = 256;
 pub(crate) const MEMORY: u64 = 8 << 20;
 /// Guest address = offset in the memfd; user address = that plus this.
@@ -168,8 +168,8 @@ pub(crate) const TX_BUFFERS: u64 = 4 << 20;
 
 /// Ring areas of vring `index`.
 pub(crate) fn ring_at(index: u64) -> Addresses {
-    let base = USER + index * 0x4000;
-    Addresses { descriptor: base, driver: base + 0x1000, device: base + 0x2000 }
+    let base = USER + index * 0x1_0000;
+    Addresses { descriptor: base, driver: base + 0x4000, device: base + 0x5000 }
 }
 
 /// One guest with one queue pair.
@@ -414,7 +414,7 @@ pub(crate) fn frame(from: &Guest, to: Option<&Guest>, len: usize, number: u8) ->
     frame
 }
 
-/// The switch learns where both guests are.
+/// Lets the switch learn where both guests are.
 pub(crate) fn introduce(a: &mut Guest, b: &mut Guest) {
     fn hello(from: &mut Guest, to: &mut Guest) {
         let hello = frame(from, None, 60, 0);

@@ -416,7 +416,7 @@ fn a_held_call_for_completed_frames_is_given_at_its_deadline() {
     }
 }
 
-/// A guest with this budget that was sent a frame without a call, and has sent one itself.
+/// A guest with this budget that has received a frame without a call, and has sent a frame itself.
 fn held_both_ways(switch: &Switch, format: u64, budget_ns: u64) -> (Guest, Keeps) {
     let (mut a, mut b) = held_sender(switch, format);
     a.port.interface().set_moderation(&CallPolicy::within(Kind::Backend, budget_ns));
@@ -439,7 +439,7 @@ fn a_held_call_for_received_frames_is_given_for_completed_ones_as_well() {
         eventually("the call for what was received", || a.calls(0) == 1);
         a.reap();
         a.tx.enable_calls();
-        // The call comes first, and its policy hears of the end then.
+        // The call comes first. Its policy learns of the end after that.
         eventually("its policy is told", || received.ended() == [Delivery::Called]);
         std::thread::sleep(Duration::from_millis(400));
         assert_eq!(a.calls(1), 0, "it was told of both");

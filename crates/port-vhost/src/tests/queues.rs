@@ -41,7 +41,7 @@ fn send_and_receive(a: &mut Guest, b: &mut Guest, first: u8, owed: &mut u16) {
     let (mut next, mut arrived) = (0, 0);
     eventually("each frame has its end", || {
         loop {
-            // Holding back buffers that frames wait for would wait for ever.
+            // If the test held back buffers that frames wait for, it would wait for ever.
             if *owed >= SIZE - FEW {
                 b.post(std::mem::take(owed));
             }
@@ -225,7 +225,7 @@ fn a_ring_that_two_workers_never_let_settle_stops_soon() {
         while !is_over() {
             let mut scratch = Scratch::default();
             port.take(0, Take::New.at(clock::now_ns()), &mut scratch, &mut |burst| {
-                // Only its copies are left, so the next burst has its turn.
+                // Only the burst's copies are left, so it is the next burst's turn.
                 drop(burst.turn.and_then(RefCell::take));
                 let mine = begun.fetch_add(1, Ordering::SeqCst) + 1;
                 let start = Instant::now();
@@ -268,7 +268,7 @@ fn a_ring_that_two_workers_never_let_settle_stops_soon() {
 const TOGETHER: u64 = 6;
 const LEN: usize = 9_000;
 
-/// The switch learns where the receiver is.
+/// Lets the switch learn where the receiver is.
 fn hello(receiver: &mut Guest, senders: &mut [Guest]) {
     let hello = frame(receiver, None, 60, 0);
     receiver.send(&hello);
@@ -508,7 +508,7 @@ fn a_pair_that_is_made_later_calls_as_the_others_do() {
         assert_eq!(decision.kind, Kind::Backend);
         assert_eq!(decision.hold_ns_max, decisions[0].hold_ns_max);
     }
-    // The kind changes on all of them.
+    // The kind changes on all queues.
     port.interface().set_moderation(&CallPolicy::within(Kind::Immediate, 250_000));
     assert!(port.interface().decisions().iter().all(|decision| decision.kind == Kind::Immediate));
 }
@@ -525,7 +525,9 @@ fn two_first_kicks_at_once_make_two_queues_ready() {
     let barrier = std::sync::Barrier::new(2);
     let first_kick = |queue: usize| {
         for round in 0..20_000 {
-            port.with_queue(2 * queue, |queue| queue.ring.as_mut().unwrap().started = false);
+            port.with_queue(2 * queue, |queue| {
+                queue.ring.as_mut().unwrap().holds.set(crate::queue::Holds::KICK, true);
+            });
             barrier.wait();
             port.kicked(queue, Side::Rx);
             barrier.wait();

@@ -508,7 +508,7 @@ fn silent_guests(switch: &Switch) -> (Guest, Guest) {
     (a, b)
 }
 
-/// A frame from one to the other arrives.
+/// Sends a frame from one guest to the other. The frame must arrive.
 fn pass(a: &mut Guest, b: &mut Guest) {
     let check = frame(a, Some(b), 60, 1);
     a.send(&check);

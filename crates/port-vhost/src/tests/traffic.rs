@@ -1,4 +1,4 @@
-//! Frames between guests: that they arrive, their shape, and when the guest is called.
+//! Frames between guests: their arrival, their shape, and the calls to the guest.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -211,7 +211,7 @@ fn a_spoofed_source_is_dropped_and_counted() {
     assert_eq!(drops(&a.port, "src_mac_spoofed"), 1);
 }
 
-/// Ethernet, IPv4, TCP; the checksum is left to do, as the stack leaves it.
+/// TCP over IPv4 over Ethernet. The checksum is still pending, as the stack leaves it.
 fn tcp(from: &Guest, to: &Guest, payload: usize) -> (Vec<u8>, VnetHdr) {
     let mut frame = frame(from, Some(to), 54 + payload, 0);
     let total = (40 + payload) as u16;
@@ -324,7 +324,7 @@ fn a_receiver_without_tso_gets_segments() {
     }
 }
 
-/// A UDP datagram; the checksum is left to do, as the stack leaves it.
+/// A UDP datagram. The checksum is still pending, as the stack leaves it.
 fn udp(from: &Guest, to: &Guest, payload: usize) -> (Vec<u8>, VnetHdr) {
     let (mut frame, vnet) = tcp(from, to, payload);
     frame.drain(42..54);
@@ -526,7 +526,7 @@ fn more_frames_than_a_burst_wait_and_all_go_when_there_is_room() {
         let mut b = switch.guest_with_rings(2, format, SIZE_MAX);
         introduce(&mut a, &mut b);
         let small = frame(&a, Some(&b), 60, 7);
-        // The hello took one buffer of b's; these take the others.
+        // The hello took one buffer of b's; these frames take the others.
         for _ in 1..SIZE_MAX {
             a.offer(0, &VnetHdr::default(), &small);
         }

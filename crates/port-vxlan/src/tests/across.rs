@@ -27,7 +27,7 @@ impl Rig {
         );
     }
 
-    /// Has this host send a frame to host `last`.
+    /// Makes this host send a frame to host `last`.
     pub(super) fn send_to(&mut self, last: u8) {
         self.send(last, VNIS[0], &frame(GUEST, FAR, 0, 60));
         self.take_and_learn();

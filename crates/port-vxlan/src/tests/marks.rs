@@ -83,7 +83,8 @@ fn encapsulates(ip_of: impl Fn(u8) -> IpAddr + Copy + 'static) {
     let af41 = 34 << DSCP_SHIFT;
     let mut inner = Vec::new();
     for v6 in [false, true] {
-        // These neighbours have one length and one flow, and would be one message if they had one class.
+        // These frames follow each other with one length and one flow, and would be one message if
+        // they had one class.
         for mark in [ecn::NOT_ECT, ecn::ECT_0, ecn::ECT_1, ecn::CE, ecn::CE] {
             inner.push((packet(af41 | mark, v6), af41 | mark));
         }
@@ -188,7 +189,7 @@ fn all_segments_of_a_packet_have_its_mark() {
     assert_eq!(got, [ecn::ECT_0; 5]);
 }
 
-/// Runs `body` in a thread with a network namespace of its own, whose loopback has this MTU.
+/// Runs `body` in a thread with its own network namespace, whose loopback has this MTU.
 fn in_new_network(mtu: &str, body: impl FnOnce() + Send) {
     let _ = weir_testing::in_new_network("its network", crate::sys::enter_new_network, || {
         let set = ["link", "set", "lo", "up", "mtu", mtu];
@@ -244,7 +245,7 @@ fn speak_ipv6(test: u16) {
         let add = ["address", "add", &address, "dev", "lo", "nodad"];
         assert!(Command::new("ip").args(add).status().unwrap().success());
     }
-    // The kernel takes the addresses into use later. Until then it drops what is sent to them.
+    // The kernel begins to use the addresses later. Until then it drops packets to them.
     let list = ["-6", "address", "show", "dev", "lo", "tentative"];
     weir_testing::eventually("the addresses are in use", || {
         Command::new("ip").args(list).output().unwrap().stdout.is_empty().then_some(())

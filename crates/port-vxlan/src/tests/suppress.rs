@@ -24,7 +24,7 @@ fn question(src: Mac, ip: u8, asks: u8) -> Vec<u8> {
 }
 
 impl Rig {
-    /// A control plane states that the station's address is behind host 2.
+    /// Tells the port, as a control plane does, that the station's address is behind host 2.
     fn tell(&mut self, network: u16, mac: Mac, last: u8) {
         let vid = Vid::of_network(network).unwrap();
         let learner = Learner { port: self.id, claim: Claim::Told, learn_max: 100 };

@@ -178,7 +178,7 @@ impl Front {
         }
     }
 
-    /// Waits until the toolstack takes the vif away, and gives it up.
+    /// Waits until the toolstack removes the vif, and gives it up.
     pub fn stay(mut self) -> Result<()> {
         let leaves = [None, Some(XenbusState::Closing), Some(XenbusState::Closed)];
         while !leaves.contains(&self.store.back_state()?) {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Prints a line for each check that passes, `ready` after the last, and stays until the vif is
-//! taken away. Ends with an error at the first failure.
+//! removed. Ends with an error at the first failure.
 
 mod front;
 
@@ -48,7 +48,8 @@ const FLOWS: [Flow; 5] = [
     flow([153, 39, 163, 191], 44251, [202, 188, 127, 2], 1303, 0x10e8_28a2),
 ];
 
-/// Tables that use both queues for those flows, and another queue for each flow in the other table.
+/// Two tables. Both queues are used for those flows in each table, and each flow has different
+/// queues in the two tables.
 const TABLES: [[u32; 3]; 2] = [[1, 1, 0], [0, 0, 1]];
 
 /// Number of `XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP`, and `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
@@ -179,8 +180,9 @@ impl Sender {
         Ok(Self { _vif: vif, pair, from, to })
     }
 
-    /// Sends a segment of each flow, and checks its arrival: by the queue that `table` has for its
-    /// hash and with that hash, or without a table by any queue and without a hash.
+    /// Sends a segment of each flow, and checks its arrival. With `table`, the segment must arrive
+    /// at the queue of its hash, and with that hash. Without a table, it may arrive at any queue,
+    /// and without a hash.
     fn all_come(&mut self, front: &mut Front, table: Option<[u32; 3]>) -> Result<()> {
         FLOWS.iter().try_for_each(|flow| self.comes(front, flow, table))
     }

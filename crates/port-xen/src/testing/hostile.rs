@@ -68,7 +68,7 @@ impl Script<'_> {
         u32::from_le_bytes(self.bytes())
     }
 
-    /// Reads a number, small half of the time.
+    /// Reads a number, which is small half of the time.
     fn number(&mut self) -> u32 {
         let byte = self.byte();
         if byte & 1 == 0 { u32::from(byte / 2) } else { self.word() }
@@ -147,7 +147,7 @@ impl Attacker {
         let _ = self.channels[channel].notify();
     }
 
-    /// Returns a grant of its own, or any number.
+    /// Returns one of the attacker's own grants, or any number.
     fn reference(&self, script: &mut Script<'_>) -> u32 {
         match script.byte() {
             0..32 => script.number(),
@@ -257,12 +257,12 @@ pub fn attack(input: &[u8]) {
         ctrl: bit(4),
     });
     let mut attacker = Attacker::new(front);
-    // Half of the inputs have none.
+    // Half of the inputs write no key here.
     for _ in 4..(second % 8).max(4) {
         attacker.key(&mut script);
     }
     attacker.front.state(XenbusState::Connected);
-    // A closed back end, if it has seen a state before that ends a vif, needs a new start.
+    // A closed back end that has already seen a state that ends a vif needs a new start.
     let answered = |state| {
         use XenbusState::{Closed, Closing, Connected};
         matches!(state, Some(Connected | Closing | Closed))

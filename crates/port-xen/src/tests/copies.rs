@@ -89,7 +89,7 @@ pub(super) fn say_where(front: &mut Netfront, domain: u16, other: &mut Netfront,
     receive(other, 0);
 }
 
-/// Fills all buffers that the second guest offers; the first gets its own back.
+/// Fills all buffers that the second guest offers. The first guest gets its own buffers back.
 pub(super) fn fill(bench: &Bench, one: &mut Netfront) {
     for n in 0..crate::testing::BUFFERS as u8 {
         assert!(one.send(0, &frame(1, 2, &[n])));

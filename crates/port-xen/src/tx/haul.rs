@@ -48,7 +48,7 @@ pub(crate) struct Haul {
     /// The bytes are present or were requested before: the packets wait only for their receivers.
     waited: Cell<bool>,
     /// Bytes beyond fronts: the total, those fetched later, and those that other Xen guests got
-    /// from page to page, or would have got if the bytes had not been here.
+    /// from page to page, or would have got in this way if weir had not had the bytes already.
     taken: Cell<u64>,
     fetched: Cell<u64>,
     passed: Cell<u64>,

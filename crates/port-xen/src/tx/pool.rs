@@ -16,8 +16,8 @@ use weir_xen::{Grant, GrantRef};
 
 use crate::link::Link;
 
-/// Distance of virtio-net headers (bytes). The last bytes take the test reads that show whether a
-/// grant is readable.
+/// Distance of virtio-net headers (bytes). The last bytes are the target of test reads, which show
+/// whether a grant is readable.
 const HEADER_STRIDE: usize = 16;
 const _: () = assert!(VnetHdr::LEN < HEADER_STRIDE);
 

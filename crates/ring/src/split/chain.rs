@@ -7,7 +7,7 @@ use weir_guestmem::{Elements, GuestMemory, Slice};
 use weir_limits::CHAIN_LEN_MAX;
 
 use crate::buffers::{Chain, Descriptor, Direction, Taken, Token};
-use crate::buffers::{add_buffer, indirect_table, whole};
+use crate::buffers::{PLAIN_FLAGS, add_buffer, indirect_table, plain_flags, whole};
 use crate::error::RingError;
 use crate::layout::{DESC_BYTES, DESC_F_INDIRECT, DESC_F_NEXT, RingConfig};
 
@@ -44,6 +44,26 @@ impl Table<'_> {
 /// the caller stops the port.
 #[inline(never)]
 pub(crate) fn walk<'m>(
+    table: &Elements<DESC_BYTES>,
+    config: &RingConfig,
+    direction: Direction,
+    head: u16,
+    memory: &'m GuestMemory,
+    pieces: &mut Vec<Slice<'m>>,
+) -> Result<Taken<'m>, RingError> {
+    if let Some(words) = table.word_reader()(head) {
+        let only = Descriptor::of_words(words);
+        if only.flags() & PLAIN_FLAGS == plain_flags(direction)
+            && let Some(front) = memory.translated(only.address(), only.len())
+        {
+            return Ok(Taken::plain(Token::split(head), front));
+        }
+    }
+    walk_all(table, config, direction, head, memory, pieces)
+}
+
+#[inline(never)]
+fn walk_all<'m>(
     table: &Elements<DESC_BYTES>,
     config: &RingConfig,
     direction: Direction,

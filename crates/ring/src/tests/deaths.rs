@@ -74,8 +74,9 @@ impl Outlives {
         (index(AT.driver), index(AT.device))
     }
 
-    /// The front end's part while its back end is away, as QEMU does it: it takes up to `max` chains. In order it gives
-    /// none back, otherwise it gives back all. Returns their heads.
+    /// The front end's part while its back end is away, as QEMU does it: it takes up to `max`
+    /// chains. With `VIRTIO_F_IN_ORDER` it gives none back, otherwise it gives back all. Returns
+    /// their heads.
     fn take_away(&self, max: u16) -> Vec<u16> {
         let RingConfig { size, packed, in_order, .. } = self.config;
         if packed {
@@ -114,7 +115,7 @@ impl Outlives {
 /// A step of a test.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// The driver offers a chain of so many buffers.
+    /// The driver offers a chain of this number of buffers.
     Offer(u8),
     /// The device takes this number of chains, and keeps those whose bit is set.
     Send { chains: u8, kept: u8 },
@@ -437,7 +438,8 @@ proptest! {
     }
 }
 
-/// A guest that receives: each chain is filled with a length of its own, published in parts, and some are put back.
+/// A guest that receives: each chain is filled with its own length, published in parts, and some
+/// are put back.
 fn receive(config: RingConfig, chains: &[u8], die_after: u32) -> bool {
     let outlives = Outlives::new(config);
     let fate = Fate(Rc::new(Cell::new(Some(die_after))));

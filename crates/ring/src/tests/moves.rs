@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use proptest::prelude::*;
 use weir_guestmem::watch::between_writes;
-use weir_guestmem::{DirtyLog, LOG_PAGE_BYTES, Slice};
+use weir_guestmem::{DirtyLog, LOG_PAGE_BYTES, LogError, Piece, Slice};
 
 use super::pair::{buffer, formats, pair};
 use super::*;
@@ -24,7 +24,20 @@ fn log() -> Arc<DirtyLog> {
 }
 
 fn ring_log(log: &Arc<DirtyLog>, memory: &GuestMemory, config: &RingConfig) -> Box<RingLog> {
-    Box::new(RingLog::new(Arc::clone(log), memory, config, &AT, AT.device).unwrap())
+    Box::new(try_log(log, memory, config, AT.device).unwrap())
+}
+
+/// A log for the ring at `AT`, whose device area the front end says to be at `device`.
+fn try_log(
+    log: &Arc<DirtyLog>,
+    memory: &GuestMemory,
+    config: &RingConfig,
+    device: u64,
+) -> Result<RingLog, LogError> {
+    let [descriptors, _, devices] = config.area_sizes().map(|len| len as u64);
+    let descriptors = memory.guest_pieces(&[Piece { address: AT.descriptor, len: descriptors }]);
+    let device = Piece { address: device, len: devices };
+    RingLog::new(Arc::clone(log), config, descriptors, vec![device])
 }
 
 /// The migration, as the destination sees it.
@@ -179,9 +192,8 @@ fn a_ring_without_a_bit_for_each_of_its_bytes_gets_no_log() {
     for config in formats(256) {
         let (memory, ..) = pair(config);
         let log = log();
-        let refused = |memory: &GuestMemory, device| {
-            RingLog::new(Arc::clone(&log), memory, &config, &AT, device).is_err()
-        };
+        let refused =
+            |memory: &GuestMemory, device| try_log(&log, memory, &config, device).is_err();
         assert!(!refused(&memory, MEMORY - 0x1000));
         assert!(refused(&memory, MEMORY - 1), "{config:?}");
         assert!(refused(&memory, u64::MAX - 1), "{config:?}");
@@ -194,7 +206,7 @@ fn the_device_area_is_marked_where_the_front_end_says() {
     for config in formats(8) {
         let (memory, mut driver, mut device) = pair(config);
         let log = log();
-        let of_ring = RingLog::new(Arc::clone(&log), &memory, &config, &AT, 0x7_0000).unwrap();
+        let of_ring = try_log(&log, &memory, &config, 0x7_0000).unwrap();
         device.set_log(Some(Box::new(of_ring)));
         let taken = || {
             let mut pages = BTreeSet::new();

@@ -327,7 +327,7 @@ fn vhost_user_base_says_slots_and_wrap_counters_of_both_indices() {
         assert_eq!(device.base(), *base);
         driver.take().unwrap();
     }
-    // A front end that knows only the lower half.
+    // The front end knows only the lower half.
     let half = DeviceRing::new(&memory, packed(4), &AT, 0x0001).unwrap();
     assert_eq!(half.base(), 0x0001_0001);
 }

@@ -16,7 +16,7 @@ const ALSO_AT: Addresses = Addresses { descriptor: 0x3000, driver: 0x4000, devic
 /// Guest address of the buffers. They are never accessed: the models check which side learns of them, and when.
 const BUFFERS: u64 = 0x8000;
 
-/// Mapped once: only the rings belong to a model, and each execution has its own.
+/// The memory is mapped once: only the rings belong to a model, and each execution has its own.
 static GUEST: LazyLock<Arc<GuestMemory>> = LazyLock::new(|| {
     let fd = memfd_create("ring-model", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, MEMORY).unwrap();
@@ -148,7 +148,7 @@ pub fn interleave<S: 'static, T: 'static>(
 
 /// The message of an execution of the model that failed; `None` if all passed.
 pub fn failure(model: impl FnOnce() + Send + 'static) -> Option<String> {
-    // In a thread of its own: `loom` leaves a failed model's state behind.
+    // The model runs in its own thread, because `loom` leaves a failed model's state behind.
     let panic = std::thread::spawn(model).join().err()?;
     let text = panic.downcast_ref::<String>().cloned();
     Some(text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string)).unwrap_or_default())

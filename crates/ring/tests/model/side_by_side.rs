@@ -51,7 +51,7 @@ impl Workers {
             let chain = device.take_readable().unwrap();
             let number = *begun;
             *begun += 1;
-            // Done with the queue's lock held.
+            // The queue's lock is held here.
             while turns != Turns::NotWaitedFor && self.turn.load(Ordering::Acquire) != number {
                 loom::thread::yield_now();
             }

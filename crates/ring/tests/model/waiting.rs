@@ -12,9 +12,11 @@ use crate::rig::*;
 /// The time at which a worker that found too few buffers asks for a kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Armed {
-    /// Under the same lock as the check; kicks then stay enabled until one came.
+    /// The worker asks under the same lock as its check. Kicks then stay enabled until one has
+    /// come.
     AtOnce,
-    /// Later, with a lock of its own, and the next worker that delivers suppresses kicks.
+    /// The worker asks later, when it holds the lock again. The next worker that delivers
+    /// suppresses kicks.
     Later,
 }
 

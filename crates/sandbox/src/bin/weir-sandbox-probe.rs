@@ -45,12 +45,12 @@ fn make_a_directory() {
     assert_eq!(rustix::fs::mkdir("/", Mode::RWXU), Err(rustix::io::Errno::EXIST));
 }
 
-/// The questions that present and future C libraries ask: each gets an answer, or an error of an old kernel or of a
-/// file.
+/// Makes the system calls by which present and future C libraries ask: each gets an answer, or an
+/// error as from an old kernel or for a file.
 fn ask() {
     use rustix::{io::Errno, process, system, termios, thread};
     let file = std::io::stdin();
-    // The library asks by TCGETS, or a newer one by TCGETS2.
+    // The library asks by TCGETS, a newer one by TCGETS2.
     assert!(!termios::isatty(&file));
     assert_eq!(termios::tcgetwinsize(&file).map(drop), Err(Errno::NOTTY));
     // These requests are on no list.
@@ -67,7 +67,7 @@ fn ask() {
         rustix::thread::ClockId::Monotonic,
     );
     assert_eq!(futexes.map(drop), Err(Errno::NOSYS));
-    // These questions are about the process and the machine.
+    // These calls ask about the process and the machine.
     let _ = (process::getuid(), process::geteuid(), process::getgid(), process::getppid());
     let _ = (system::uname(), system::sysinfo(), thread::sched_getcpu());
     println!("{}", std::thread::available_parallelism().is_ok());

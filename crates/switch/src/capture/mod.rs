@@ -19,6 +19,7 @@ use weir_limits::{CAPTURE_PORTS_MAX, FOLLOWED_MAX};
 
 use crate::named::NoSuchPort;
 use pcapng::Writer;
+pub use pcapng::seen_in;
 
 /// Sleeps of the writing thread after it found frames, and after it found none. Workers never wake the thread: a ring
 /// holds new frames in the meantime.
@@ -26,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_IDLE: Duration = Duration::from_millis(5);
 
 /// A request for a capture.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureRequest {
     /// Interfaces and uplinks; one that is named twice counts once.
@@ -47,6 +48,15 @@ pub struct CaptureRequest {
     /// Ends the capture after this many frames.
     #[serde(default)]
     pub frames_max: Option<u64>,
+}
+
+/// A captured frame, and the port that it was captured at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The port.
+    pub port: PortName,
+    /// The frame, or its beginning.
+    pub frame: Vec<u8>,
 }
 
 /// The reason why a capture is refused.
@@ -92,7 +102,7 @@ pub(crate) fn epoch_ns() -> u64 {
 }
 
 impl Recording {
-    /// Begins to copy frames of the ports of `request`, whose numbers are those of `port_id`.
+    /// Begins to copy frames of the ports of `request`. `port_id` gives the number of each port.
     ///
     /// # Errors
     /// [`CaptureRefused`]
@@ -121,8 +131,8 @@ impl Recording {
         Ok(Self { capture, request, epoch_ns: epoch_ns() })
     }
 
-    /// Writes pcapng until `goes_on` returns false, `out` fails, or the requested number of frames is written. The
-    /// switch waits for none of these.
+    /// Writes pcapng until `goes_on` returns false, `out` fails, or the requested number of frames
+    /// is written. The switch never waits for this function.
     ///
     /// # Errors
     /// The error of `out`; a reader ends a capture with a broken pipe.

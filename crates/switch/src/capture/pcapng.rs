@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::io::{self, BufWriter, Write};
 
-use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
@@ -12,14 +11,15 @@ use pcap_file::pcapng::blocks::interface_statistics::{
     InterfaceStatisticsBlock, InterfaceStatisticsOption,
 };
 use pcap_file::pcapng::blocks::section_header::{SectionHeaderBlock, SectionHeaderOption};
+use pcap_file::pcapng::{Block, PcapNgReader, PcapNgWriter};
 use pcap_file::{DataLink, Endianness, PcapError};
 use weir_engine::capture::{Counted, Direction, Header};
 
-use super::CaptureRequest;
+use super::{CaptureRequest, Seen};
 
 /// The size of a write.
 const BUFFER_LEN: usize = 256 << 10;
-/// Times are in units of 10 to the minus this many seconds.
+/// The exponent of the unit of times: a unit is 10 to the minus this many seconds.
 const RESOLUTION: u8 = 9;
 /// Bits of `epb_flags` (section 4.3.1): the direction as seen by the port's guest, and pending offloads.
 const INBOUND: u32 = 1;
@@ -128,6 +128,23 @@ impl<W: Write> Writer<W> {
     pub(super) fn written(&self) -> u64 {
         self.written
     }
+}
+
+/// The whole frames in the beginning of a capture.
+pub fn seen_in(stream: &[u8]) -> Vec<Seen> {
+    let mut seen = Vec::new();
+    let Ok(mut blocks) = PcapNgReader::new(stream) else { return seen };
+    while let Some(Ok(block)) = blocks.next_block() {
+        let Block::EnhancedPacket(packet) = block else { continue };
+        let (port, frame) = (packet.interface_id as usize, packet.data.into_owned());
+        let options = blocks.interfaces().get(port).map_or(&[][..], |it| &it.options);
+        let name = options.iter().find_map(|option| match option {
+            InterfaceDescriptionOption::IfName(name) => name.parse().ok(),
+            _ => None,
+        });
+        seen.extend(name.map(|port| Seen { port, frame }));
+    }
+    seen
 }
 
 fn io_error(error: PcapError) -> io::Error {

@@ -103,7 +103,7 @@ fn send(pair: &mut QueuePair, to: [u8; 6], payload: &[u8]) {
     pair.flush();
 }
 
-/// A UDP datagram from port 4000 to `port`, behind the addresses of Ethernet.
+/// A UDP datagram from port 4000 to `port`, after the Ethernet addresses.
 fn udp(port: u16) -> Vec<u8> {
     let mut packet = vec![
         8, 0, 0x45, 0, 0, 32, 0, 0, 0x40, 0, 64, 17, 0x26, 0xcb, 10, 0, 0, 1, 10, 0, 0, 2, 0x0f,

@@ -77,12 +77,12 @@ struct WaitsFor {
     ends: bool,
 }
 
-/// Ends the wait for a process's expressions.
+/// Ends all compilations of a process's expressions.
 #[derive(Debug, Clone)]
 pub struct Ending(Arc<Mutex<WaitsFor>>);
 
 impl Ending {
-    /// Compiles no expression from now on. Callers that wait for one are refused at once.
+    /// From now on no expression is compiled. Callers that wait for one are refused at once.
     pub fn begin(&self) {
         let mut waits_for = lock(&self.0);
         waits_for.ends = true;

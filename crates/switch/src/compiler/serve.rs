@@ -98,7 +98,7 @@ fn start(mode: SandboxMode) -> std::io::Result<(Child, OwnedFd)> {
     Ok((child, ours))
 }
 
-/// Compiles until the weir at the other end has ended, or the process that started this one has.
+/// Compiles until the weir at the other end or the process that started this one has ended.
 fn compile_for(socket: &OwnedFd, mode: SandboxMode) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-compile");
     if let Err(words) = confine(mode) {

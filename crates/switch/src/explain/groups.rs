@@ -18,7 +18,7 @@ pub struct GroupsExplanation {
     pub close_in: Vec<SecurityGroup>,
     /// Groups that close what comes from the guest.
     pub close_out: Vec<SecurityGroup>,
-    /// The ID of these groups together, for other hosts; none if `[group-ids]` does not have them.
+    /// The ID under which other hosts know this set of groups; none if `[group-ids]` lacks the set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
     /// Groups with rules `to` a group, if there are other hosts: such a rule means interfaces of this switch only.

@@ -15,7 +15,7 @@ pub struct SplitExplanation {
     pub uplink_ns: u64,
     /// T_v: the time that calls can be held, in nanoseconds.
     pub vif_ns: u64,
-    /// Time since either of them changed, in nanoseconds.
+    /// Time since T_p or T_v last changed, in nanoseconds.
     pub stands_for_ns: u64,
     /// The reason for the uplinks' share.
     pub reason: String,
@@ -122,10 +122,10 @@ pub struct UplinkExplanation {
     /// The workers that serve the uplink's queues.
     #[serde(default)]
     pub dispatch: DispatchExplanation,
-    /// The spread of flows over the uplink's queues; none if it has one.
+    /// The spread of flows over the uplink's queues; none if it has only one.
     #[serde(default)]
     pub steering: Option<SteeringExplanation>,
-    /// Facts that show if traffic passes.
+    /// Facts that show whether traffic passes.
     #[serde(default)]
     pub traffic: TrafficExplanation,
     /// The uplink's filter rules, in their order.
@@ -179,7 +179,7 @@ pub enum UplinkLayer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum InterruptPlaces {
-    /// weir was not to move any.
+    /// weir is not configured to move interrupts.
     #[default]
     AsFound,
     /// The interrupt of each queue comes to the processor of the worker that serves the queue.
@@ -187,7 +187,7 @@ pub enum InterruptPlaces {
         /// The queues' interrupts.
         queues: Vec<InterruptPlace>,
     },
-    /// weir moves none.
+    /// weir moves no interrupts.
     LeftAlone {
         /// The reason.
         reason: String,

@@ -21,11 +21,12 @@ pub const USUAL_DROPS: [&str; 8] = [
     "unknown_unicast",
 ];
 
-/// The number of dropped frames from which on it counts that no frame has passed. A ping that gets no answer asks for
-/// the address three times.
+/// The verdict reports that no frame has passed only after this many dropped frames. A ping that
+/// gets no answer asks for the address three times.
 const TELLING: u64 = 3;
 
-/// Facts that show if traffic passes at a port. Frames and drops count since the port was added.
+/// Facts that show whether traffic passes at a port. Frames and drops count since the port was
+/// added.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TrafficExplanation {
@@ -33,7 +34,7 @@ pub struct TrafficExplanation {
     pub state: PortState,
     /// The reason why the port stopped, or the error of the last session that weir ended.
     pub last_error: Option<String>,
-    /// Seconds since that error, of a session.
+    /// Seconds since that error, if it ended a session.
     pub last_error_s: Option<u64>,
     /// True if the port receives copies of other ports' frames, and nothing else.
     pub is_mirror: bool,
@@ -57,7 +58,8 @@ pub struct TrafficExplanation {
     pub tx_frames: u64,
     /// Dropped frames of this port, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// The reason for which no frame has passed since the port was added, if these counts are of a shorter time.
+    /// The reason why no frame has passed since the port was added; set if the counts here cover a
+    /// shorter time.
     #[serde(skip)]
     pub(crate) stopped: Option<(Direction, String, u64)>,
 }
@@ -107,6 +109,10 @@ impl TrafficExplanation {
         blocked: Option<&BlockStats>,
     ) -> Verdict {
         let mut no = self.state_says(name, is_guest);
+        let waits = silent.iter().filter(|it| it.why.unanswered().is_some());
+        if self.state == PortState::Connected && waits.clone().next().is_some() {
+            no = waits.map(ring_says).collect();
+        }
         if self.state == PortState::Running {
             if self.is_mirror {
                 let because =
@@ -246,6 +252,10 @@ fn ring_says(ring: &SilentRing) -> String {
         Silence::KicksWithoutBuffers { .. } => "kicks come, and no buffer is where weir looks",
         Silence::BuffersWithoutKick => "buffers are in it, and a kick never came",
         Silence::NoCallDescriptor => "its driver cannot be told of frames",
+        Silence::NoTranslation { .. } => {
+            let why = ring.why.unanswered().unwrap_or_default();
+            return format!("ring {} waits: {why}", ring.ring);
+        }
     };
     format!("ring {} serves nobody: {why}", ring.ring)
 }
@@ -376,6 +386,13 @@ mod tests {
         let ring = SilentRing { ring: 1, why: Silence::BuffersWithoutKick };
         let verdict = running().verdict("web0", true, &[], &[ring], None);
         assert!(verdict.because[0].contains("ring 1 serves nobody"), "{verdict:?}");
+        let waits = Silence::NoTranslation { questions: 1, seconds: 7 };
+        let waits = [SilentRing { ring: 0, why: waits }];
+        let unknown = TrafficExplanation { state: PortState::Connected, ..running() };
+        let verdict = unknown.verdict("web0", true, &[], &waits, None);
+        let said =
+            "ring 0 waits: the monitor has not answered a question about translations for 7 s";
+        assert_eq!((verdict.passes, &*verdict.because), (Passes::No, &[said.to_owned()][..]));
         let filtered = busy.verdict("web0", true, &rules(&[("tx drop", 3)]), &[], None);
         assert!(filtered.because[0].contains("all that it sends"), "{filtered:?}");
         let block = BlockStats {

@@ -199,7 +199,8 @@ pub struct SharingExplanation {
     pub others: BTreeMap<PortName, PortShare>,
     /// The number of workers.
     pub workers: u64,
-    /// The time of this look; in a difference of two looks, the time between them. In nanoseconds.
+    /// The time of this look, in nanoseconds. In a difference of two looks it is the time between
+    /// them.
     pub elapsed_ns: u64,
     /// Times that its queues waited for its rate limit.
     pub rate_waits: u64,
@@ -236,7 +237,8 @@ pub struct ReceivingExplanation {
     pub limits: Receiving,
     /// Frames dropped because of the limits.
     pub policed: u64,
-    /// The time of this look; in a difference of two looks, the time between them. In nanoseconds.
+    /// The time of this look, in nanoseconds. In a difference of two looks it is the time between
+    /// them.
     pub elapsed_ns: u64,
 }
 

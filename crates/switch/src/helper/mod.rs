@@ -89,7 +89,8 @@ fn may_use(control: Option<&SocketPath>, named: &BTreeSet<SocketPath>, path: &So
     named.contains(path) || (beside.is_some() && path.as_path().parent() == beside && is_file)
 }
 
-/// True if `path` is below `dir`, whatever the names on the way mean: links are followed as everywhere.
+/// True if `path` is below `dir`. The path is compared as it is written: symbolic links in it are
+/// followed later, as everywhere.
 fn is_below(dir: Option<&SocketPath>, path: &SocketPath) -> bool {
     let climbs = || path.as_path().components().any(|part| part == Component::ParentDir);
     dir.is_some_and(|dir| path != dir && path.as_path().starts_with(dir.as_path()) && !climbs())
@@ -211,8 +212,9 @@ impl Hands {
         }
     }
 
-    /// Listens on several sockets, and opens the records beside them: all by one message. Nothing is made where this
-    /// process does the work itself, and no message is needed, or if the helper cannot.
+    /// Listens on several sockets and opens the records beside them, with one message to the
+    /// helper. The result is empty if this process does the work itself, which needs no message, or
+    /// if the helper fails.
     pub(crate) fn bind_all(&self, wanted: Vec<WantedSocket>) -> BTreeMap<SocketPath, Ahead> {
         match self {
             Self::Own => BTreeMap::new(),
@@ -368,7 +370,8 @@ impl Hands {
         }
     }
 
-    /// How the weir with this control socket connects to its keeper. A helper knows the control socket from its start.
+    /// The function by which the weir with this control socket connects to its keeper. A helper
+    /// knows the control socket from its start.
     pub(crate) fn dial_keeper(&self, path: &SocketPath, control: &SocketPath) -> weir_keeper::Dial {
         let (path, control) = (path.clone(), control.clone());
         match self {
@@ -382,8 +385,8 @@ impl Hands {
         }
     }
 
-    /// Restores and removes everything that this weir has changed and made. Its threads may hold any lock. A helper
-    /// does this even after weir has ended.
+    /// Restores everything that this weir has changed, and removes everything that it has made.
+    /// Threads of weir may hold any lock meanwhile. A helper does this even after weir has ended.
     pub fn let_go(&self, control: Option<&SocketPath>) {
         match self {
             Self::Own => {
@@ -400,6 +403,17 @@ impl Hands {
     pub(crate) fn restore_left_over(&self, control: &SocketPath) {
         if let Self::Own = self {
             restore_left_over(control);
+        }
+    }
+
+    /// Removes the files of sockets that end together.
+    pub(crate) fn remove_together(&self, sockets: impl IntoIterator<Item = BoundListener>) {
+        let elsewhere = unix_socket::remove_together(sockets);
+        let Self::Helper(helper) = self else { return };
+        let paths: Vec<_> = elsewhere.iter().filter_map(|path| socket_path(path).ok()).collect();
+        for paths in paths.chunks(HELPER_SOCKETS_TOGETHER_MAX) {
+            // As for one socket.
+            let _ = helper.ask(&Request::Remove { paths: paths.to_vec() });
         }
     }
 
@@ -521,7 +535,8 @@ impl Helper {
         let process = Command::new(program)
             .arg0("weir-helper")
             .arg(ARGUMENT)
-            // A terminal's Ctrl-C is meant for weir, which then has the helper remove what weir has made.
+            // A terminal's Ctrl-C is meant for weir, which then makes the helper remove what weir
+            // has made.
             .process_group(0)
             .current_dir("/")
             // The helper must not report to the service manager.
@@ -631,7 +646,8 @@ impl Helper {
         let helper = Arc::clone(self);
         let remove = move |path: &Path| {
             // If the helper does not answer, the next start replaces a stale socket.
-            let _ = socket_path(path).and_then(|path| helper.ask(&Request::Remove { path }));
+            let _ = socket_path(path)
+                .and_then(|path| helper.ask(&Request::Remove { paths: vec![path] }));
         };
         BoundListener::of_another(listener, path.as_path(), file, Box::new(remove))
     }

@@ -106,8 +106,9 @@ pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
 #[derive(Debug)]
 pub(super) enum Given {
     Own(OwnedFd),
-    /// The other end may have sent descriptors already. If weir is quick to end the connection, this copy is the last
-    /// one, and its close can take as long as the other end likes.
+    /// The descriptor of a connection. The other end may already have sent descriptors over it. If
+    /// weir is quick to end the connection, this copy is the last one, and its close can take as
+    /// long as the other end likes.
     Foreign(Foreign<OwnedFd>),
 }
 
@@ -174,7 +175,7 @@ impl Serving {
     /// Restores and removes everything, on request of a weir that ends in order.
     pub(super) fn undo(&mut self) {
         self.interfaces.clear();
-        self.bound.clear();
+        unix_socket::remove_files(std::mem::take(&mut self.bound).into_values());
         self.rules.clear();
     }
 
@@ -200,9 +201,9 @@ impl Serving {
             Request::BindAll { .. } => (refused("it is for several".into(), None), None),
             Request::Bind { path, mode } => self.bind(path, mode),
             Request::Adopt { path, mode, file } => (self.adopt(path, mode, file), None),
-            Request::Remove { path } => {
-                // Dropping the entry removes the file.
-                self.bound.remove(&path);
+            Request::Remove { paths } => {
+                let files = paths.iter().filter_map(|path| self.bound.remove(path));
+                unix_socket::remove_files(files);
                 (Answer::Done, None)
             }
             Request::OpenRecords { path } => self.open_records(&path, None),
@@ -267,7 +268,7 @@ impl Serving {
         may_use(self.tasks.control.as_ref(), &self.sockets, path)
     }
 
-    /// True for directories of interfaces on demand, as the configuration has or may have them.
+    /// True for directories of interfaces on demand, which the configuration has or may have.
     fn may_look(&self, directory: &SocketPath) -> bool {
         let below = is_below(self.tasks.client_dir.as_ref(), directory);
         below || self.tasks.on_demand.contains(directory)

@@ -87,7 +87,7 @@ fn sockets_are_made_together_each_by_its_own_right_and_not_too_many() {
     assert!(!dir.path().join("taken.rings").exists());
     assert!(!dir.path().join(".weir.lock").exists());
 
-    // A file that somebody has removed is made again, and what was noted of the old one goes.
+    // A file that somebody has removed is made again, and the entry of the old one is dropped.
     std::fs::remove_file(dir.path().join("a.sock")).unwrap();
     let answer = helper.bind_all(vec![want(&at("a.sock"))], &mut given, &mut bound);
     let Answer::Each { all } = answer else { panic!("{answer:?}") };
@@ -215,7 +215,7 @@ fn what_another_weir_has_left_is_gone_on_with_if_it_is_that_socket() {
     assert!(refusal(adopt(&file, id(&file))).contains("is not what"), "it is no socket");
     assert!(refusal(adopt(&elsewhere, id(&elsewhere))).contains("is not what"), "it is elsewhere");
     assert!(matches!(adopt(&left, id(&left)), (Answer::Done, None)));
-    helper.answer(Request::Remove { path: left.clone() });
+    helper.answer(Request::Remove { paths: vec![left.clone()] });
     assert!(!left.as_path().exists() && elsewhere.as_path().exists());
 }
 
@@ -227,7 +227,7 @@ fn only_what_it_has_made_is_removed() {
     std::fs::write(found.as_path(), "keep me").unwrap();
     let listener = bind(&mut helper, &made).unwrap();
     for path in [&made, &found] {
-        helper.answer(Request::Remove { path: path.clone() });
+        helper.answer(Request::Remove { paths: vec![path.clone()] });
     }
     drop(listener);
     assert!(!made.as_path().exists() && found.as_path().exists());
@@ -323,7 +323,7 @@ fn messages_come_whole_with_one_descriptor_or_not_at_all() {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let path: SocketPath = "/run/a.sock".parse().unwrap();
     let (lent, _other) = UnixStream::pair().unwrap();
-    wire::send(a.as_fd(), &Request::Remove { path }, Some(lent.as_fd())).unwrap();
+    wire::send(a.as_fd(), &Request::Remove { paths: vec![path] }, Some(lent.as_fd())).unwrap();
     let (request, descriptor) = wire::receive::<Request>(b.as_fd()).unwrap().unwrap();
     assert!(matches!(request, Request::Remove { .. }) && descriptor.is_some());
 

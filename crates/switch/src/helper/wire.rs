@@ -117,13 +117,13 @@ pub(super) enum Request {
     Confine,
     /// Listens on a socket, whose descriptor comes with the answer.
     Bind { path: SocketPath, mode: SocketMode },
-    /// Does so for several interfaces, and opens the files of records beside the sockets. The descriptors come with the
-    /// answer, in the same order.
+    /// Listens on the sockets of several interfaces, and opens the files of records beside the
+    /// sockets. The descriptors come with the answer, in the same order.
     BindAll { all: Vec<WantedSocket> },
     /// Takes over a listening socket of an earlier weir, if the socket's file is still this one.
     Adopt { path: SocketPath, mode: SocketMode, file: FileId },
-    /// Removes a socket that was made by `Bind`.
-    Remove { path: SocketPath },
+    /// Removes sockets that were made by `Bind`.
+    Remove { paths: Vec<SocketPath> },
     /// Opens the file of records beside a socket, whose descriptor comes with the answer.
     OpenRecords { path: SocketPath },
     /// Removes the file of records.
@@ -132,20 +132,22 @@ pub(super) enum Request {
     Connect { path: SocketPath },
     /// Looks into a directory for sockets of interfaces on demand.
     LookFor { directory: SocketPath, pattern: NamePattern },
-    /// Has the kernel tell of changes in such a directory, by a descriptor that comes with the answer.
+    /// Makes the kernel report changes in such a directory, by a descriptor that comes with the
+    /// answer.
     Watch { directory: SocketPath },
-    /// Connects to the keeper, whose descriptor comes with the answer.
+    /// Connects to the keeper. The connection's descriptor comes with the answer.
     ConnectKeeper { path: SocketPath },
-    /// Connects to one of the host's resolvers, to the next one for each `turn`.
+    /// Connects to one of the host's resolvers: to another one for each `turn`.
     ConnectResolver { turn: u32, means: Means },
     /// Opens the configuration's file, whose descriptor comes with the answer.
     OpenConfig,
     /// Restores the changes of the weir that this one replaces, and removes its control socket. That weir has
     /// stopped.
     TakePlace,
-    /// Has an interface gather frames for this time; 0 means its original setting.
+    /// Makes an interface gather frames for this time; 0 means its original setting.
     Gather { interface: InterfaceName, uplink_ns: u64 },
-    /// Has the interrupts of an interface's queues come to these processors; without any, the original setting.
+    /// Sends the interrupts of an interface's queues to these processors; without any, restores the
+    /// original setting.
     Follow { interface: InterfaceName, cpus: BTreeMap<u16, u16> },
     /// Restores the interface's original settings.
     Leave { interface: InterfaceName },
@@ -178,7 +180,7 @@ pub(crate) struct WantedSocket {
 #[serde(deny_unknown_fields)]
 pub(super) struct Made {
     pub(super) bound: Answer,
-    /// About the records; `None` without a socket.
+    /// The answer about the records; `None` without a socket.
     pub(super) records: Option<Answer>,
 }
 
@@ -197,7 +199,7 @@ pub(super) enum Answer {
     Watched {
         directory: FileId,
     },
-    /// For each socket, in the order of the request.
+    /// An answer for each socket, in the order of the request.
     Each {
         all: Vec<Made>,
     },

@@ -183,7 +183,7 @@ impl Agent {
         if knows { hello.wish } else { Wish::default() }
     }
 
-    /// Has the guest poll at this interval (ns), or not at all.
+    /// Makes the guest poll at this interval (ns), or not at all.
     pub(super) fn want(&mut self, id: PortId, poll_ns: Option<u64>, now_ns: u64) {
         if let Some(vif) = self.vifs.get_mut(&id)
             && vif.wanted != poll_ns
@@ -312,7 +312,7 @@ impl Agent {
             }
             Event::Applied(Applied { mac, poll_ns, error }) => {
                 if let Some(vif) = self.vif_mut(mac) {
-                    // What nobody asked for does not count, whatever the guest does.
+                    // An interval that nobody requested does not count, whatever the guest does.
                     vif.applied = poll_ns.filter(|_| error.is_none() && poll_ns == vif.asked);
                     vif.error = error.map(|error| error.to_string());
                 }
@@ -460,7 +460,8 @@ mod tests {
             (agent.polls_ns(id), agent.cost_ns(id), agent.can_poll(id)),
             (None, None, false)
         );
-        // Nor does it for an interface that is not its own, or that it does not have.
+        // An agent also counts for nothing for an interface that is not its own, or that it does
+        // not have.
         let wish = "\"budget_ns\":1,\"weight\":1";
         says(
             &mut guest,

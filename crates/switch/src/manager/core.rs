@@ -1,4 +1,4 @@
-//! The manager's decisions, made from counters. Pure: no I/O, and times are passed in.
+//! The manager's decisions, made from counters. There is no I/O, and times are passed in.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ pub(super) struct Look {
     pub(super) uplink_wakeups: u64,
     /// True if the gathering time of some uplink can be set.
     pub(super) uplink_settable: bool,
-    /// The least original coalescing of settable uplinks (ns), if known: weir's own adds from there.
+    /// The least original coalescing of settable uplinks (ns), if known: weir's own is added to it.
     pub(super) uplink_found_ns: u64,
     /// Each interface that the manager knows.
     pub(super) vifs: Vec<VifLook>,

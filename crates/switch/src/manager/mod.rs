@@ -131,6 +131,15 @@ impl Manager {
         Ok(Self { commands: Mutex::new(sender), wake, placement, thread: Some(thread) })
     }
 
+    /// Ends the thread as dropping does. Later calls do nothing.
+    pub(crate) fn end(&mut self) {
+        self.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was already printed on standard error.
+            let _ = thread.join();
+        }
+    }
+
     /// Adds interfaces. The thread checks all its interfaces once, however many are added.
     pub(crate) fn add_vifs(&self, vifs: impl IntoIterator<Item = NewVif>) {
         self.send(Command::AddVifs(vifs.into_iter().map(ManagedVif::new).collect()));
@@ -165,7 +174,7 @@ impl Manager {
         self.send(Command::AddUplink(Box::new(uplink)));
     }
 
-    /// Sets if entries of an uplink's indirection table move by load.
+    /// Sets whether entries of an uplink's indirection table move by load.
     pub(crate) fn change_uplink(&self, name: &PortName, rss_rebalance: bool) {
         self.send(Command::ChangeUplink(name.clone(), rss_rebalance));
     }
@@ -219,10 +228,6 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        self.send(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already printed on standard error.
-            let _ = thread.join();
-        }
+        self.end();
     }
 }

@@ -19,7 +19,8 @@ const MOVES_REMEMBERED: usize = 8;
 /// Rebalances one port's table.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// Made when the port first has a choice of queues: it has 3 KiB, and most ports have one queue.
+    /// It is made when the port first has a choice of queues, because it takes 3 KiB and most ports
+    /// have one queue.
     rebalancer: Option<Box<Rebalancer>>,
     looked_ns: Option<u64>,
     moves: VecDeque<Move>,

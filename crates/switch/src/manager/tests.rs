@@ -179,7 +179,7 @@ fn an_agent_polls_for_what_the_budget_leaves_and_restores_when_the_policy_change
     }));
     let reported = |now: &VifExplanation| now.agent.as_ref().unwrap().interrupts_per_s == Some(100);
     wait_for(&switch, "web0", reported);
-    // A look reads the report, at the latest at the next change.
+    // The manager reads the report no later than at the next change.
     set(&switch, "web0", "latency_budget=1ms");
     let (_, longer_ns) = guest.obey();
     assert!(longer_ns > poll_ns);

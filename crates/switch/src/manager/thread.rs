@@ -48,7 +48,7 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
-    /// What the guest wishes and gets: less than the host's settings.
+    /// The guest's wish as far as it is granted, which is less than the host's settings.
     granted: Wish,
     /// The last limit of holds that was set (ns), with a flag that is true if all are held together; `None` after a
     /// new policy.
@@ -147,8 +147,9 @@ impl ManagedVif {
         self.set = None;
     }
 
-    /// The limit (ns) of the time for which frames may wait at the interface under the guest's wish, if they may have
-    /// waited at an uplink for `uplink_ns`. The wish does not shorten the time at the uplink, which is everyone's.
+    /// The limit (ns) of the time for which frames may wait at the interface under the guest's
+    /// wish, if they may have waited at an uplink for `uplink_ns`. The wish does not shorten the
+    /// time at the uplink, which all interfaces share.
     fn wished_ns(&self, uplink_ns: u64) -> u64 {
         let wished_ns = self.granted.budget_ns.map(hold_ns_max);
         wished_ns.map_or(u64::MAX, |hold_ns| hold_ns.saturating_sub(uplink_ns))
@@ -181,7 +182,8 @@ impl ManagedVif {
         granted.budget_ns != before.budget_ns
     }
 
-    /// The settings were changed, also at the engine, perhaps; the guest's wish is to be granted under them.
+    /// Notes that the settings were changed, perhaps at the engine too. The guest's wish is granted
+    /// anew under the new settings.
     fn change(&mut self, settings: VifSettings, engine: &Engine) {
         self.settings = settings;
         (self.set, self.polled) = (None, None);
@@ -577,7 +579,8 @@ impl Run {
         }
     }
 
-    /// Has the interrupts of uplinks' cards come to the processors of the workers that serve their queues.
+    /// Sends the interrupts of uplinks' cards to the processors of the workers that serve their
+    /// queues.
     fn move_interrupts(&mut self) {
         for uplink in self.uplinks.iter_mut().filter(|uplink| uplink.has_cards_queues) {
             let cpus = self.placement.cpus_of(&self.engine, uplink.id, uplink.queues);

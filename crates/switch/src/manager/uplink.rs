@@ -35,8 +35,8 @@ const DEFER_HARD_IRQS: &str = "napi_defer_hard_irqs";
 const IFINDEX: &str = "ifindex";
 /// An empty poll costs about as much as the interrupt that it saves, so there are few of them.
 const EMPTY_POLLS: u64 = 2;
-/// The smallest `rx-usecs` that weir sets: drivers give smaller values a meaning of their own (Intel's drivers do so
-/// with 1 and 3).
+/// The smallest `rx-usecs` that weir sets: drivers give smaller values their own meaning (Intel's
+/// drivers do so with 1 and 3).
 const RX_USECS_MIN: u32 = 10;
 /// Attempts with a driver that rounds up: the first reduces the value by a 64th, and each further one by twice the
 /// last reduction. An e1000e's steps are a 50th of an interval of 5 ms.
@@ -79,7 +79,7 @@ trait Nic: fmt::Debug + Send {
     /// Sets `rx-usecs`, which a driver may round.
     fn set_rx_usecs(&self, interface: &InterfaceName, usecs: u32) -> io::Result<()>;
 
-    /// The NAPI instances whose settings differ from these of the interface.
+    /// The NAPI instances with other settings than these of the interface.
     fn napis_set_alone(&self, ifindex: u32, polls: u64, timeout_ns: u64) -> Vec<Napi>;
 
     /// Restores the settings of NAPI instances.
@@ -269,7 +269,7 @@ enum Way {
     },
 }
 
-/// Logged once for each uplink, because the choice of the timer is final.
+/// The message is logged once for each uplink, because the choice of the timer is final.
 fn say_by_timer(interface: &InterfaceName, why: &str) {
     tracing::info!(%interface, why, "the uplink coalesces interrupts by its NAPI timer, not by its card");
 }
@@ -285,8 +285,8 @@ pub(crate) trait Gathering: fmt::Debug + Send {
     /// Gathers for `uplink_ns` from now on, or for a little less; 0 means the original setting.
     fn set(&mut self, uplink_ns: u64);
 
-    /// Has the interrupt of each queue come to a processor from now on. Those of other queues get their original
-    /// setting.
+    /// Sends the interrupt of each queue to a processor from now on. The interrupts of other queues
+    /// get their original setting.
     fn follow(&mut self, cpus: &BTreeMap<u16, u16>);
 
     /// The processors of interrupts.

@@ -69,7 +69,8 @@ pub struct RuleStats {
 }
 
 impl RuleStats {
-    /// The counters of a port: its configured rules, from which the engine's rules were made.
+    /// The counters of a port's rules. `configured` has the rules from which the engine's `running`
+    /// ones were made.
     pub fn of(configured: &[FilterRule], running: &PortRules) -> Vec<Self> {
         let [mut tx, mut rx] = [&running.tx, &running.rx]
             .map(|rules| rules.as_deref().into_iter().flat_map(Rules::iter));

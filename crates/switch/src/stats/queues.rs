@@ -98,6 +98,22 @@ pub enum Silence {
     BuffersWithoutKick,
     /// Frames are put into the ring, but weir has no descriptor to notify the driver.
     NoCallDescriptor,
+    /// The ring is behind a virtual IOMMU, and weir's questions about its addresses have no answers.
+    NoTranslation {
+        /// Questions without an answer.
+        questions: u64,
+        /// Seconds since the first of them.
+        seconds: u64,
+    },
+}
+
+impl Silence {
+    /// What the VM's monitor leaves undone, if the ring waits for its virtual IOMMU.
+    pub fn unanswered(self) -> Option<String> {
+        let Self::NoTranslation { questions, seconds } = self else { return None };
+        let many = if questions == 1 { "a question" } else { &format!("{questions} questions") };
+        Some(format!("the monitor has not answered {many} about translations for {seconds} s"))
+    }
 }
 
 impl From<guest::SilentRing> for SilentRing {
@@ -106,6 +122,9 @@ impl From<guest::SilentRing> for SilentRing {
             guest::Silence::KicksWithoutBuffers(kicks) => Silence::KicksWithoutBuffers { kicks },
             guest::Silence::BuffersWithoutKick => Silence::BuffersWithoutKick,
             guest::Silence::NoCallDescriptor => Silence::NoCallDescriptor,
+            guest::Silence::NoTranslation { questions, seconds } => {
+                Silence::NoTranslation { questions, seconds }
+            }
         };
         Self { ring, why }
     }

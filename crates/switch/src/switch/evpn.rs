@@ -293,7 +293,7 @@ impl Member {
         let _ = beat::wait(|| poll(&mut fds, timeout.as_ref()));
     }
 
-    /// Notes if FRR runs. If it does not, returns the time (ns) until the next look.
+    /// Checks whether FRR runs. If it does not, returns the time (ns) until the next look.
     fn look_for_frr(&mut self) -> Option<u64> {
         let now_ns = clock::now_ns();
         let [zebra_ended, _] = self
@@ -334,7 +334,8 @@ impl Member {
         (!has_all(self) || self.resync.is_wanted()).then_some(EVPN_LOOK_NS)
     }
 
-    /// Has FRR send all of its state again if zebra was restarted alone, once bgpd has connected to it.
+    /// Makes FRR send all of its state again if zebra was restarted alone, once bgpd has connected
+    /// to it.
     fn resync(&mut self, now_ns: u64) {
         let [Some(zebra), _] = &self.daemons else { return };
         if !self.resync.is_wanted() || now_ns < self.asked_ns + EVPN_LOOK_NS {
@@ -464,7 +465,7 @@ impl Member {
         }
         let left = self.table.take_left();
         self.look |= !left.is_empty();
-        // FRR must learn again if the address is sticky.
+        // FRR must learn again whether the address is sticky.
         left.into_iter().for_each(|place| self.announced.adopt(place, How::Plain));
         self.look.then_some(0)
     }

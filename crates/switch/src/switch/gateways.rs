@@ -10,8 +10,8 @@ use ipnet::{IpNet, Ipv4Net};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 use weir_config::{
-    BootClient, BootConfig, Config, DhcpConfig, Forward, GatewayConfig, LeaseTime, MacAddress,
-    NetworkConfig, NetworkName, Networks, PortName, VifConfig,
+    BootClient, BootConfig, Config, DhcpConfig, FixedAddress, Forward, GatewayConfig, LeaseTime,
+    MacAddress, NetworkConfig, NetworkName, Networks, PortName, VifConfig,
 };
 use weir_engine::{PortCounters, lock};
 use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
@@ -132,7 +132,7 @@ pub(crate) fn nat_tasks(networks: &Networks) -> Vec<NatTask> {
     networks.with_gateway().filter_map(task).collect()
 }
 
-/// In the directory that the service manager names, or beside the control socket.
+/// The path is in the directory that the service manager names, or beside the control socket.
 fn leases_path(control: &Path, (network, v6): &(NetworkName, bool)) -> PathBuf {
     let named = std::env::var_os(STATE_DIRECTORY);
     let first = named.as_deref().and_then(|all| std::env::split_paths(all).next());
@@ -178,6 +178,7 @@ pub(super) struct Serving {
     pub(super) subnets: Vec<IpNet>,
     /// weir's addresses, and the router's.
     pub(super) relied_on: Vec<IpAddr>,
+    pub(super) fixed: Vec<FixedAddress>,
     pub(super) port: Arc<GatewayPort>,
 }
 
@@ -229,10 +230,18 @@ impl Served {
     }
 
     /// The fault of a guest's addresses that its last request for a neighbour shows, if it shows one.
-    pub(super) fn astray(&self, id: PortId) -> Option<String> {
+    pub(super) fn astray(&self, id: PortId, vif: &PortName) -> Option<String> {
         let all = lock(&self.0);
         let (it, (asked, other)) = all.iter().find_map(|it| Some((it, it.port.asked(id)?)))?;
-        astray(&it.subnets, asked, other.as_deref())
+        let says = astray(&it.subnets, asked, other.as_deref());
+        let fixed = it.fixed.iter().find(|it| it.vif == *vif && it.address.is_ipv4());
+        let unlike = |from: IpAddr, own: IpAddr| {
+            let says = format!(
+                "its guest uses {from}, and its own is {own} (`fixed`): `forward` leads there"
+            );
+            (from != own).then_some(says)
+        };
+        says.or_else(|| unlike(asked.from?, fixed?.address))
     }
 
     /// Notes that there is no guest behind the port any more.
@@ -306,7 +315,7 @@ pub(super) fn ra_settings(config: &GatewayConfig) -> RaSettings {
     RaSettings { prefixes, dns, domain: domain(config), managed: config.dhcp6, router_secs }
 }
 
-/// The domain that guests are told.
+/// The domain that weir tells guests.
 fn domain(config: &GatewayConfig) -> Option<String> {
     let is_configured = config.dhcp.as_ref().is_some_and(|dhcp| dhcp.domain.is_some());
     (is_configured || config.answers_names()).then(|| config.domain().to_owned())

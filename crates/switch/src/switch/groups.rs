@@ -16,7 +16,7 @@ use crate::explain::{GroupsExplanation, RefusalExplanation};
 use crate::stats::{ConnectionPage, ConnectionStats, GroupStats};
 
 impl Switch {
-    /// The groups that it has now.
+    /// The present groups of the switch.
     pub(super) fn groups(&self) -> Arc<Groups> {
         Arc::clone(&self.groups.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -54,7 +54,7 @@ impl Switch {
         overlay.change_networks(|networks| networks.set_group_sets(sets.collect()));
     }
 
-    /// All groups, with who is in them.
+    /// All groups with their members.
     pub(super) fn group_stats(&self, ports: &Ports) -> Vec<GroupStats> {
         let groups = self.groups();
         let stats = groups.all.iter().map(|group| {
@@ -161,7 +161,7 @@ impl Switch {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        // A log that stands still may hold up this thread, but no change of ports.
+        // A log that blocks may delay this thread, but no change of ports.
         let in_groups = ports.vifs.iter().filter_map(|vif| {
             let port = self.engine.groups(vif.port.id())?;
             Some((vif.config.name.clone(), vif.config.groups.clone(), port))
@@ -260,7 +260,7 @@ impl Switch {
     }
 }
 
-/// The number, unless there is nothing to say.
+/// The number, or `None` if it is 0.
 fn some(number: u64) -> Option<u64> {
     (number > 0).then_some(number)
 }

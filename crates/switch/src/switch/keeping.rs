@@ -80,8 +80,8 @@ impl Keeping {
         Ok(Self { keeper, taken, left, ..Self::default() })
     }
 
-    /// As [`take`](Self::take), while the other weir still runs: reads copies of its state, which stays its own until
-    /// it ends.
+    /// As [`take`](Self::take), while the other weir still runs: reads copies of its state, which
+    /// belongs to the other weir until it ends.
     pub fn look(config: &Config, hands: &Hands) -> Result<Self, SwitchError> {
         let Some(path) = &config.switch.keeper else { return Err(SwitchError::NoKeeper) };
         let seen = Keeper::look(hands.dial_keeper(path, &config.switch.control));
@@ -190,12 +190,13 @@ impl Keeping {
         Some((socket.map(Into::into), file_of(&key)?))
     }
 
-    /// Has the keeper hold the socket on which an interface listens.
+    /// Gives the keeper the socket on which an interface listens.
     pub(super) fn keep_listener(&self, name: &PortName, bound: &BoundListener) -> Option<Kept> {
         self.keep_listener_of(name.as_str(), bound)
     }
 
-    /// The socket on which another weir listened for an agent; `adopt` decides if it is the wanted one.
+    /// The socket on which another weir listened for an agent; `adopt` decides whether it is the
+    /// wanted one.
     pub(super) fn agents(
         &self,
         adopt: impl Fn(Foreign<UnixListener>, FileId) -> Option<BoundListener>,
@@ -213,7 +214,7 @@ impl Keeping {
         Some(bound)
     }
 
-    /// Has the keeper hold a socket for an agent.
+    /// Gives the keeper a socket for an agent.
     pub(super) fn keep_agents(&self, bound: &BoundListener) -> Option<Kept> {
         self.keep_listener_of(AGENTS, bound)
     }
@@ -233,7 +234,7 @@ impl Keeping {
         queues.map_while(|key| taken.remove(&key).map(Foreign::release)).collect()
     }
 
-    /// Has the keeper hold the queues of an uplink, and with them the TAP itself.
+    /// Gives the keeper the queues of an uplink, and with them the TAP itself.
     pub(super) fn keep_queues(&self, name: &PortName, queues: &[OwnedFd]) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let keys: Vec<_> =
@@ -249,8 +250,8 @@ impl Keeping {
         Some(Kept { keeper, keys })
     }
 
-    /// Has the keeper hold the socket of an uplink that is its only queue: the one with which the returned function was
-    /// last called.
+    /// Gives the keeper the socket of an uplink that is its only queue: the one with which the
+    /// returned function was last called.
     pub(super) fn keep_line(&self, name: &PortName) -> (Option<Kept>, KeepLine) {
         let (key, keeper) = (format!("{name}/{QUEUE}0"), self.keeper.clone());
         let keys = vec![key.clone()];
@@ -270,7 +271,8 @@ impl Keeping {
         lock(&self.taken).remove(&format!("{EVPN}{vni}")).map(Foreign::release)
     }
 
-    /// Has the keeper hold the TAP: FRR withdraws the stations behind it as soon as no process has it open.
+    /// Gives the keeper the TAP: FRR withdraws the stations behind it as soon as no process has it
+    /// open.
     pub(super) fn keep_evpn_tap(&self, vni: u32, tap: &OwnedFd) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
         let key = format!("{EVPN}{vni}");
@@ -298,7 +300,7 @@ impl Keeping {
         Ok(self.noted())
     }
 
-    /// The uplinks that go on, of `config` and of what another weir has noted until now.
+    /// The uplinks that continue: those of `config`, and those that another weir has noted.
     ///
     /// # Errors
     /// As [`Self::read_noted`].
@@ -320,7 +322,7 @@ impl Keeping {
         self.noted().known(name.as_str())
     }
 
-    /// Has the keeper hold the state for the next weir.
+    /// Gives the keeper the state for the next weir.
     pub(super) fn keep_noted(&self, file: OwnedFd) {
         if let Some(keeper) = &self.keeper {
             keeper.store(NOTED, Arc::new(file));

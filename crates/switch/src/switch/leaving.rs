@@ -11,7 +11,7 @@ use super::Switch;
 use crate::control::{Refusal, Response};
 use crate::upgrade::{Next, NotUp, Starter, Upgrades, Which};
 
-/// The time in which each thread must show that it goes on.
+/// Each thread must show within this time that it makes progress.
 const WITHIN: Duration = Duration::from_nanos(LEAVES_WITHIN_NS);
 /// The number of a worker's ports that a message names.
 const NAMED_MAX: usize = 8;

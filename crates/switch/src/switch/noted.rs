@@ -33,13 +33,13 @@ pub(super) struct Noted {
     pub(super) added: Vec<serde_json::Value>,
     /// Uplinks that the file does not name, as they are now: bonds behind their members.
     pub(super) uplinks: Vec<serde_json::Value>,
-    /// Templates as the interfaces in `added` have them, each as an interface.
+    /// The templates of the interfaces in `added`, each as an interface.
     pub(super) templates: BTreeMap<String, serde_json::Value>,
     /// Run-time settings of ports that the file names, by port.
     pub(super) settings: BTreeMap<String, Settings>,
     /// Run-time settings that are no port's.
     pub(super) tables: Beside,
-    /// Of each interface with an owner: keys that commands have set and its owner has not.
+    /// For each interface with an owner: keys that commands have set and the owner has not.
     pub(super) set: BTreeMap<String, BTreeSet<String>>,
     /// Ports that the file names but that were removed.
     pub(super) deleted: BTreeSet<String>,

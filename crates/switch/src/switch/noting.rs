@@ -15,8 +15,8 @@ use super::{Link, Meeting, Seen, Switch, Vif};
 use crate::programs::{LastPrograms, Programs};
 
 impl Switch {
-    /// Has the keeper hold the state for the next weir. The call can be slow, because it reads all addresses. While
-    /// the keeper is missing, the state is kept for the next connection to it.
+    /// Gives the keeper the state for the next weir. The call can be slow, because it reads all
+    /// addresses. While the keeper is missing, the state is kept for the next connection to it.
     pub fn note(&self) {
         // Until this switch has all of its ports, the state of the last weir is more complete.
         if !self.keeper.is_configured() || self.source().is_none() {
@@ -60,7 +60,7 @@ impl Switch {
         })
     }
 
-    /// Has the programs run for all ports, since the switch is about to end.
+    /// Makes the programs run for all ports, since the switch is about to end.
     pub fn ends_ports(&self) -> LastPrograms {
         self.programs.get().map(Programs::end).unwrap_or_default()
     }
@@ -97,7 +97,7 @@ impl Switch {
         drop(ports);
         let told_up = match self.programs.get() {
             Some(programs) => programs.up().iter().map(ToString::to_string).collect(),
-            // They are not there yet.
+            // The programs do not run yet.
             None => self.keeper.noted().told_up.clone(),
         };
         Ok(Noted { addresses, leases, carriers, told_up, ..self.set_since()? })

@@ -63,7 +63,7 @@ pub(super) struct OnDemand {
 }
 
 impl OnDemand {
-    /// The switch for which a thread may be needed.
+    /// Sets the switch for which a thread may be needed.
     pub(super) fn is_for(&self, switch: &Arc<Switch>) {
         let _ = self.switch.set(Arc::downgrade(switch));
     }
@@ -86,7 +86,7 @@ impl OnDemand {
         self.shared.ends.store(true, Ordering::SeqCst);
         self.shared.wake();
         let thread = lock(&self.thread).take();
-        // The thread itself may be the last to have the switch.
+        // The thread itself may hold the last reference to the switch.
         if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
@@ -109,7 +109,8 @@ impl Shared {
         }
     }
 
-    /// Waits until it is woken, one of `notices` comes, or the time is over. True if the thread is to go on.
+    /// Waits until it is woken, one of `notices` arrives, or the time is over. Returns true if the
+    /// thread is to continue.
     fn wait<'a>(
         &'a self,
         notices: impl Iterator<Item = &'a OwnedFd>,
@@ -137,7 +138,7 @@ fn start(shared: Arc<Shared>, switch: Weak<Switch>) -> io::Result<JoinHandle<()>
     std::thread::Builder::new().name(NAME.into()).spawn(run)
 }
 
-/// A directory from which the kernel tells.
+/// A directory whose changes the kernel reports.
 struct Watch {
     notices: OwnedFd,
     directory: FileId,
@@ -150,10 +151,10 @@ struct Known {
     away_since: Option<Instant>,
 }
 
-/// The part of the time that looks take: in the long run one in `1 + ON_DEMAND_PAUSE_TIMES`.
+/// The share of time that scans take: in the long run one part in `1 + ON_DEMAND_PAUSE_TIMES`.
 #[derive(Default)]
 struct Share {
-    /// The pause that earlier scans have still to pay, at the end of the last scan.
+    /// The pause that is still owed for earlier scans, as of the end of the last scan.
     owed: Duration,
     last: Option<Instant>,
 }
@@ -180,7 +181,7 @@ struct Watcher {
     forgotten: BTreeMap<(SocketPath, PortName), Stamp>,
     /// The last messages about each pattern.
     said: BTreeMap<String, Vec<String>>,
-    /// Another change was under way: it is tried again soon.
+    /// Another change was under way, so this one is tried again soon.
     was_busy: bool,
 }
 
@@ -188,7 +189,7 @@ struct Watcher {
 struct Look<'a> {
     pattern: &'a OnDemandConfig,
     listed: io::Result<Listed>,
-    /// Why changes are seen late, if they are.
+    /// The reason why changes are seen late, if they are.
     unwatched: Option<io::Error>,
 }
 
@@ -208,7 +209,7 @@ impl Look<'_> {
 }
 
 impl Watcher {
-    /// Waits for something to do, and does it. False if there is nothing more to do.
+    /// Does a look and waits until the next one is due. False if the thread is to end.
     fn look(&mut self, shared: &Shared, switch: &Weak<Switch>) -> bool {
         // A request from now on is for the next look: the eventfd keeps it through all waits.
         shared.wake.get().map(|wake| rustix::io::read(wake, &mut [0; 8]));
@@ -431,7 +432,7 @@ impl Watcher {
 }
 
 impl Switch {
-    /// Has the directories of patterns looked at.
+    /// Asks for a check of the directories of patterns.
     pub(super) fn look_on_demand(&self) {
         self.on_demand.look(!self.templates().on_demand.is_empty());
     }
@@ -443,7 +444,7 @@ impl Switch {
         vifs.map(|vif| (VifConfig::clone(&vif.config), vif.port.info().is_met)).collect()
     }
 
-    /// True if the interface is there, and is the same pattern's.
+    /// True if the interface exists and belongs to the same pattern.
     fn has_on_demand(&self, vif: &VifConfig) -> bool {
         let is = |it: &VifConfig| it.name == vif.name && it.by == vif.by && it.socket == vif.socket;
         self.ports().vifs.iter().any(|it| is(&it.config))
@@ -481,7 +482,7 @@ mod tests {
                 first_pause = Some(nth);
             }
             now += pause;
-            // Looks have had the rests that they owe, but for the credit.
+            // Looks have paused for the time that they owe, less the credit.
             let least = took * nth * (1 + ON_DEMAND_PAUSE_TIMES);
             assert!(now - start + CREDIT >= least, "{nth}");
         }

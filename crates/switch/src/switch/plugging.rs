@@ -1,4 +1,5 @@
-//! Ports that are no guests' interfaces come and go: uplinks, bonds, the overlay, and weir's own ports in networks.
+//! Adds and removes ports that are not guests' interfaces: uplinks, bonds, the overlay, and weir's
+//! own ports in networks.
 
 use std::fs::File;
 use std::net::IpAddr;
@@ -314,7 +315,8 @@ impl Switch {
         let own = port.addresses().iter().copied();
         let relied_on = own.chain(config.routers_elsewhere().map(IpAddr::from)).collect();
         let served = Arc::clone(&port);
-        self.served.add(Serving { id, vid, subnets, relied_on, port: served });
+        let fixed = config.fixed.clone();
+        self.served.add(Serving { id, vid, subnets, relied_on, fixed, port: served });
         let counters = made.unwrap_or_default();
         let gateway =
             Gateway { name, network: network.name.clone(), id, vid, port, counters, service, kept };

@@ -94,7 +94,7 @@ impl Switch {
         Response::Shown { vif: Box::new(shown) }
     }
 
-    /// The templates that it has now.
+    /// The present templates of the switch.
     pub(super) fn templates(&self) -> Arc<Templates> {
         Arc::clone(&self.templates.lock().unwrap_or_else(PoisonError::into_inner))
     }

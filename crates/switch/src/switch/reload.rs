@@ -370,8 +370,8 @@ impl Switch {
         ReloadOutcome::Applied { notes }
     }
 
-    /// Shuts the ports that change if there are several changes of what passes, or of who is there. Returns them, and
-    /// those of them that stay.
+    /// If several changes affect what passes or which ports exist, shuts the ports that change.
+    /// Returns these ports, and those of them that stay.
     fn shut_for(&self, steps: &Steps) -> [Vec<PortId>; 2] {
         let ports = self.ports();
         let mut changes = steps.vifs_added.len() + steps.uplinks_added.len();
@@ -432,7 +432,7 @@ impl Switch {
         for uplink in steps.uplinks_changed {
             undo.extend(self.change_uplink(uplink, shut)?.map(|old| Undo::Uplink(old.into())));
         }
-        // What is to go passes nothing any more.
+        // Ports that are about to be removed pass nothing any more.
         self.open(&self.ports(), stay);
         for prepared in ready {
             let name = prepared.config.name.clone();

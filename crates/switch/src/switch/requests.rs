@@ -92,7 +92,9 @@ impl ControlHandler for Switch {
             Request::Connections { name, from } => self.connections(&name, from),
             Request::Flush { of } => self.one_after_the_other(|it| it.flush(of.as_deref())),
             Request::Trace { name, frame } => self.traced(&name, &frame),
-            Request::Stats => Response::Stats { stats: Box::new(self.stats()) },
+            Request::Stats => Response::Stats { stats: Box::new(self.own_stats()) },
+            Request::PortNames => Response::PortNames { names: self.port_names() },
+            Request::Ports(names) => Response::Ports { ports: self.port_stats(Some(&names)) },
             Request::Stages { on } => shown::measure_stages(on),
         }
     }

@@ -188,7 +188,7 @@ impl Wanted {
         })
     }
 
-    /// Checks that all ports fit the whole. An interface that does not is held.
+    /// Checks that all ports fit the whole configuration. An interface that does not fit is held.
     ///
     /// # Errors
     /// Something else does not fit.
@@ -269,7 +269,7 @@ impl Wanted {
         wanted
     }
 
-    /// The switch with these interfaces.
+    /// The whole configuration with these interfaces.
     fn whole<'a>(&'a self, config: &'a Config, vifs: Vec<&'a VifConfig>) -> Whole<'a> {
         Whole { uplinks: self.uplinks.iter().collect(), vifs, ..config.whole() }
     }
@@ -445,7 +445,7 @@ mod tests {
         assert_eq!(of("lan"), ["mtu", "name"]);
     }
 
-    /// The table of keys decides which ones there are: a new key has to have a value here.
+    /// The table of keys decides which keys exist. A new key needs a value here.
     #[test]
     fn each_key_of_an_uplink_that_can_change_is_left_to_the_next_weir() {
         let (lan, bond) = (
@@ -568,7 +568,8 @@ mod tests {
         assert!(wanted.not_set.unwrap().contains("later"));
     }
 
-    /// The file has a weight since, which the schedule that was set does not know.
+    /// The file has had a weight since then. The schedule that was set at run time does not know
+    /// weights.
     #[test]
     fn a_port_of_the_file_that_does_not_fit_what_was_set_of_the_switch_is_closed() {
         let text = |schedule: &str, a: &str| {

@@ -44,19 +44,18 @@ pub(super) fn seconds_since(ns: u64) -> Option<u64> {
     (ns > 0).then(|| Duration::from_nanos(clock::now_ns().saturating_sub(ns)).as_secs())
 }
 
-/// What each port had of drops, late calls and waits when counters were last asked for, and the time at which it was seen
-/// to have as many first.
+/// Each port's drops, late calls and waits at the last request for counters, and the time when
+/// these counts were first seen.
 pub(super) type Looks = BTreeMap<PortName, (u64, u64)>;
 
 /// Fills in for how long the ports have been quiet.
 fn quiet(looks: &mut Looks, ports: &mut [PortStats], now_ns: u64) {
-    let before = std::mem::take(looks);
     for port in ports {
         let usual = |reason: &str| USUAL_DROPS.contains(&reason);
         let drops = port.drops.iter().filter(|(reason, _)| !usual(reason));
         let all = drops.chain(&port.budget_breaches).map(|(_, count)| count).sum::<u64>();
         let all = all + port.rate_waits;
-        let same = before.get(&port.name).filter(|(before, _)| *before == all);
+        let same = looks.get(&port.name).filter(|(before, _)| *before == all);
         let since_ns = same.map_or(now_ns, |(_, since_ns)| *since_ns);
         port.quiet_s = Duration::from_nanos(now_ns.saturating_sub(since_ns)).as_secs();
         looks.insert(port.name.clone(), (all, since_ns));
@@ -254,22 +253,51 @@ impl Switch {
 
     /// The counters of the whole switch.
     pub fn stats(&self) -> SwitchStats {
-        let (file, unsaved) = (self.config_file(), self.unsaved());
+        SwitchStats { ports: self.port_stats(None), ..self.own_stats() }
+    }
+
+    /// The names of all ports, in the order of [`Self::stats`].
+    pub(super) fn port_names(&self) -> Vec<PortName> {
         let ports = self.ports();
-        let uplinks = ports.uplinks.iter().map(|uplink| PortStats {
+        let vifs = ports.vifs.iter().map(|vif| &vif.config.name);
+        ports.outward().map(|(_, name)| name).chain(vifs).cloned().collect()
+    }
+
+    /// The counters of the ports with these names, or of all ports.
+    pub(super) fn port_stats(&self, names: Option<&[PortName]>) -> Vec<PortStats> {
+        let names: Option<BTreeSet<_>> = names.map(|names| names.iter().collect());
+        let is_asked = |name: &PortName| names.as_ref().is_none_or(|names| names.contains(name));
+        let ports = self.ports();
+        let uplinks = ports.uplinks.iter().filter(|it| is_asked(&it.config.name));
+        let uplinks = uplinks.map(|uplink| PortStats {
             limits: limits([("addresses", self.addresses(uplink.id))]),
             blocked: self.block_of(uplink.id),
             ..uplink_stats(uplink)
         });
-        let overlay = ports.overlay.iter().map(|overlay| PortStats {
+        let overlay = ports.overlay.iter().filter(|it| is_asked(&it.name));
+        let overlay = overlay.map(|overlay| PortStats {
             limits: self.overlay_limits(overlay),
             ..overlay_stats(overlay)
         });
-        let own = ports.gateways.iter().map(gateway_stats);
-        let outward = uplinks.chain(overlay).chain(own).collect();
-        let vifs: Vec<_> = ports.vifs.iter().map(|vif| vif.seen.clone()).collect();
+        let own = ports.gateways.iter().filter(|it| is_asked(&it.name)).map(gateway_stats);
+        let mut stats: Vec<_> = uplinks.chain(overlay).chain(own).collect();
+        let vifs = ports.vifs.iter().filter(|it| is_asked(&it.config.name));
+        let vifs: Vec<_> = vifs.map(|vif| vif.seen.clone()).collect();
+        drop(ports);
+        stats.extend(vifs.iter().map(|vif| self.vif_stats(vif)));
+        let mut looks = lock(&self.looks);
+        quiet(&mut looks, &mut stats, clock::now_ns());
+        let there = BTreeSet::from_iter(self.port_names());
+        looks.retain(|name, _| there.contains(name));
+        stats
+    }
+
+    /// The counters of the switch without those of its ports.
+    pub(super) fn own_stats(&self) -> SwitchStats {
+        let (file, unsaved) = (self.config_file(), self.unsaved());
+        let ports = self.ports();
         let workers = self.engine.workers().into_iter().zip(0..);
-        let mut stats = SwitchStats {
+        SwitchStats {
             version: env!("CARGO_PKG_VERSION").into(),
             host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             started_unix_ms: self.started_unix_ms,
@@ -316,12 +344,8 @@ impl Switch {
             multicast: self.multicast_stats(&ports),
             on_demand: self.on_demand.stats(),
             stages: StageStats::of_this_process(),
-            ports: outward,
-        };
-        drop(ports);
-        stats.ports.extend(vifs.iter().map(|vif| self.vif_stats(vif)));
-        quiet(&mut lock(&self.looks), &mut stats.ports, clock::now_ns());
-        stats
+            ports: Vec::new(),
+        }
     }
 
     fn multicast_stats(&self, ports: &Ports) -> Vec<MulticastStats> {

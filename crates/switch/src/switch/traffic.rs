@@ -1,4 +1,4 @@
-//! Facts that show if traffic passes at a port, and which other hosts weir hears from.
+//! Facts that show whether traffic passes at a port, and which other hosts weir hears from.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -25,7 +25,7 @@ impl Switch {
             state: state.into(),
             last_error: stop_reason,
             last_error_s: seconds_since(stopped_ns),
-            astray: self.served.astray(vif.port.id()),
+            astray: self.served.astray(vif.port.id(), &vif.config.name),
             ..self.traffic(vif.port.id(), &vif.config.vlan, vif.port.interface().counters())
         }
     }

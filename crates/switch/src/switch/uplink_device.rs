@@ -29,7 +29,7 @@ pub enum UplinkDevice {
     Xdp(XdpInterface),
     /// The carriers of a bond's uplinks.
     Bond(Links),
-    /// A stream's socket that another weir has left; without one weir connects when it runs.
+    /// A stream's socket that another weir has left. Without such a socket, weir connects once it runs.
     Stream(Option<OwnedFd>),
 }
 
@@ -100,7 +100,8 @@ impl UplinkDevice {
     }
 }
 
-/// Gives the host's side of a TAP its bridge or its addresses. They are gone with the TAP when weir ends.
+/// Gives the host's side of a TAP its bridge or its addresses. They disappear with the TAP when
+/// weir ends.
 fn set_up(config: &UplinkConfig, tap: &Tap) -> Result<(), (Option<String>, io::Error)> {
     let (name, addresses) = (&config.interface, addresses_of(config));
     if config.bridge.is_none() && addresses.is_empty() {

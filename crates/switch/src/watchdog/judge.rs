@@ -1,4 +1,4 @@
-//! The decision which threads are stalled, and their state in the kernel.
+//! The decision about which threads are stalled, and their state in the kernel.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,7 +39,7 @@ pub(super) struct Verdict {
 #[derive(Debug)]
 struct Known {
     said: Said,
-    /// The time for which the thread has reported the same (ns).
+    /// The time for which the thread has reported the same activity (ns).
     ns: u64,
 }
 

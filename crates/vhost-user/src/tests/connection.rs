@@ -70,7 +70,7 @@ fn what_is_looked_at_stays_until_it_is_consumed_and_brings_its_own_descriptors()
     front.set_owner().unwrap();
     front.set_vring_call(1, Some(file.as_fd())).unwrap();
     front.set_vring_call(2, None).unwrap();
-    // Peeking at a message without descriptors brings those of the next one along.
+    // Peeking at a message without descriptors also returns those of the next one.
     for _ in 0..2 {
         assert!(matches!(look(&mut back).incoming.message, FrontMessage::SetOwner));
     }

@@ -238,7 +238,7 @@ fn receive_burst(
     BURST
 }
 
-/// Does the same, but reads only sequence numbers.
+/// As [`receive_burst`], but reads only the sequence numbers.
 fn count_burst(pair: &mut QueuePair, stats: &LoadStats, order: &mut Order) -> usize {
     for came in 0..BURST {
         match pair.recv(sequence_number) {

@@ -35,7 +35,7 @@ fn requests_come_in_the_order_of_the_specification() {
     expected.extend(ring);
     expected.extend(ring);
     expected.extend([SetVringEnable, SetVringEnable, SetStatus]);
-    // The end is orderly.
+    // At its end, the driver stops its rings.
     expected.extend([GetVringBase, GetVringBase]);
     assert_eq!(report.requests, codes(&expected));
     assert_eq!(report.status, 0b1111, "DRIVER_OK and all before it");

@@ -301,8 +301,8 @@ fn requests_at_a_rate_are_sent_whether_or_not_others_were_answered() {
     let options = pingpong::Options::default();
     let client = bench.start(move |end| pingpong::request_at(end, &options, 5_000));
     let mut both = vec![client, server];
-    // One in fifty of the requests and answers together is lost. Some are in flight: more of them for a moment, if the
-    // machine stood still.
+    // One in fifty of the requests and answers together is lost. Some frames are in flight. Their
+    // number is larger for a moment if the machine stood still.
     let seen = std::cell::Cell::new((0, 0));
     bench.finish(&mut both, |all| {
         let client = all[0].stats.snapshot();

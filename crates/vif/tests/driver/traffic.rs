@@ -1,5 +1,5 @@
-//! Frames there and back, with calls, and with a driver that polls its ring on a timer of its own (front-end
-//! coalescing).
+//! Frames there and back, with calls, and with a driver that polls its ring on its own timer
+//! (front-end coalescing).
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ fn frames_of_every_length_come_back_whole() {
         let packed = options.features.contains(Features::RING_PACKED);
         assert_eq!(vif.features().contains(Features::RING_PACKED), packed);
         let mut seen = Vec::new();
-        // Three times around the ring's large frames.
+        // The frames go three times around the ring.
         for number in 0..12 {
             for len in lengths {
                 let sent = frame(number, len);

@@ -217,7 +217,8 @@ fn only_the_checksum_of_the_frames_own_transport_header_is_left_to_its_receiver(
         let honest = spec.vnet(0);
         let (start, offset) = (honest.csum_start, honest.csum_offset);
         assert_eq!(early(&spec, start, offset), None);
-        // Over the port that a filter judges, beside the checksum, and in the payload.
+        // The checksum fields lie over the port that a filter judges, beside the checksum, and in
+        // the payload.
         for (start, offset) in [(start, 2), (start, offset + 1), (start + 2, offset), (start, 500)]
         {
             assert_eq!(early(&spec, start, offset), Some(CsumPartial { start, offset }));

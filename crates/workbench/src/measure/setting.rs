@@ -17,7 +17,7 @@ const ETHERNET_HEADER: u32 = 14;
 /// Segments per acknowledgement, here and in the lab (RFC 1122 §4.2.3.2).
 const ACK_EVERY: u32 = 2;
 
-/// The reason for which a point cannot be measured here. Each fits on a line.
+/// The reason why a point cannot be measured here. Each fits on a line.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unreal {
     /// The point has an uplink.

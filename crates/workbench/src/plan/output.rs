@@ -43,7 +43,7 @@ pub struct Alternative {
     weir_cpus: f64,
     guest_cpus: f64,
     groups: Vec<GroupFigures>,
-    /// Missed limits, or the reasons for which another candidate is better. Empty for the chosen plan if it meets
+    /// Missed limits, or the reasons why another candidate is better. Empty for the chosen plan if it meets
     /// every limit.
     pub why_not: Vec<String>,
 }
@@ -76,7 +76,8 @@ impl Plan {
         };
         let mut others: Vec<_> =
             all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, it)| it).collect();
-        // Good candidates first, by CPU. Then the others, in the order of their settings.
+        // Good candidates come first, in the order of their CPU time. The others follow in the
+        // order of their settings.
         others.sort_by(|(a, a_misses), (b, b_misses)| {
             let order = a_misses.is_empty().cmp(&b_misses.is_empty()).reverse();
             let by_cpus = match a_misses.is_empty() && b_misses.is_empty() {

@@ -93,32 +93,32 @@ fn a_plan_says_what_to_do_why_nothing_else_and_how() {
     let plan = planned(&all);
     insta::assert_snapshot!(plan, @r#"
     mine.toml: Four that send to each other
-    machine: slow; seeds 1; 1333572 events
+    machine: slow; seeds 1; 1329051 events
 
     RECOMMENDED
     execution    tasklet
     realization  adaptive
     workers      1, where the kernel puts them
     placement    off
-    CPUs         0.76 for weir, 0.44 for guests
+    CPUs         0.76 for weir, 0.41 for guests
 
     GROUP  VMS  MBIT/S  PACKETS/S   LOST     P99  TARGET  LATE CALLS  GUEST CPUS
-    web      4    53.4      33400  0.0 %  418 us  2.0 ms      10.7 %        0.44
+    web      4    53.5      33425  0.0 %  413 us  2.0 ms      11.3 %        0.41
 
     WORKERS  EXECUTION   REALIZATION  PLACEMENT  WEIR CPUS  GUEST CPUS  WORST P99  REJECTED, SINCE
-          1  tasklet     adaptive     static          0.76        0.44     418 us  as much CPU and as many workers, and further from the defaults
-          2  tasklet     adaptive     off             0.76        0.44     418 us  as much CPU, and 1 worker more
-          2  tasklet     adaptive     static          0.76        0.44     418 us  as much CPU, and 1 worker more
-          2  tasklet     shared       static          0.79        0.42     307 us  as much CPU, and 1 worker more
-          2  tasklet     shared       off             0.79        0.42     307 us  as much CPU, and 1 worker more
-          5  threads     -            static          0.83        0.50     293 us  0.13 CPUs more
-          5  rt-threads  -            static          0.83        0.53     293 us  0.16 CPUs more
-          5  threads     -            off             0.85        0.51     288 us  0.16 CPUs more
-          5  rt-threads  -            off             0.85        0.51     288 us  0.16 CPUs more
-          1  tasklet     dedicated    off             1.00        0.42     361 us  0.22 CPUs more
-          1  tasklet     dedicated    static          1.00        0.42     361 us  0.22 CPUs more
-          2  tasklet     dedicated    static          2.00        0.37     278 us  1.17 CPUs more
-          2  tasklet     dedicated    off             2.00        0.37     278 us  1.17 CPUs more
+          1  tasklet     adaptive     static          0.76        0.41     413 us  as much CPU and as many workers, and further from the defaults
+          2  tasklet     adaptive     off             0.76        0.41     413 us  as much CPU, and 1 worker more
+          2  tasklet     adaptive     static          0.76        0.41     413 us  as much CPU, and 1 worker more
+          2  tasklet     shared       off             0.79        0.40     316 us  as much CPU, and 1 worker more
+          2  tasklet     shared       static          0.79        0.40     311 us  0.02 CPUs more
+          5  rt-threads  -            static          0.83        0.48     292 us  0.14 CPUs more
+          5  rt-threads  -            off             0.85        0.47     292 us  0.15 CPUs more
+          5  threads     -            static          0.83        0.50     292 us  0.16 CPUs more
+          5  threads     -            off             0.85        0.49     291 us  0.17 CPUs more
+          1  tasklet     dedicated    off             1.00        0.38     350 us  0.21 CPUs more
+          1  tasklet     dedicated    static          1.00        0.38     350 us  0.21 CPUs more
+          2  tasklet     dedicated    static          2.00        0.35     276 us  1.18 CPUs more
+          2  tasklet     dedicated    off             2.00        0.35     277 us  1.18 CPUs more
 
     not played: 3 to 5 workers, since the work is 0.8 CPUs, even with a wake-up and an interrupt for each packet, and for twice of that all are played
     not played: 1 worker, shared, since it is the same as adaptive

@@ -27,8 +27,8 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Statements of the paper.
     pub marks: Vec<Mark>,
-    /// Number of seeds of each result.
-    pub seeds: usize,
+    /// Number of seeds of each result, in words.
+    pub seeds: String,
 }
 
 /// Results and measurements at each point of x.
@@ -151,7 +151,7 @@ fn chart(file: &ExperimentFile, outcome: &Outcome, figure: Figure, at: &At, id: 
         x: x.to_vec(),
         series: series.collect(),
         marks: file.claims.iter().flat_map(|claim| plot.marks(claim)).collect(),
-        seeds: outcome.seeds.len(),
+        seeds: outcome.starts_in_words(),
     }
 }
 

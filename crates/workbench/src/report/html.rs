@@ -217,7 +217,6 @@ fn said(page: &mut String, claim: &Judged) -> fmt::Result {
 
 fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
     let Entry { experiment, outcome, id, charts } = entry;
-    let seeds: Vec<_> = outcome.seeds.iter().map(ToString::to_string).collect();
     writeln!(
         page,
         "<section id=\"{id}\">\n<h2>{}</h2>\n<p class=\"soft\">{} <code>{}</code>, on <a \
@@ -226,7 +225,7 @@ fn section(page: &mut String, entry: &Entry<'_>) -> fmt::Result {
         Escaped(&outcome.paper.as_ref().map(|paper| format!("{paper}.")).unwrap_or_default()),
         Escaped(&outcome.name),
         Escaped(&experiment.machine()),
-        seeds.join(", "),
+        outcome.seeds_in_words(),
         outcome.events,
     )?;
     if !outcome.claims.is_empty() {

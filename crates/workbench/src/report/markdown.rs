@@ -35,8 +35,8 @@ fn pages(entry: &Entry<'_>) -> Vec<(String, String)> {
     plots.chain([(format!("{}.md", entry.id), experiment(entry))]).collect()
 }
 
-/// Returns one page with all verdicts, and for each experiment its digests: of the beginnings of its
-/// points, and of its plots and page.
+/// Returns one page with all verdicts. For each experiment, the page has a digest of the beginnings of its
+/// points, and one of its plots and page.
 pub fn verdicts(report: &Report<'_>, beginnings: &[u64]) -> String {
     let mut text = judged(report, |entry| Cell(&entry.id).to_string());
     text += "What the verdicts mean, and how each experiment's page and plots are written, is in the \
@@ -174,14 +174,13 @@ fn figures(all: &Standings) -> String {
 
 fn experiment(entry: &Entry<'_>) -> String {
     let Entry { experiment, outcome, charts, .. } = entry;
-    let seeds: Vec<_> = outcome.seeds.iter().map(ToString::to_string).collect();
     let mut text = format!(
         "# {}\n\n{}`{}`, on {}; seeds {}; {} events. Written by `weir lab report`.\n\n",
         Cell(&outcome.title),
         outcome.paper.as_ref().map(|paper| format!("{}. ", Cell(paper))).unwrap_or_default(),
         outcome.name.replace('`', ""),
         Cell(&experiment.machine()),
-        seeds.join(", "),
+        outcome.seeds_in_words(),
         outcome.events,
     );
     if !outcome.claims.is_empty() {

@@ -384,7 +384,7 @@ impl Drawing {
                 }
                 MarkKind::Least(_) => (x, self.y(ours.mean), String::new()),
                 MarkKind::Up | MarkKind::Down => {
-                    // Above a bar's value, and beside other arrows at the same place.
+                    // An arrow is above a bar's value, and beside other arrows at the same place.
                     let before = chart.marks.iter().take(number).filter(|other| {
                         (other.series, other.x) == (it.series, it.x)
                             && matches!(other.kind, MarkKind::Up | MarkKind::Down)

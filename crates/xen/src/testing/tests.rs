@@ -1,4 +1,4 @@
-//! The double's rules, each of which is Xen's or xenstored's.
+//! The rules of the simulated Xen, each of which is Xen's or xenstored's.
 
 use weir_guestmem::MappedPages;
 

@@ -1,4 +1,4 @@
-//! The back end's half of the hand-shake (`xen/include/public/io/xenbus.h`), as pure logic.
+//! The back end's half of the handshake (`xen/include/public/io/xenbus.h`), as pure logic.
 
 /// `enum xenbus_state`, as both ends write it to their `state` nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

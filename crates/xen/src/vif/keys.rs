@@ -285,7 +285,7 @@ impl FrontKeys {
     }
 }
 
-/// Reads a queue's keys; with several queues each has a directory of its own, `prefix`.
+/// Reads a queue's keys; with several queues each has its own directory, `prefix`.
 fn queue<E: From<KeyError>>(get: &mut Get<'_, E>, prefix: &str) -> Result<QueueKeys, E> {
     let tx_ring = needed(get, &format!("{prefix}tx-ring-ref"))?;
     let rx_ring = needed(get, &format!("{prefix}rx-ring-ref"))?;

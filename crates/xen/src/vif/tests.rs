@@ -1,5 +1,5 @@
-//! Scripts of toolstack and front end, played against the double: Linux's netfront, and guests that
-//! lie.
+//! Scripts of toolstack and front end, run against the simulated Xen: Linux's netfront, and guests
+//! that lie.
 
 use std::collections::BTreeMap;
 

@@ -201,14 +201,14 @@ impl<S: Read + Write> Vifs<S> {
         serve.closed(vif, reason);
         self.amid = Some(vif);
         let actions = served.backend.failed();
-        // Like the kernel's `xenbus_dev_error`: `xl` users look there.
+        // The kernel's `xenbus_dev_error` writes there as well, and `xl` users look there.
         self.set(&format!("error/{}/error", vif.path()), reason.as_bytes(), serve)?;
         self.carry_out(vif, actions, serve)?;
         self.amid = None;
         Ok(())
     }
 
-    /// Finds new vifs. Vifs that are removed have watches of their own.
+    /// Finds new vifs. Vifs that are removed have their own watches.
     fn rescan(&mut self, serve: &mut impl Serve) -> Result<(), StoreError> {
         for domain in self.client.directory(ROOT)? {
             let Ok(number) = domain.parse() else { continue };

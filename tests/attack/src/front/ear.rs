@@ -29,7 +29,7 @@ impl Ear {
     /// Attaches the guest.
     pub fn attach(path: &Path) -> Strike<Self> {
         let guest = Guest::attach(path, Plan::default())?;
-        // Rings that went on may have frames of the guest before.
+        // Rings that continue may have frames for the guest before this one.
         let seen = guest.ring(0).used();
         Ok(Self { guest, seen })
     }
@@ -49,7 +49,7 @@ impl Ear {
         self.guest.taken(1, "a frame of a guest that keeps the rules")
     }
 
-    /// Has `other` send `frame` until it arrives here. A frame that never arrives is harm, `why`.
+    /// Makes `other` send `frame` until it arrives here. A frame that never arrives is harm, `why`.
     pub fn must_hear(&mut self, other: &Self, frame: &[u8], why: &str) -> Strike {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
@@ -67,7 +67,7 @@ impl Ear {
         harm(why)
     }
 
-    /// Has `other` send `frames`, none of which may arrive here, and then `last`, which must.
+    /// Makes `other` send `frames`, none of which may arrive here, and then `last`, which must.
     pub fn must_not_hear(
         &mut self,
         other: &Self,
@@ -96,7 +96,7 @@ impl Ear {
         }
     }
 
-    /// Has `other` send all that its transmit ring has, while this guest reads.
+    /// Makes `other` send all that its transmit ring has, while this guest reads.
     pub fn flooded_by(&mut self, other: &Guest) -> Strike {
         other.pump(1);
         let (ring, end) = (other.ring(1), Instant::now() + PATIENCE);

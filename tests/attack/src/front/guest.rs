@@ -140,8 +140,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Tells of a translation behind a virtual IOMMU: `kind` is 2 for a new one, and 3 for the end of one. Returns
-    /// weir's answer.
+    /// Reports a translation of a virtual IOMMU: `kind` is 2 for a new one, and 3 for the end of
+    /// one. Returns weir's answer.
     pub fn translate(&self, kind: u8, iova: u64, size: u64, user: u64, access: u8) -> Strike<u64> {
         let mut body = [iova, size, user].map(u64::to_le_bytes).concat();
         body.extend([access, kind, 0, 0, 0, 0, 0, 0]);

@@ -6,7 +6,6 @@ pub mod frame;
 pub mod guest;
 pub mod link;
 pub mod memory;
-pub mod packet;
 pub mod ring;
 
 use std::fmt;
@@ -16,7 +15,7 @@ use rustix::io::Errno;
 /// The result of an attempt.
 pub type Strike<T = ()> = Result<T, Miss>;
 
-/// The reason for which an attempt was not completed.
+/// The reason why an attempt was not completed.
 #[derive(Debug)]
 pub enum Miss {
     /// weir or the kernel refused: it disconnected or did not answer in time.

@@ -31,14 +31,14 @@ use crate::attack::{self, Attack, Field, User};
 /// The user ID of other users' attacks: neither root nor `nobody`, which weir becomes if root starts it.
 pub const SOMEBODY: u32 = 65_533;
 
-/// The subdirectory of weirs of the attacker's own.
+/// The subdirectory for weirs that the attacker starts.
 pub const OWN: &str = "own";
 
 /// A running attacker.
 #[derive(Debug)]
 pub struct Attacker {
     child: Child,
-    /// The directory of weirs of the attacker's own.
+    /// The directory for weirs that the attacker starts.
     own: PathBuf,
     end: Option<ChildStdin>,
     lines: Receiver<String>,
@@ -101,7 +101,7 @@ impl Attacker {
     fn spawn(args: &[&str], user: User, own: PathBuf) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(program);
-        // The attacker's child processes, such as a weir of its own, end with its process group.
+        // The attacker's child processes, such as its own weir, end with its process group.
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
         match user {
             User::Own | User::Root => {}
@@ -190,8 +190,8 @@ impl Attacker {
     }
 }
 
-/// Ends the weirs whose configuration lies in `dir`. A weir that was upgraded is in a process group of its own, and would
-/// take the next weir's keeper.
+/// Ends the weirs whose configuration is in `dir`. A weir that was upgraded is in its own process
+/// group, and would take the next weir's keeper.
 fn end_weirs_of(dir: &Path) {
     let dir = dir.to_string_lossy();
     let is_of_dir = |process: &Process| {
@@ -227,7 +227,8 @@ pub fn strike(name: &str, field: Field) -> Result<(), String> {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     let hard = getrlimit(Resource::Nofile).maximum;
     let _ = setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard });
-    // As root many attacks would do more than their descriptions say. Attacks of another user prove nothing as root.
+    // Root could do more in many attacks than their descriptions say. Attacks of another user prove
+    // nothing as root.
     if matches!(attack.user, User::Other | User::Reader) && geteuid().is_root() {
         return Err("this attack is another user's".into());
     }

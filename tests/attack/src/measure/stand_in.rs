@@ -19,7 +19,7 @@ use rustix::{
 /// Work of a process.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// CPUs that it uses on average.
+    /// CPUs that the process uses on average.
     pub cpus: f64,
     /// Number of threads that use these CPUs at the same time.
     pub threads: usize,

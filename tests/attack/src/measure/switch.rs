@@ -39,7 +39,7 @@ pub const TENANTS: usize = 104;
 pub const CALLS: &str = "calls";
 /// A path in that directory, with the same name as one of weir's own sockets.
 pub const CALLER: &str = "within/evil19.sock";
-/// Another one, in which sockets make interfaces on demand, and how many at a time.
+/// A directory in which sockets make interfaces on demand, and the most such interfaces at a time.
 pub const DEMAND: &str = "demand";
 /// See [`DEMAND`].
 pub const DEMANDED: usize = 4;
@@ -49,7 +49,7 @@ pub const API_PORT: &str = "api.port";
 pub const OVERLAY_PORT: &str = "overlay.port";
 /// The underlay addresses of weir and its peer.
 pub const UNDERLAY: [[u8; 4]; 2] = [[192, 0, 2, 1], [192, 0, 2, 2]];
-/// The same by IPv6.
+/// The underlay addresses of weir and its peer by IPv6.
 pub const UNDERLAY6: [[u8; 16]; 2] = [host6(1), host6(2)];
 /// The interface to the underlay.
 pub const CABLE: &str = "under0";
@@ -66,9 +66,9 @@ pub const OPEN_PORT: u16 = 80;
 pub const SHUT: &str = "shut";
 /// weir's own address in the network `green`, in which `asker0` and `asker1` are.
 pub const GREEN: [u8; 4] = [10, 77, 0, 1];
-/// Its IPv6 address there, of a subnet of which weir gives addresses.
+/// weir's IPv6 address in `green`, of a subnet of which weir gives addresses.
 pub const GREEN6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
-/// The first and the last address that weir gives there: as many as one guest may have.
+/// The first and the last address that weir gives in that subnet: as many as one guest may have.
 pub const GIVEN: [[u8; 4]; 2] = [[10, 77, 0, 100], [10, 77, 0, 115]];
 /// The address of the guest `secret`, in another network.
 pub const SECRET: [u8; 4] = [10, 78, 0, 9];

@@ -40,7 +40,7 @@ const FIRST_STRIKE: Duration = Duration::from_secs(20);
 /// The result of a trial.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// The reasons for which the attack was not survived. Empty if it was.
+    /// The reasons why the attack was not survived. Empty if it was.
     pub failures: Vec<String>,
     /// Ratio of the two guests' frames per second with the attacker to those without.
     pub pps: Option<f64>,
@@ -48,7 +48,7 @@ pub struct Row {
     pub p99: Option<f64>,
     /// Ratio of the two guests' p99 if the attacker does the same to another weir on this machine.
     pub p99_limit: Option<f64>,
-    /// The same, round by round.
+    /// The same ratio, round by round.
     pub against_limit: Paired,
     /// A newcomer's wait (ms): the median of the windows' longest waits.
     pub newcomer_ms: f64,
@@ -313,8 +313,9 @@ impl Trial {
     }
 }
 
-/// A window with an administrator's requests. Every kind of window has these and the samples, since the guests may wait
-/// for the CPU that they use. The requests run beside the window, so that a late answer does not make the window longer.
+/// A window with an administrator's requests. Every kind of window has these requests and the samples, since the guests
+/// may wait for the CPU that both use. The requests run beside the window, so that a late answer does not make the
+/// window longer.
 fn with_requests(
     switch: &Switch,
     victims: &Victims,

@@ -53,8 +53,8 @@ impl Mover {
         Ok(Self { guest, downtime_ms_max: DOWNTIME_MS_MAX, monitor, moves: 0 })
     }
 
-    /// Migrates to another QEMU, which is plugged in as `spec` says. Postcopy must be refused if its back end is
-    /// weir. Programs in the guest continue.
+    /// Migrates to another QEMU, which is plugged in as `spec` says. If the guest's back end is
+    /// weir, QEMU must refuse postcopy. Programs in the guest continue.
     pub fn move_to(
         &mut self,
         program: &str,

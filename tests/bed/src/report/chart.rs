@@ -34,26 +34,14 @@ const TICKS_MAX: f64 = 8.0;
 
 /// The style sheet at the start of every chart, after its size.
 const STYLE: &str = "<style>
-  .page { fill: #fbfaf7; stroke: #d8d4ca; }
-  text { fill: #23262b; font-size: 14px; }
-  .title { font-size: 16px; font-weight: 600; }
-  .small { font-size: 12px; fill: #4c515a; }
-  .grid { stroke: #e3dfd5; }
-  .reached { fill: #2f6f9f; }
-  .missed { fill: #c0763a; }
-  .whisker { stroke: #23262b; stroke-width: 1.5; fill: none; }
-  .goal { stroke: #7a1f5c; stroke-width: 3; }
-  .line { fill: none; stroke-width: 2; }
-  @media (prefers-color-scheme: dark) {
-    .page { fill: #15191e; stroke: #333a44; }
-    text { fill: #e4e7eb; }
-    .small { fill: #b3bac4; }
-    .grid { stroke: #2b323b; }
-    .reached { fill: #5aa5db; }
-    .missed { fill: #d9924f; }
-    .whisker { stroke: #e4e7eb; }
-    .goal { stroke: #f08cc8; }
-  }
+  .page { fill: #fbfaf7; stroke: #d8d4ca; } text { fill: #23262b; font-size: 14px; }
+  .title { font-size: 16px; font-weight: 600; } .small { font-size: 12px; fill: #4c515a; }
+  .grid { stroke: #e3dfd5; } .reached { fill: #2f6f9f; } .missed { fill: #c0763a; }
+  .whisker { stroke: #23262b; stroke-width: 1.5; fill: none; } .goal { stroke: #7a1f5c; stroke-width: 3; }
+  .line { fill: none; stroke-width: 2; } @media (prefers-color-scheme: dark) {
+  .page { fill: #15191e; stroke: #333a44; } text { fill: #e4e7eb; } .small { fill: #b3bac4; }
+  .grid { stroke: #2b323b; } .reached { fill: #5aa5db; } .missed { fill: #d9924f; }
+  .whisker { stroke: #e4e7eb; } .goal { stroke: #f08cc8; } }
 </style>
 ";
 
@@ -93,7 +81,7 @@ pub fn draw(bars: &[Bar<'_>]) -> String {
     svg
 }
 
-/// The begin of a chart with a name, a heading and an explanation.
+/// The beginning of a chart with a name, a heading and an explanation.
 fn begin(height: f64, [name, heading, explained]: [&str; 3]) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
@@ -120,7 +108,7 @@ const AXIS: f64 = 90.0;
 /// Room for the names of the series.
 const NAMES: f64 = 190.0;
 
-/// Panels below each other as a file's text. A series has one colour in all.
+/// Panels below each other as a file's text. A series has the same colour in each panel.
 pub fn draw_lines(texts: [&str; 3], panels: &[Panel<'_>]) -> String {
     let mut svg = begin(TOP + PANEL * panels.len() as f64 + 12.0, texts);
     for (number, panel) in panels.iter().enumerate() {
@@ -143,10 +131,10 @@ fn draw_panel(svg: &mut String, Panel { name, series }: &Panel<'_>, top: f64) {
     let (right, above, below) = (WIDTH - NAMES, top + 24.0, top + PANEL - 34.0);
     let x = |load: f64| AXIS + (right - AXIS) * place(load, loads);
     let y = |value: f64| below - (below - above) * place(value, values);
-    let _ = writeln!(svg, "<text class=\"small\" x=\"20\" y=\"{:.1}\">{name}</text>", top + 12.0);
+    let _ = write!(svg, "<text class=\"small\" x=\"20\" y=\"{:.1}\">{name}</text>", top + 12.0);
     for power in loads.0 as i32..=loads.1 as i32 {
         let at = x(10_f64.powi(power));
-        let _ = writeln!(
+        let _ = write!(
             svg,
             "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{above}\" y2=\"{below}\"/>\
              <text class=\"small\" x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}/s</text>",
@@ -156,7 +144,7 @@ fn draw_panel(svg: &mut String, Panel { name, series }: &Panel<'_>, top: f64) {
     }
     for power in values.0 as i32..=values.1 as i32 {
         let at = y(10_f64.powi(power));
-        let _ = writeln!(
+        let _ = write!(
             svg,
             "<line class=\"grid\" x1=\"{AXIS}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
              <text class=\"small\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
@@ -172,7 +160,7 @@ fn draw_panel(svg: &mut String, Panel { name, series }: &Panel<'_>, top: f64) {
             .map(|(load, value)| format!("{:.1},{:.1}", x(*load), y(*value)))
             .collect();
         let at = above + 14.0 + 26.0 * number as f64;
-        let _ = writeln!(
+        let _ = write!(
             svg,
             "<polyline class=\"line\" stroke=\"{color}\" points=\"{}\"/><path class=\"line\" \
              stroke=\"{color}\" d=\"M{:.1} {at:.1}h18\"/><text class=\"small\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>",
@@ -182,6 +170,7 @@ fn draw_panel(svg: &mut String, Panel { name, series }: &Panel<'_>, top: f64) {
             at + 4.0,
         );
     }
+    svg.push('\n');
 }
 
 /// Draws one row whose middle is at `y`. `x` maps a value to its position.

@@ -113,7 +113,7 @@ impl Traffic {
         Settled { missing, stuck: on_their_way() }
     }
 
-    /// Returns the number of the flows' senders' chains in flight.
+    /// Returns the number of chains in flight, of the senders of these flows.
     fn on_their_way<'f>(&self, flows: impl Iterator<Item = &'f Arc<Flow>> + Clone) -> u64 {
         let sends = |station: &&Station| flows.clone().any(|flow| flow.from == station.mac());
         self.stations.iter().filter(sends).map(Station::in_flight).sum()

@@ -22,7 +22,7 @@ use super::{
 /// Longest time to boot. These kernels have drivers of many machines.
 const BOOT_PATIENCE: Duration = Duration::from_secs(400);
 
-/// With larger pages, a kernel of its own needs more than other guests.
+/// With larger pages, such a kernel needs more memory than other guests.
 const LARGER_MEMORY: &str = "512M";
 
 /// These guests have no iperf3.

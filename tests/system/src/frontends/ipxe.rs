@@ -26,11 +26,11 @@ pub const GUEST: u8 = 0;
 pub const HOST: u8 = 100;
 const PORT: u16 = 8080;
 
-/// The guest fetches the first again and again, and the second when the first is complete.
+/// The guest fetches the first file again and again, and the second one when the first is complete.
 const FILE_BYTES: usize = 1 << 20;
 const DONE: &str = "url:/done";
 
-/// TCP finds the ROM's limit by sending more.
+/// TCP sends more and more until it finds the ROM's limit.
 pub const FEW_BUFFERS: Explanation =
     ("rx_ring_full", "iPXE has eight receive buffers, and TCP sends more than weir keeps for it");
 

@@ -30,7 +30,7 @@ const FLOWS_SECONDS: u64 = 2;
 /// Below the largest payload that the tools' echo requests can have, 65,507 bytes.
 pub const FRAGMENTED_BYTES: u32 = 65_000;
 
-/// A drop counter, and the reason for which frames may be in it.
+/// A drop counter, and the reason why frames may be in it.
 pub type Explanation = (&'static str, &'static str);
 
 /// Drops that are no fault.

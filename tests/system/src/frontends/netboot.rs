@@ -37,7 +37,7 @@ const SCRIPT: &str = "menu.ipxe";
 const AGAIN: &str = "again";
 const SCRIPT_TEXT: &str = "#!ipxe\n:again\nimgfetch again ||\nimgfree\nsleep 1\ngoto again\n";
 
-/// A file that is no program: firmware says so when it has all of it.
+/// Length of a file that is not a program. Firmware reports that fact once it has the whole file.
 const FILE_BYTES: usize = 64 << 10;
 
 /// iPXE from 2021 on looks for an authenticator.

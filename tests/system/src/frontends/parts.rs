@@ -81,7 +81,8 @@ impl Parts {
         Ok((Qemu::at(&program)?, program))
     }
 
-    /// A root of the suite that has its QEMU, user-mode Linux and DPDK. Programs there see all below `target`.
+    /// A root of the suite that has its QEMU, user-mode Linux and DPDK. Programs there see
+    /// everything below `target`.
     pub fn system(&self, suite: &str) -> Result<Root> {
         let path = self.root_of(suite);
         if IN_ROOT.iter().any(|(program, _)| !path.join(program).exists()) {

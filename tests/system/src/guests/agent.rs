@@ -22,8 +22,8 @@ use weir_bed::{
 
 use super::{boot, traffic::ping};
 
-/// Three seconds of silence, a second until QEMU reconnects, a second until the agent sends; and the slowness of a
-/// guest without KVM.
+/// The time includes three seconds of silence, a second until QEMU reconnects, a second until the
+/// agent sends, and the slowness of a guest without KVM.
 const PATIENCE: Duration = Duration::from_secs(30);
 const COMMAND: Duration = Duration::from_secs(10);
 
@@ -58,7 +58,8 @@ const FLOWS: [Flow; 4] = [
 ];
 
 impl Flow {
-    /// Sends the flow. Returns the receiver's interrupts: for each packet of UDP, for all of the same bytes by TCP.
+    /// Sends the flow. Returns the receiver's interrupts: per packet for UDP, and in all for TCP,
+    /// which sends the same number of bytes each time.
     fn interrupts(self, sender: &mut Guest, receiver: &mut Guest) -> Result<f64> {
         /// Headers of UDP, IP and Ethernet, and the check sequence.
         const HEADERS: u32 = 8 + 20 + 14 + 4;
@@ -118,7 +119,8 @@ pub(super) fn agent_sets_and_always_restores_the_guests_timer(lab: &Lab) -> Resu
     weir.check_alive()
 }
 
-/// Under `auto` no setting makes a guest poll: weir finds that it may, and stops it when no datagrams come.
+/// Under `auto`, no setting makes a guest poll. weir decides that the guest may poll, and ends the
+/// polling when no datagrams arrive.
 pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()> {
     let vif = Vif { latency_budget: Some("2ms"), agent: true, ..Vif::default() };
     let setup = Setup { vifs: vec![Vif::default(), vif], ..Setup::default() };
@@ -138,8 +140,9 @@ pub(super) fn auto_has_a_guest_poll_while_datagrams_come(lab: &Lab) -> Result<()
     weir.check_alive()
 }
 
-/// Dong 2011 §5.2: held by the back end (BVIC), polled for by the guest (FVIC), and held for what the uplink leaves.
-/// Each takes fewer interrupts than a call for each batch, with UDP and TCP of small and large packets.
+/// Dong 2011 §5.2 has three ways to save interrupts: the back end holds them (BVIC), the guest
+/// polls (FVIC), or frames are held for the time that the uplink leaves. Each way takes fewer
+/// interrupts than a call for each batch, with UDP and TCP of small and large packets.
 pub(super) fn each_way_to_coalesce_saves_a_linux_guests_interrupts(lab: &Lab) -> Result<()> {
     const WAYS: [&str; 3] = ["moderation=backend", POLLING, "moderation=two-layer"];
     // The paper's guests poll a thousand times a second.
@@ -165,8 +168,8 @@ pub(super) fn each_way_to_coalesce_saves_a_linux_guests_interrupts(lab: &Lab) ->
     weir.check_alive()
 }
 
-/// Thakur 2014 §III and §V: containers save a Linux guest interrupts. At a low rate each packet waits for a fixed
-/// timeout, and no packet for one that adapts.
+/// Thakur 2014 §III and §V: containers save a Linux guest interrupts. At a low rate, each packet
+/// waits for a fixed timeout, and none waits for an adaptive timeout.
 pub(super) fn containers_save_a_linux_guests_interrupts_and_adapt_to_a_low_rate(
     lab: &Lab,
 ) -> Result<()> {
@@ -214,7 +217,7 @@ fn fewer_than_immediate(
     Err(Error::Check(format!("{what}, {ways:?}: interrupts (immediate, others): {counted:?}")))
 }
 
-/// The shortest of some echo requests' times, far apart (ms).
+/// The shortest round trip of some echo requests that are far apart (ms).
 fn shortest_round_trip_ms(guest: &mut Guest) -> Result<f64> {
     let ping = format!("ping -c 10 -i 0.2 -W 5 {}", address::ip(1));
     let printed = guest.run(&ping, PATIENCE)?;

@@ -47,6 +47,10 @@ pub const ALL: &[SystemTest] = &[
         name: "guest_behind_a_virtual_iommu_sends_tcp",
         run: traffic::guest_behind_a_virtual_iommu_sends_tcp,
     },
+    SystemTest {
+        name: "testpmd_in_a_guest_answers_behind_its_virtual_iommu",
+        run: traffic::testpmd_in_a_guest_answers_behind_its_virtual_iommu,
+    },
     SystemTest { name: "guest_sends_udp_to_guest", run: traffic::guest_sends_udp_to_guest },
     SystemTest { name: "file_arrives_unchanged", run: traffic::file_arrives_unchanged },
     SystemTest {
@@ -108,8 +112,16 @@ pub const ALL: &[SystemTest] = &[
     SystemTest { name: "two_queue_guest_uses_both", run: traffic::two_queue_guest_uses_both },
     SystemTest { name: "vlans_are_separate", run: traffic::vlans_are_separate },
     SystemTest {
+        name: "groups_judge_programs_of_guests_as_the_kernels_conntrack_does",
+        run: traffic::groups_judge_programs_of_guests_as_the_kernels_conntrack_does,
+    },
+    SystemTest {
         name: "two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut",
         run: uplink::two_uplinks_into_one_lan_are_blocked_until_the_loop_is_cut,
+    },
+    SystemTest {
+        name: "a_bond_whose_cables_are_cut_loses_few_frames",
+        run: uplink::a_bond_whose_cables_are_cut_loses_few_frames,
     },
     SystemTest {
         name: "top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir",

@@ -84,7 +84,7 @@ fn moves(lab: &Lab, queues: u8, device: &str) -> Result<()> {
     ping(&mut stays, &address::ip(1))?;
 
     for (guest, port) in [(&mut stays, PORTS[0]), (&mut moves.guest, PORTS[1])] {
-        // The input of `nc` stays open, or it would close the connection.
+        // The input of `nc` stays open. Otherwise `nc` would close the connection.
         guest.run(&format!("(sleep 9999 | nc -l -p {port} >/tmp/in) &"), PATIENCE)?;
         // A connection is refused until the server listens.
         let listens = format!("cat /proc/net/tcp* | grep -q ':{port:04X} '");

@@ -245,7 +245,7 @@ impl Visit<'_> {
         self.note(name)
     }
 
-    /// Each width between those that people look at closely.
+    /// Checks every width between those that people look at closely.
     fn fits_every_width(&mut self) -> Result<()> {
         (NARROW.width..=LIGHT.width)
             .step_by(40)

@@ -89,7 +89,7 @@ fn survive(lab: &Lab, setup: &Setup) -> Result<String> {
     Ok(weir.log())
 }
 
-/// QEMU listens, and nobody has told weir of it.
+/// QEMU listens on a socket that nobody has named to weir.
 pub(super) fn interface_of_a_monitor_that_listens_comes_outlives_weir_and_goes(
     lab: &Lab,
 ) -> Result<()> {
@@ -127,7 +127,7 @@ pub(super) fn interface_of_a_monitor_that_listens_comes_outlives_weir_and_goes(
     let connected = log.matches("front end connected").count();
     check(connected == 2, || format!("2 guests have connected {connected} times:\n{log}"))?;
 
-    // Its socket stays, as QEMU has no time to remove it.
+    // The monitor's socket stays, as QEMU has no time to remove it.
     listens.kill();
     let gone = || Ok(!weir.control(&["vif", "list"])?.contains("vm-1"));
     wait_until("a killed monitor's interface is gone", LOG_PATIENCE, gone)?;

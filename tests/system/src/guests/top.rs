@@ -95,7 +95,7 @@ pub(super) fn top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir(
     let terminal = Terminal::start(weir.dir(), [100, 24], &dumb)?;
     terminal.await_screen("two tables", PATIENCE, |it| it.matches("DROP REASON").count() >= 2)?;
 
-    // No terminal.
+    // The output is not a terminal.
     let table = weir.control(&["top", "--once"])?;
     check(table.contains("HELD BECAUSE") && line(&table, "vif2").is_some(), || table.clone())?;
     let json = weir.control(&["top", "--once", "--json", "--filter", "vif2"])?;

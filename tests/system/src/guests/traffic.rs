@@ -3,17 +3,30 @@
 //! Guests with more than one queue pair.
 //!
 //! Access ports of different VLANs.
+//!
+//! Programs of guests under a security group, whose frames the kernel judges as well.
 
-use std::time::Duration;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use weir_bed::{
     address,
     error::{Error, Result, check},
-    iperf::{self, Datagrams, Tcp},
+    guest_image::{GuestImage, KERNEL_METAPACKAGE},
+    iperf::{self, Datagrams, Tcp, Transfer},
     lab::Lab,
-    qemu::{Guest, GuestSpec},
-    weir::{Setup, Vif, Weir},
+    packages,
+    process::{Placement, Process, run_in, wait_until},
+    qemu::{Guest, GuestSpec, MEMORY},
+    testpmd,
+    uml::{self, UserModeLinux, Wire},
+    weir::{self, Setup, Vif, Weir, shell_words},
     weir_stats::Way,
+    workspace::{Workspace, socket_path},
 };
 
 use super::{FLOWS_SECONDS, boot, boot_specs, guest_spec};
@@ -103,12 +116,14 @@ pub(super) fn weir_reaches_a_guests_bounce_buffers_and_no_other_half(lab: &Lab) 
     weir.stop()
 }
 
-/// A guest with a virtual IOMMU, by which Linux gives the device an address for each buffer, and one without.
+/// A guest with a virtual IOMMU, by which Linux gives the device an address for each buffer, and one without. Its rings
+/// of 1024 entries lie in several pieces. weir is killed, and hands over to its successor, under traffic.
 pub(super) fn guest_behind_a_virtual_iommu_sends_tcp(lab: &Lab) -> Result<()> {
-    let weir = Weir::start(lab, &Setup::vifs(2))?;
-    weir.set(0_u8, "access_platform=true")?;
+    let vif = Vif { access_platform: true, ..Vif::default() };
+    let setup = Setup { vifs: vec![vif, Vif::default()], keeper: true, ..Setup::default() };
+    let mut weir = Weir::start(lab, &setup)?;
     let mut specs = [guest_spec(&weir, 0)?, guest_spec(&weir, 1)?];
-    put_behind_iommu(&mut specs[0]);
+    put_behind_iommu(&weir, lab, &mut specs[0])?;
     let [mut behind, mut plain] = boot_specs(lab, &specs, weir.dir())?;
     // The device is in a group only if an IOMMU translates for it.
     behind.run("ls -d /sys/bus/virtio/devices/virtio0/../iommu_group/devices", PING_PATIENCE)?;
@@ -116,10 +131,84 @@ pub(super) fn guest_behind_a_virtual_iommu_sends_tcp(lab: &Lab) -> Result<()> {
     ping(&mut plain, &address::ip(0))?;
     some_tcp(&mut behind, &mut plain, 1)?;
     some_tcp(&mut plain, &mut behind, 0)?;
+
+    iperf::serve(&mut behind, iperf::PORT)?;
+    let tcp = Tcp::to(address::ip(0), 3 * FLOWS_SECONDS);
+    let transfer = plain.start(&tcp.argv().join(" "))?;
+    thread::sleep(Duration::from_millis(1500));
+    weir.crash_and_restart()?;
+    thread::sleep(Duration::from_millis(1500));
+    weir.upgrade()?;
+    let report = plain.finish(transfer, tcp.patience())?;
+    let last = Transfer::parse(&report)?.interval_bytes.pop();
+    check(last.is_some_and(|bytes| bytes > 0.0), || format!("nothing flowed at last: {report}"))?;
+    ping(&mut behind, &address::ip(1))?;
+    some_tcp(&mut behind, &mut plain, 1)?;
+    let stats = weir.stats()?;
+    check(stats.state("vif0")? == "running", || format!("the guest is stopped: {stats:?}"))?;
+    let log = weir.log();
+    let connected = log.matches("front end connected").count();
+    check(connected == 2, || format!("2 guests have connected {connected} times:\n{log}"))?;
+    weir.stop()
+}
+
+/// DPDK in a guest, by VFIO behind a virtual IOMMU: testpmd answers what another guest asks.
+pub(super) fn testpmd_in_a_guest_answers_behind_its_virtual_iommu(lab: &Lab) -> Result<()> {
+    const LOG: &str = "/tmp/testpmd.log";
+    /// The device is behind QEMU's only root port.
+    const DEVICE: &str = "/sys/bus/pci/devices/0000:01:00.0";
+    let plugins = testpmd::plugins(&["mempool_ring", "net_virtio"])?;
+    let programs: Vec<_> = [Path::new(testpmd::PROGRAM)]
+        .into_iter()
+        .chain(plugins.iter().map(PathBuf::as_path))
+        .collect();
+    let image = lab.image.with_modules(
+        &lab.workspace,
+        "dpdk",
+        (KERNEL_METAPACKAGE, DPDK_MODULES),
+        &programs,
+    )?;
+    let vif = Vif { access_platform: true, ..Vif::default() };
+    let setup = Setup { vifs: vec![vif, Vif::default()], ..Setup::default() };
+    let weir = Weir::start(lab, &setup)?;
+    let mut spec = GuestSpec { vcpus: 2, ..guest_spec(&weir, 0)? };
+    put_behind_iommu(&weir, lab, &mut spec)?;
+    // DPDK is compiled for it.
+    spec.plug.qemu_args.extend(["-cpu", "Nehalem,+rdrand"].map(str::to_owned));
+    let mut behind = Guest::boot(&image, &spec, weir.dir())?;
+    let mut plain = Guest::boot(&lab.image, &guest_spec(&weir, 1)?, weir.dir())?;
+    ping(&mut plain, &address::ip(0))?;
+    // DPDK loads no plugins from a directory that anybody may write to.
+    let bind = format!(
+        "chmod 755 / && mkdir -p /dev/hugepages /var/run && mount -t hugetlbfs none /dev/hugepages \
+         && echo 32 >/proc/sys/vm/nr_hugepages && echo vfio-pci >{DEVICE}/driver_override \
+         && echo 0000:01:00.0 >{DEVICE}/driver/unbind && echo 0000:01:00.0 >/sys/bus/pci/drivers_probe"
+    );
+    behind.run(&bind, PING_PATIENCE)?;
+    behind.run(
+        &format!(
+            "sleep 600 | dpdk-testpmd -l 0,1 -m 48 --no-telemetry -a 0000:01:00.0 -- --forward-mode=icmpecho \
+             --auto-start --total-num-mbufs=2048 >{LOG} 2>&1 &"
+        ),
+        PING_PATIENCE,
+    )?;
+    // No kernel answers there any more.
+    let answers = format!(
+        "for i in $(seq 60); do ping -c 1 -W 1 {} >/dev/null && exit; done; exit 1",
+        address::ip(0)
+    );
+    let begun = plain.run(&answers, 2 * PING_PATIENCE);
+    let log = behind.run(&format!("cat {LOG}"), PING_PATIENCE)?;
+    begun.map_err(|error| Error::Check(format!("{error}: {log}")))?;
+    check(log.contains("Using IOMMU type 1"), || log.clone())?;
+    plain.run(&format!("ping -c 100 -i 0.02 -W 5 -s 1400 {}", address::ip(0)), PING_PATIENCE)?;
     let stats = weir.stats()?;
     check(stats.state("vif0")? == "running", || format!("the guest is stopped: {stats:?}"))?;
     weir.stop()
 }
+
+/// A network device's driver, and what gives the device to a program.
+const DPDK_MODULES: &[&str] = &["virtio_pci", "virtio_net", "vfio_pci", "vfio_iommu_type1"];
 
 /// TCP at any rate: each buffer takes a question and an answer.
 fn some_tcp(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
@@ -128,29 +217,18 @@ fn some_tcp(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
     check(transfer.bits_per_second > 0.0, || format!("nothing arrives at guest {to}"))
 }
 
-fn put_behind_iommu(spec: &mut GuestSpec) {
-    for argument in &mut spec.plug.qemu_args {
-        if argument == "memory-backend=weir-mem" {
-            *argument = String::from("q35,memory-backend=weir-mem");
-        } else if argument.starts_with("virtio-net-pci") {
-            // Linux gives a ring of more entries pages from different places.
-            *argument = argument.replace("queue_size=1024", "queue_size=256");
-            argument.push_str(",bus=port0,disable-legacy=on,iommu_platform=on,ats=on");
-        }
-    }
+/// Gives a guest the arguments that weir prints for one with a virtual IOMMU.
+fn put_behind_iommu(weir: &Weir, lab: &Lab, spec: &mut GuestSpec) -> Result<()> {
+    let version = lab.qemu.to_string();
+    let asked =
+        ["qemu-args", &spec.name, "--qemu-version", &version, "--memory", MEMORY, "--iommu"];
+    spec.plug.qemu_args = shell_words(&weir.control(&asked)?);
     let kernel = format!(
         "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={} intel_iommu=on",
         spec.cidr
     );
-    let devices = [
-        "-device",
-        "intel-iommu,intremap=on,device-iotlb=on",
-        "-device",
-        "pcie-root-port,id=port0",
-        "-append",
-        &kernel,
-    ];
-    spec.plug.qemu_args.splice(0..0, devices.map(str::to_owned));
+    spec.plug.qemu_args.extend(["-append".to_owned(), kernel]);
+    Ok(())
 }
 
 /// Gives a guest 384 MiB in two halves, the higher one of which is shared and has the processors. Linux has its bounce
@@ -196,7 +274,7 @@ fn streams(client: &mut Guest, server: &mut Guest, to: u8) -> Result<()> {
 }
 
 pub(super) fn guest_sends_udp_to_guest(lab: &Lab) -> Result<()> {
-    /// Slow enough for the slowest machine, so that losses are the switch's.
+    /// The rate is low enough for the slowest machine, so that every loss is the switch's.
     const MEGABIT_PER_SECOND: u32 = 20;
     let weir = Weir::start(lab, &Setup::vifs(2))?;
     let [mut client, mut server] = boot(lab, &weir)?;
@@ -322,6 +400,164 @@ pub(super) fn vlans_are_separate(lab: &Lab) -> Result<()> {
     let neighbours = other.run("cat /proc/net/arp", Duration::from_secs(10))?;
     check(neighbours.lines().count() == 1, || format!("it has seen neighbours: {neighbours}"))?;
     weir.stop()
+}
+
+/// The rules of the first guest. `crates/groups/tests/conntrack.rs` has them for nftables, as `OF_GUESTS`.
+const GUARDED: &str = r#"
+[group.guarded]
+default_out = "deny"
+rules = [
+    { direction = "in", protocol = "tcp", ports = "22" },
+    { direction = "in", protocol = "tcp", ports = "80" },
+    { direction = "in", protocol = "udp", ports = "53" },
+    { direction = "in", protocol = "icmp", types = "8" },
+    { direction = "out", protocol = "tcp", ports = "443" },
+    { direction = "out", protocol = "tcp", ports = "5201" },
+    { direction = "out", protocol = "udp", ports = "53" },
+    { direction = "out", protocol = "udp", ports = "5201" },
+    { direction = "out", protocol = "icmp", types = "8" },
+]
+"#;
+
+/// Programs that guests get for this besides iperf3 and busybox. The `wget` of Debian 12's static busybox ends with a
+/// fault, and its `traceroute -I` sends nothing.
+const PROGRAMS: [&str; 6] = [
+    packages::CURL,
+    packages::DROPBEAR,
+    packages::DBCLIENT,
+    packages::TRACEROUTE,
+    packages::DNSMASQ,
+    "/usr/bin/getent",
+];
+
+/// A file for web and ssh, a server of ssh, one of the web, and one of names.
+const SERVES: &str = "mkdir -p /etc/dropbear /tmp/web; head -c 300000 /dev/zero >/tmp/web/file; \
+     echo root::0:0::/:/bin/sh >/etc/passwd; dropbear -R -B -p 22; \
+     printf 'nameserver PEER\\noptions timeout:1 attempts:1\\n' >/etc/resolv.conf; \
+     httpd -p 8080 -h /tmp/web;";
+
+/// Programs of the guest in the group, and whether each reaches whom it asks. The other guest serves no names: the ICMP
+/// error comes back.
+const OUTWARD: [(&str, bool); 15] = [
+    ("ping -c 3 -i 0.2 -W 9 PEER", true),
+    ("curl -sfm 1 -o /dev/null http://PEER:8080/file", false),
+    ("curl -sfm 20 -o /dev/null http://PEER:443/file", true),
+    ("timeout 1 dbclient -y -y root@PEER true", false),
+    ("getent ahostsv4 name.example", false),
+    ("RES_OPTIONS=use-vc timeout 1 getent ahostsv4 name.example", false),
+    ("traceroute.db -n -q 1 -m 2 -w 1 PEER | grep -q ms$", false),
+    ("traceroute.db -I -n -q 1 -m 2 -w 9 PEER | grep -q ms$", true),
+    ("traceroute.db -T -p 443 -n -q 1 -m 2 -w 9 PEER | grep -q ms$", true),
+    ("iperf3 -c PEER -n 3M", true),
+    ("iperf3 -c PEER -n 3M -R", true),
+    ("iperf3 -c PEER -n 1M -P 3", true),
+    ("iperf3 -c PEER -n 100K -u -l 1400", true),
+    ("nc -w 9 PEER 443 </dev/null", true),
+    ("nc -w 1 PEER 444 </dev/null", false),
+];
+
+/// The same of the other guest.
+const INWARD: [(&str, bool); 11] = [
+    ("ping -c 3 -i 0.2 -W 9 PEER", true),
+    ("dbclient -y -y root@PEER cat /tmp/web/file | wc -c | grep -q 300000", true),
+    ("curl -sfm 20 -o /dev/null http://PEER:80/file", true),
+    ("curl -sfm 1 -o /dev/null http://PEER:8080/file", false),
+    ("getent ahostsv4 name.example | grep -q 192.0.2.7", true),
+    ("RES_OPTIONS=use-vc timeout 1 getent ahostsv4 name.example", false),
+    ("traceroute.db -n -q 1 -m 2 -w 1 PEER | grep -q ms$", false),
+    ("traceroute.db -I -n -q 1 -m 2 -w 9 PEER | grep -q ms$", true),
+    ("timeout 3 iperf3 -c PEER --connect-timeout 1000 -n 1K", false),
+    ("nc -w 9 PEER 22 </dev/null | grep -q SSH", true),
+    ("nc -w 1 PEER 81 </dev/null", false),
+];
+
+/// Two QEMU guests, and two of user-mode Linux where that runs. Their frames are judged once more by the kernel.
+pub(super) fn groups_judge_programs_of_guests_as_the_kernels_conntrack_does(
+    lab: &Lab,
+) -> Result<()> {
+    let initrd = lab.workspace.run_dir("programs")?.join("initrd.img");
+    GuestImage::add_programs(&lab.image.initrd, &PROGRAMS, &initrd)?;
+    let with_programs = Lab { image: GuestImage { initrd, ..lab.image.clone() }, ..lab.clone() };
+    guarded(&with_programs, boot::<2>)?;
+    let Some(mut uml) = UserModeLinux::prepare_if_it_runs(&lab.workspace, &lab.image)? else {
+        return Ok(());
+    };
+    let initrd = lab.workspace.run_dir("programs")?.join("initrd.img");
+    GuestImage::add_programs(&uml.initrd, &PROGRAMS, &initrd)?;
+    uml.initrd = initrd;
+    guarded(lab, |_, weir| {
+        let boot = |index: u8| -> Result<Guest> {
+            let console = weir.dir().join(format!("{}.console", weir::name(index)));
+            let mut guest = uml.boot(&Wire::VhostUser(&weir.socket(index)?), &console)?;
+            uml::set_addresses(&mut guest, index)?;
+            Ok(guest)
+        };
+        Ok([boot(0)?, boot(1)?])
+    })
+}
+
+fn guarded(lab: &Lab, boot: impl FnOnce(&Lab, &Weir) -> Result<[Guest; 2]>) -> Result<()> {
+    let weir = Weir::start(lab, &Setup { more: GUARDED.into(), ..Setup::vifs(2) })?;
+    weir.set(0_u8, "groups=guarded")?;
+    let mut guests = boot(lab, &weir)?;
+    let (capture, file) = begin_capture(lab, &weir)?;
+    let peers = [address::ip(1), address::ip(0)];
+    let own = [
+        (
+            "httpd -p 80 -h /tmp/web; dnsmasq -C /dev/null -R -h -u root -x '' -A /name.example/192.0.2.7;",
+            80,
+        ),
+        ("httpd -p 443 -h /tmp/web; iperf3 -s -D;", iperf::PORT),
+    ];
+    for (guest, ((own, port), peer)) in guests.iter_mut().zip(own.into_iter().zip(&peers)) {
+        iperf::serve_with(guest, &format!("{} {own}", SERVES.replace("PEER", peer)), port)?;
+    }
+    for nth in 0..OUTWARD.len().max(INWARD.len()) {
+        // Both guests ask at once.
+        let mut begun = Vec::new();
+        let lists = [&OUTWARD[..], &INWARD].into_iter().zip(&peers);
+        for (guest, (list, peer)) in guests.iter_mut().zip(lists) {
+            let Some((command, may)) = list.get(nth) else { continue };
+            let command = command.replace("PEER", peer);
+            let started = guest.start(&format!("if {command}; then echo reached; fi"))?;
+            begun.push((guest, started, command, may));
+        }
+        for (guest, started, command, may) in begun {
+            let said = guest.finish(started, PING_PATIENCE)?;
+            check(said.contains("reached") == *may, || format!("to {command}: {said}"))?;
+        }
+    }
+    // Whatever was captured is written before weir ends.
+    weir.stop()?;
+    compare_with_conntrack(lab, capture, &file)
+}
+
+/// Captures what both guests of `weir` send and receive.
+fn begin_capture(lab: &Lab, weir: &Weir) -> Result<(Process, PathBuf)> {
+    let (file, log) = (weir.dir().join("groups.pcapng"), weir.dir().join("capture.log"));
+    let control = socket_path(weir.dir(), "control.sock")?;
+    let [program, control, path] = [&lab.weir, &control, &file].map(|it| it.to_string_lossy());
+    let argv =
+        [&program, "--control", &control, "capture", "vif0", "vif1", "--snap", "128", "-w", &path];
+    let capture = Process::start_logged(&argv, &Placement::default(), &log)?;
+    wait_until("the capture", PING_PATIENCE, || {
+        Ok(fs::metadata(&file).is_ok_and(|it| it.len() > 0))
+    })?;
+    Ok((capture, file))
+}
+
+/// A test of the groups sends each captured frame through the kernel's nf_conntrack.
+fn compare_with_conntrack(lab: &Lab, mut capture: Process, file: &Path) -> Result<()> {
+    wait_until("the end of the capture", PING_PATIENCE, || Ok(capture.ended()?.is_some()))?;
+    let cargo = Workspace::cargo();
+    let test = "root_frames_of_guests_pass_as_by_the_kernels_conntrack";
+    // Of all crates, so that nothing is built with other features than before.
+    let argv = [&cargo, "test", "--workspace", "--test", "conntrack", "--", "--nocapture", test];
+    let said = run_in(&argv, &lab.workspace.root, &[("CAPTURE", file.as_os_str())])?;
+    let compared = said.lines().find(|line| line.contains("frames of guests"));
+    let compared = compared.ok_or_else(|| Error::parse("what was compared", said.as_str()))?;
+    println!("  {}", compared.trim());
+    Ok(())
 }
 
 #[cfg(test)]

@@ -274,9 +274,9 @@ impl Bed {
         self.until(&seen, &tell)
     }
 
-    /// Waits up to 100 s until a command succeeds in dom0. The error has the output of `tell`. weir has a session rest
-    /// for twenty times the processor time of a request, and an emulated machine that waits for a processor counts the
-    /// wait as such time.
+    /// Waits up to 100 s until a command succeeds in dom0. The error has the output of `tell`.
+    /// After a request, weir makes the session rest for twenty times the processor time of the
+    /// request. An emulated machine that waits for a processor counts the wait as processor time.
     pub fn until(&mut self, condition: &str, tell: &str) -> Result<()> {
         let wait = format!(
             "end=$(($(date +%s) + 100)); until {condition}; do \

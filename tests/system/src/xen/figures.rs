@@ -140,7 +140,7 @@ fn measure(bed: &mut Bed, figures: &mut Figures) -> Result<()> {
 
     let transfer = |bed: &mut Bed, seconds: u64| {
         let tcp = Tcp::to(SERVER.ip(), seconds);
-        // No reports during the transfer: consoles are slow.
+        // iperf3 prints no reports during the transfer, since consoles are slow.
         bed.run_in(CLIENT, &format!("{} -i 0", tcp.argv().join(" ")), tcp.patience())
     };
     transfer(bed, SETTLE_SECONDS)?;

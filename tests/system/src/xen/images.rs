@@ -134,8 +134,8 @@ impl Root {
         Ok(())
     }
 
-    /// Adds modules to `dir`. insmod loads no dependencies: the numbers in the names put a module behind its
-    /// dependencies.
+    /// Adds modules to `dir`. insmod loads no dependencies: the numbers in the names put a module
+    /// after its dependencies.
     fn modules(&mut self, parts: &Parts, dir: &str, wanted: &[&str]) -> Result<()> {
         for (number, path) in parts.modules(wanted)?.iter().enumerate() {
             self.file(&format!("{dir}/{number:02}.ko"), &read(path)?);

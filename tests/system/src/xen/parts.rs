@@ -40,8 +40,8 @@ const TOOL_PACKAGES: &[&str] = &[
     BUSYBOX_PACKAGE,
 ];
 
-/// The device model, which serves the consoles of guests with more than one (`weir-agent` has one), and its
-/// libraries.
+/// The device model, with its libraries. It serves the consoles of a guest that has more than one,
+/// such as a guest with `weir-agent`.
 const DEVICE_MODEL_PACKAGES: &[&str] = &[
     "qemu-system-xen",
     "libfdt1",
@@ -121,7 +121,7 @@ impl Parts {
         for package in TOOL_PACKAGES.iter().chain(DEVICE_MODEL_PACKAGES) {
             unpack(package, &self.root())?;
         }
-        // Each of these packages has hundreds of megabytes, and one file of it is needed.
+        // Each of these packages has hundreds of megabytes, of which one file is needed.
         let scratch =
             tempfile::tempdir_in(&self.dir).map_err(Error::io("make a directory in", &self.dir))?;
         let scratch = scratch.path();
@@ -179,7 +179,7 @@ impl Parts {
         self.root().join("bin/busybox")
     }
 
-    /// The files of `wanted` and of all their dependencies, each module behind its dependencies.
+    /// The files of `wanted` and of all their dependencies, each module after its dependencies.
     pub fn modules(&self, wanted: &[&str]) -> Result<Vec<PathBuf>> {
         Modules::below(&self.dir.join("modules"))?.in_load_order(wanted)
     }

@@ -150,8 +150,8 @@ pub fn xen_agent(bed: &mut Bed) -> Result<()> {
     weir.stop(bed)
 }
 
-/// A guest that is saved and restored as another domain goes on with what it had, and reaches another by the interface
-/// of the new domain.
+/// A guest that is saved and restored as another domain continues as before, and reaches another
+/// guest by the interface of the new domain.
 pub fn xen_guest_is_saved_and_restored(bed: &mut Bed) -> Result<()> {
     let weir = BackEnd::weir(bed)?;
     bed.connect(FIRST)?;

@@ -37,6 +37,7 @@ fn sample() -> SwitchStats {
         SilentRing { ring: 3, why: Silence::KicksWithoutBuffers { kicks: 5_700 } },
         SilentRing { ring: 1, why: Silence::BuffersWithoutKick },
         SilentRing { ring: 0, why: Silence::NoCallDescriptor },
+        SilentRing { ring: 2, why: Silence::NoTranslation { questions: 3, seconds: 12 } },
     ];
     let mut lan = PortStats::new("lan".parse().unwrap(), PortKind::Uplink);
     lan.state = PortState::Running;
@@ -100,6 +101,7 @@ fn table_for_people() {
     web0: ring 3 (tx of queue 1) is never served: 5,700 kicks came, and where weir looks there was never a buffer
     web0: ring 1 (tx of queue 0) is never served: there are buffers in it, and a kick never came
     web0: ring 0 (rx of queue 0) is served in silence: its driver waits to be called, and there is no call descriptor
+    web0: ring 2 (rx of queue 1) waits: the monitor has not answered 3 questions about translations for 12 s
     web0: waited for its rate: 3 times
     web0: dropped: rx_full 7
     bad: stopped: TX queue 0: descriptor loop
@@ -126,7 +128,7 @@ fn a_difference_has_what_was_counted_in_between_and_says_so() {
     assert!(text.contains("counted for 1m30s") && text.contains("dropped: new 2"), "{text}");
     let web0 = &since.ports[0];
     assert_eq!((web0.rx.frames, web0.tx.frames, web0.rate_waits), (5, 0, 0));
-    // Nothing says more of the times in between than the bounds of their histogram.
+    // Of the times between two bounds, the histogram gives the bounds alone.
     assert_eq!([web0.hold_ns.p50, web0.hold_ns.p99, web0.hold_ns.max], [50_000, 240_300, 240_300]);
     assert_eq!(since.ports[1].budget_breaches["asked_late"], 400, "it began anew");
     assert_eq!((since.ports[2].gro, &since.ports[2].state), (0, &PortState::Running));

@@ -130,7 +130,8 @@ impl<'m> Burst<'m> {
                 break;
             }
             let has_body = len as usize > HEAD_LEN;
-            // Two copies: one of a length that is known here, one without a choice of the lesser length.
+            // The first copy has a length that is known at compile time. The second one needs no
+            // choice of the lesser length.
             let has_head = match has_body {
                 true => piece.read_at(VnetHdr::LEN, frame.head.refill(HEAD_LEN)),
                 false => piece.read_at(VnetHdr::LEN, frame.head.refill(len as usize)),

@@ -21,7 +21,7 @@ pub const TIME_BOUNDS_NS: [u64; 10] =
 /// The step of a time.
 #[inline]
 const fn step(ns: u64) -> usize {
-    // The first two powers of two that have all their steps have one for each ns.
+    // In the first two powers of two that have all their steps, each step is one ns.
     let octave = (ns | 1 << STEP_BITS).ilog2() - STEP_BITS;
     ((octave as usize) << STEP_BITS) + (ns >> octave) as usize
 }

@@ -48,7 +48,7 @@ impl Worker {
                 ignore(&self.shared, &mut self.kicks, slot, queue, now_ns);
             }
             match queue.side {
-                // A kick that can be read only once may have been meant for its new worker.
+                // A kick can be read only once. The queue has a new worker, and the kick may have been meant for it.
                 Side::Tx if !is_of(self.index, slot, queue) => {
                     hand_over(&self.shared, slot, queue);
                 }

@@ -93,8 +93,8 @@ impl Worker {
         hold.into_iter().chain(self.waits_ns()).min()
     }
 
-    /// The time until the earliest of two waits ends, apart from held calls: frames wait for their receiver or their
-    /// rate, and kicks are ignored.
+    /// The time at which the earliest wait other than a held call ends (ns). Frames wait for their receiver, queues
+    /// for their rate, and ignored kicks for the worker's next look.
     pub(super) fn waits_ns(&self) -> Option<u64> {
         let all = [self.stalls.wake_ns(), self.ready.next_release_ns(), self.kicks.wake_ns()];
         all.into_iter().flatten().min()

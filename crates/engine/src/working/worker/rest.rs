@@ -73,7 +73,7 @@ impl Worker {
         }
     }
 
-    /// True if it has a core of its own: it never sleeps while it has queues to poll.
+    /// True if it has its own core: it never sleeps while it has queues to poll.
     fn is_dedicated(&self) -> bool {
         self.shared.crew.options.realization == Realization::Dedicated
     }
@@ -92,8 +92,8 @@ impl Worker {
         }
     }
 
-    /// Adds to the polled queues the queue that had work next when the last served queue had been served before. The
-    /// answer to a request comes from another guest, and so a poll finds it.
+    /// Polls one more queue: the one that had work next when the present queue was last served. The
+    /// answer to a request comes from another guest, so a poll of that guest's queue finds it.
     pub(super) fn warm_successor(&mut self, now_ns: u64) {
         let Some(queue) = self.served.and_then(|last| self.successors[memory(last)]) else {
             return;
@@ -109,7 +109,8 @@ impl Worker {
         }
     }
 
-    /// The shortest time (ns) that any possible receiver lets frames wait that arrive while this worker naps.
+    /// The shortest time (ns) for which a possible receiver lets frames wait if they arrive while
+    /// this worker naps.
     pub(crate) fn wait_ns_max(&mut self, now_ns: u64) -> u64 {
         let (mut wait_ns_max, looked_up_ns) = self.wait_ns_max;
         if now_ns.saturating_sub(looked_up_ns) >= WAITS_NS {
@@ -159,7 +160,7 @@ impl Worker {
     }
 
     /// Polls every warm queue. A queue with work becomes ready. A queue without work since `armed_ns` or before gets
-    /// its kicks enabled and is polled once more: no queue with 0, all with [`u64::MAX`].
+    /// its kicks enabled and is polled once more. An `armed_ns` of 0 selects no queue, and [`u64::MAX`] selects all.
     fn look_at_warm(&mut self, armed_ns: u64) {
         if self.warm.is_empty() {
             return;

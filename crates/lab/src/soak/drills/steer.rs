@@ -69,7 +69,7 @@ pub(crate) enum Step {
     Record { flow: usize, queue: usize },
     /// Flows become idle.
     Wait,
-    /// Changes are made that are safe now.
+    /// Changes that are safe now are made.
     LookAfter,
 }
 
@@ -138,8 +138,8 @@ impl Receiver for Rings {
     }
 }
 
-/// Returns the hash of a flow. Some flows share an entry with another worker's flow, and some a
-/// slot of the flow table.
+/// Returns the hash of a flow. Some flows share an entry with another worker's flow, and some share
+/// a slot of the flow table.
 fn hash(flow: usize) -> u32 {
     let (worker, number) = (flow / FLOWS_PER_WORKER, flow % FLOWS_PER_WORKER);
     let apart = if number < 2 { INDIRECTION_LEN } else { STEERING_FLOWS_MAX };
@@ -160,7 +160,7 @@ struct Worker {
 struct World {
     rings: Rings,
     workers: Vec<Worker>,
-    /// Next frame's number of each flow, and the place of its last frame.
+    /// The number of each flow's next frame, and the place of its last frame.
     next: Vec<u64>,
     last: Vec<Option<(usize, usize)>>,
     now_secs: u32,

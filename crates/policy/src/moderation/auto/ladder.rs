@@ -112,7 +112,7 @@ pub(super) struct Ladder {
     top: usize,
     /// The highest level found harmless.
     level: usize,
-    /// The lowest level above it found harmful, or one above the top.
+    /// The lowest level above `level` that was found harmful, or one above the top.
     ceiling: usize,
     /// Every level in between that would pay has been tried; `climb` counts down to a retry at the
     /// ceiling.

@@ -374,7 +374,7 @@ impl Moderation for Auto {
 
     fn set_together(&mut self, together: bool) {
         if std::mem::replace(&mut self.together, together) != together {
-            // A stretch that was partly held otherwise says nothing.
+            // A stretch that was partly held in another way says nothing.
             self.begin(self.arrivals.last_ns(), 0);
         }
     }

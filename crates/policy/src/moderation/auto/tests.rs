@@ -1,4 +1,4 @@
-//! Compares `auto` with every static setting, over played loads.
+//! Compares `auto` with every static setting, over simulated loads.
 
 mod played;
 
@@ -385,7 +385,7 @@ fn while_the_guest_polls_nothing_is_held_and_nothing_is_learnt() {
 
 #[test]
 fn acknowledgements_are_held_only_where_they_come_closely_and_not_for_long() {
-    // 10 us apart, and 100 us.
+    // Frames are 10 us apart, then 100 us.
     for (rate, held_ns) in [(100_000, LAW.acks_ns_max), (10_000, 0)] {
         let source = constant(rate);
         let mut auto = Auto::new(Settings::within(BUDGET_NS));

@@ -42,7 +42,8 @@ impl Receiver for Rings {
     }
 }
 
-/// Some flows share an entry with another worker's flow, and some a slot of the flow table.
+/// Returns the hash of a flow. Some flows share an entry with another worker's flow, and some share
+/// a slot of the flow table.
 fn hash(flow: usize) -> u32 {
     let (worker, number) = (flow / FLOWS_PER_WORKER, flow % FLOWS_PER_WORKER);
     match number {

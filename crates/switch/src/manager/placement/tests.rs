@@ -302,7 +302,8 @@ fn a_virtual_processor_that_has_ended_is_no_error() {
 fn on_real_machines_a_worker_is_near_its_guest_and_off_its_cores() {
     let machines = [
         (fixtures::AMD_CCX, vec![12, 13], Some(14)),
-        // The first threads of all cores of its cache but one, and one second thread.
+        // The worker's guest has the first threads of all but one of the cores at the worker's
+        // cache, and one second thread.
         (fixtures::TWO_SOCKETS_SMT, vec![8, 9, 10, 11, 12, 13, 30], Some(15)),
         (fixtures::HYBRID, vec![2, 13], Some(4)),
         (fixtures::ONE_CACHE, vec![1], None),

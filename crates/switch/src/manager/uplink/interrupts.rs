@@ -49,7 +49,8 @@ impl Irqs<'_> {
         let mut found = BTreeMap::new();
         for irq in numbers {
             let dir = self.dir(irq);
-            // A handler has a directory of its name; an interrupt with several is shared.
+            // Each handler has a directory with its name. An interrupt with several handlers is
+            // shared.
             let handlers: Vec<_> =
                 names(&dir).into_iter().filter(|name| dir.join(name).is_dir()).collect();
             let [name] = &handlers[..] else { continue };
@@ -80,7 +81,7 @@ impl Irqs<'_> {
         })
     }
 
-    /// Has an interrupt come to one processor.
+    /// Sends an interrupt to one processor.
     pub(super) fn set(&self, irq: u32, cpu: u16) -> io::Result<()> {
         self.write(irq, &cpu_list(&BTreeSet::from([cpu])))
     }

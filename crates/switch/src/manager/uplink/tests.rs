@@ -525,7 +525,7 @@ fn interrupts_that_others_rule_are_left_alone() {
     assert_eq!(reason, "the host has eth7-TxRx-1 on processors 2");
     assert_eq!((places(sys.path())[0].as_str(), kept(sys.path())), ("0-3", 0));
 
-    // The driver's own proposal is nobody's rule.
+    // The driver's own proposal is not a setting of an administrator.
     fs::write(irq(sys.path(), 41).join("affinity_hint"), "00000000,00000004\n").unwrap();
     let mut moved = uplink(sys.path());
     follow(&mut moved, &[(0, 1), (1, 3)]);

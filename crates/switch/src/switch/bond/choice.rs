@@ -31,9 +31,9 @@ pub(super) fn has(places: Places, place: u8) -> bool {
     places.checked_shr(place.into()).unwrap_or(0) & 1 != 0
 }
 
-/// The queue of each entry of the indirection table. `uplinks` has the uplink of each queue. Each entry has a queue of
-/// its own, and goes to another one only while the uplink of that queue does not carry frames: the flows of the other
-/// uplinks stay where they are.
+/// The queue of each entry of the indirection table. `uplinks` has the uplink of each queue. Each
+/// entry has its own queue, and goes to another one only while the uplink of that queue does not
+/// carry frames: the flows of the other uplinks stay where they are.
 pub(super) fn table(uplinks: &[u8], carriers: Places) -> [u8; INDIRECTION_LEN] {
     let queues = (0..).zip(uplinks);
     let carrying: Vec<u8> =

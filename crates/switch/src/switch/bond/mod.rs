@@ -2,7 +2,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `lacp/` | LACP, which tells what leads to the same switch; pure |
+//! | `lacp/` | LACP, which tells which links lead to the same switch; pure |
 //! | `choice.rs` | which uplinks carry frames, and which flows go where; pure |
 //! | `port.rs` | the port that sends by its uplinks |
 
@@ -87,7 +87,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Takes up a change of the mode or of carriers. Returns true if other uplinks carry frames now.
+    /// Applies a change of the mode or of carriers. Returns true if other uplinks carry frames now.
     fn take_up(&self, change: impl FnOnce(&mut State)) -> bool {
         // The lock is held throughout: two changes at a time would mix.
         let mut state = lock(&self.state);
@@ -138,14 +138,15 @@ impl Shared {
         let now_secs = clock::secs(clock::now_ns());
         let mut here = engine.fabric().fdb().entries(now_secs);
         here.retain(|it| !matches!(it.claim, Claim::Uplink | Claim::Told | Claim::ToldSticky));
-        // A guest without a check has as many addresses as it likes, and takes no place of a checked one.
+        // A guest without a check has as many addresses as it likes, and must not displace a
+        // checked one.
         here.sort_by_key(|it| it.claim == Claim::Dynamic);
         for entry in here.iter().filter(|it| it.port != self.id).take(BOND_ANNOUNCED_MAX) {
             engine.send_out_of(self.id, entry.vid, &rarp(entry.mac));
         }
     }
 
-    /// Takes up a mode, and the rate of LACP. The caller rings the bell.
+    /// Sets a mode, and the rate of LACP. The caller rings the bell.
     fn set_mode(&self, mode: BondMode, rate: LacpRate) -> bool {
         let speaks = mode == BondMode::Lacp;
         if let Some(engine) = self.engine.upgrade() {
@@ -168,7 +169,7 @@ impl Shared {
         })
     }
 
-    /// Does what LACP has to do. Returns true if other uplinks carry frames now.
+    /// Does the work of LACP that is due. Returns true if other uplinks carry frames now.
     fn speak(&self) -> bool {
         let mut frames = Vec::new();
         let changed = self.take_up(|state| {
@@ -304,7 +305,7 @@ impl Bond {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Takes up a new mode, and a new rate of LACP.
+    /// Sets a new mode, and a new rate of LACP.
     pub(super) fn set_mode(&self, config: &UplinkConfig) {
         let (mode, rate) = (config.mode.unwrap_or_default(), config.lacp_rate.unwrap_or_default());
         if self.shared.set_mode(mode, rate) {
@@ -319,7 +320,7 @@ impl Bond {
         uplinks.filter(|it| it.carries).map(|it| it.name.to_string()).collect()
     }
 
-    /// The bond, to be shown.
+    /// The bond as `weir stats` shows it.
     pub(super) fn shown(&self) -> BondStats {
         let Shared { uplinks, port, state, changes, .. } = &*self.shared;
         let (State { mode, up, lacp, .. }, carriers) = (lock(state).clone(), port.carriers());

@@ -149,7 +149,7 @@ impl Rig {
         Self { engine, guest, uplinks, bond }
     }
 
-    /// Has frames come in, and waits until they are forwarded or dropped.
+    /// Makes frames come in, and waits until they are forwarded or dropped.
     fn comes_in(&self, at: &Member, frame: &[u8]) {
         self.come_in(at, &[frame.to_vec()]);
     }
@@ -391,7 +391,8 @@ fn flows_and_guests_are_spread_over_the_links_of_a_bond_and_no_flow_is_split() {
             let flows: Vec<_> = (0..1000).map(flow).collect();
             let ways = rig.ways(&flows);
             assert!(is_even(&ways, &[0, 1, 2]));
-            // Those of a lost link are spread over the others, which keep theirs, and come back.
+            // The flows of a lost link are spread over the other links, which keep their own flows.
+            // They return with the link.
             rig.bond.take_up(|state| state.up = 0b101);
             let without = rig.ways(&flows);
             assert!(is_even(&without, &[0, 2]));

@@ -51,7 +51,7 @@ impl ConfiguredOwners {
     }
 }
 
-/// The thread's state of IP addresses, to be shown.
+/// The thread's state of IP addresses, for reports.
 #[derive(Debug, Default)]
 pub(in crate::switch) struct Shown {
     /// IP addresses of this host's stations that are announced to FRR.
@@ -71,7 +71,7 @@ pub(super) struct Owners {
     /// Networks in which weir answers requests for addresses.
     suppressed: BTreeSet<u16>,
     configured: Arc<ConfiguredOwners>,
-    /// The announcements, to be shown.
+    /// The announcements, for reports.
     shown: Arc<Mutex<Arc<Shown>>>,
     /// The time when a claim or a contest ends by itself (ns).
     ends_ns: Option<u64>,

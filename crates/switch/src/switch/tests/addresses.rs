@@ -69,7 +69,8 @@ impl Client {
         None
     }
 
-    /// Takes the frames of others, as a guest does all the time, until none has come for a while: an answer finds room.
+    /// Takes the frames of others until none has come for a while, as a guest does all the time, so
+    /// that there is room for an answer.
     fn catches_up(&mut self) {
         let mut last = Instant::now();
         while last.elapsed() < Duration::from_millis(200) {
@@ -368,7 +369,7 @@ fn what_weir_answers_reaches_no_other_guest_and_what_it_does_not_reaches_all() {
     eventually("c hears it", || c.pair.recv_into(&mut frame).is_some() && frame == discover(1));
     drop(bench);
 
-    // Nor does weir answer without `dhcp`.
+    // Without `dhcp`, weir does not answer either.
     let bench = Bench::with("[network.lan]\naddress = \"192.168.77.2/24\"\n[vif.a]\n[vif.b]\n");
     let [mut a, mut b] = [("a", 1), ("b", 2)].map(|(vif, it)| Client::of(&bench, vif, it));
     a.send(&discover(1));

@@ -135,7 +135,7 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
     let established = tcp(1, 2, [5000, 80], ACK);
     put(a, &established);
     assert_eq!(next(b), established);
-    // Data in one burst, of which a segment of another connection is no part.
+    // The data comes in one burst. One of its segments belongs to another connection.
     for ports in [[80, 5000], [80, 5000], [80, 5001], [80, 5000]] {
         put(b, &tcp(2, 1, ports, ACK));
     }
@@ -179,7 +179,7 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
         ["a: groups web leave open what goes out"]
     );
 
-    // Rules that forbid a connection end it, whichever end goes on.
+    // Rules that forbid a connection end it, whichever end continues.
     let dns = "rules = [{ direction = \"out\", protocol = \"udp\", ports = 53 }]";
     bench.reload(&format!("[group.web]\ndefault_out = \"deny\"\n{dns}\n{vifs}"));
     bench.in_vain(a, &established, "a", "group_out");
@@ -343,7 +343,7 @@ fn both_guests_rules_hold_and_name_the_other_ones_groups() {
         panic!("there is no such group")
     };
     assert_eq!(message, "there is no group nobody");
-    // A group goes with those who are in it, and not before them.
+    // A group is removed together with its members, not before them.
     let text = "[switch]\nworkers = 2\n[vif.a]\n[vif.c]\n[vif.b]\ngroups = [\"lb\"]\n".to_owned();
     let refused = bench.switch.handle(Request::Reload { text, extent: Extent::Whole });
     assert!(matches!(refused, Response::Error { .. }), "{refused:?}");

@@ -87,6 +87,7 @@ const TENANTS: &[(&str, Shows)] = &[
     ("CONTROL_HEADERS_MAX", Reason),
     ("CONTROL_ADDRESSES_MAX", Elsewhere),
     ("CONTROL_PORTS_MAX", Elsewhere),
+    ("CONTROL_PORTS_TOGETHER_MAX", Elsewhere),
     ("SNOOPED_LEASES_MAX", Listed),
     ("MULTICAST_GROUPS_PER_VIF_MAX", Listed),
     ("ON_DEMAND_VIFS_MAX", Listed),
@@ -112,7 +113,7 @@ const TENANTS: &[(&str, Shows)] = &[
 
 /// Limits of an administrator's settings, of weir's own steps, of files that weir reads, and of other programs.
 const NOBODYS: &[&str] = &[
-    // Beyond these the oldest goes, and is asked for again.
+    // Beyond this number the oldest translation is dropped, and is asked for again.
     "IOTLB_",
     "LAB_",
     "CONFIG_",
@@ -213,10 +214,18 @@ fn bounds() -> BTreeSet<&'static str> {
 }
 
 fn stats_as_clients_see_them(bench: &Bench) -> SwitchStats {
-    match bench.switch.handle(Request::Stats) {
-        Response::Stats { stats } => *stats,
+    let ask = |request| bench.switch.handle(request);
+    let Response::Stats { stats } = ask(Request::Stats) else { panic!("no counters") };
+    let Response::PortNames { names } = ask(Request::PortNames) else { panic!("no names") };
+    let of = |names: &[PortName]| match ask(Request::Ports(names.to_vec())) {
+        Response::Ports { ports } => ports,
         other => panic!("{other:?}"),
-    }
+    };
+    let ports = of(&names);
+    assert!(ports.iter().map(|port| &port.name).eq(&names));
+    // Only the ports that are asked for are read.
+    assert_eq!(of(&names[1..2]).into_iter().map(|port| port.name).collect::<Vec<_>>(), names[1..2]);
+    SwitchStats { ports, ..*stats }
 }
 
 #[test]

@@ -108,6 +108,10 @@ impl Drop for Answers {
     }
 }
 
+/// Time between two counts, and most counts until a loop is found: 200 ms.
+const PACE: Duration = Duration::from_millis(2);
+const FOUND_MAX: u32 = 100;
+
 #[test]
 fn root_two_uplinks_into_one_lan_are_found_and_the_lan_is_calm() {
     let Some(net) = Net::new("loops") else { return };
@@ -130,8 +134,17 @@ fn root_two_uplinks_into_one_lan_are_found_and_the_lan_is_calm() {
         let begun = Instant::now();
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         let _ = socket.send_to(b"?", ("192.0.2.99", 9));
-        eventually("the younger is blocked", || bench.port("lan1").blocked.is_some());
-        println!("blocked {} ms after the first frame was asked for", begun.elapsed().as_millis());
+        let (sleeps, ()) = weir_testing::sleeps_during(PACE, || {
+            eventually("the younger is blocked", || bench.port("lan1").blocked.is_some());
+        });
+        println!(
+            "blocked {} ms and {sleeps} sleeps after the first frame was asked for",
+            begun.elapsed().as_millis()
+        );
+        // The first suspicion is right, and its first probe comes back.
+        assert!(sleeps <= FOUND_MAX, "{sleeps} times of {PACE:?}");
+        let loops = bench.switch.stats().loops;
+        assert_eq!((loops.suspected, loops.found), (1, 1));
         let block = bench.port("lan1").blocked.unwrap();
         assert_eq!((block.with.as_str(), block.vlan), ("lan0", 1));
         assert!(bench.port("lan0").blocked.is_none() && bench.port("a").blocked.is_none());

@@ -94,7 +94,7 @@ impl Drop for Namespace {
     }
 }
 
-/// TAPs on a bridge in a network namespace of their own.
+/// TAPs on a bridge in their own network namespace.
 struct Kernel<const N: usize> {
     namespace: Namespace,
     taps: [Tap; N],
@@ -221,8 +221,8 @@ fn as_by_a_trunk(kind: &Kind, passed: Vec<Arrived>) -> Vec<Arrived> {
     passed.into_iter().map(without_tag).collect()
 }
 
-/// A port with a provider's tags gets all kinds that begin with one, and other ports get the rest: a bridge makes no
-/// difference.
+/// A port with a provider's tags gets all kinds that begin with one, and other ports get the rest.
+/// A bridge does not distinguish them.
 fn is_for(kind: &Kind, tag_protocol: &str) -> bool {
     let begins_with_service_tag = kind.tags.first().is_some_and(|(kind, _)| *kind == 0x88a8);
     (tag_protocol == "802.1ad") == begins_with_service_tag

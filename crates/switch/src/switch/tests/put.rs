@@ -46,7 +46,7 @@ fn ports_come_in_parts_by_name() {
         (None, 2, "ab"),
         (Some("b"), 2, "c"),
         (Some("c"), 2, ""),
-        // The last one may have gone meanwhile.
+        // The last interface may have been removed meanwhile.
         (Some("aa"), usize::MAX, "bc"),
         (None, 0, "a"),
     ] {
@@ -305,7 +305,7 @@ fn an_interface_on_demand_comes_with_its_monitors_socket_and_goes_with_it() {
     std::fs::remove_file(on.vms.join("vm-1.sock")).unwrap();
     on.has(&[]);
 
-    // The directory goes, with a socket in it, and comes again.
+    // The directory is removed with a socket in it, and made again.
     let _gone = on.listen("vm-5.sock");
     on.has(&["vm-5"]);
     std::fs::rename(&on.vms, on.vms.with_extension("aside")).unwrap();
@@ -320,10 +320,11 @@ fn an_interface_on_demand_comes_with_its_monitors_socket_and_goes_with_it() {
 #[test]
 fn a_monitor_that_is_away_or_says_nothing_is_forgotten_and_has_no_place_for_ever() {
     let on = Demand::new("max = 2\nforget_s = 1");
-    // The first two have all places, and never answer.
+    // The first two sockets take all places, and their monitors never answer.
     let silent = ["vm-a.sock", "vm-b.sock"].map(|it| on.listen(it));
     on.has(&["vm-a", "vm-b"]);
-    // Of those that wait the newest is next, whatever its name: file systems tell their ages to some milliseconds.
+    // The newest waiting socket is next, whatever its name. File systems give ages to within some
+    // milliseconds.
     let waits = on.listen("vm-b2.sock");
     std::thread::sleep(Duration::from_millis(30));
     let monitor = on.listen("vm-c.sock");

@@ -251,14 +251,16 @@ proptest! {
         let bench = Bench::with(&text);
         let (_a, mut a) = bench.guest("a", 1, 1);
         let (_b, mut b) = bench.guest("b", 2, 1);
-        // The receiver is known, if its own checks let it speak: the second frame is taken after the first has its end.
+        // The second frame is taken after the switch has decided about the first, so the receiver
+        // is known if its own checks let it send.
         for nth in 1..=2 {
             send(&mut b[0], [0xff; 6], 2, b"hello");
             eventually("it has spoken", || bench.port("b").tx.frames >= nth);
         }
         let ids = bench.switch.ports().vifs.iter().map(|vif| vif.port.id()).collect::<Vec<_>>();
         for frame in frames {
-            // The frame's end, by the counters: drops of both ports, and frames that were delivered.
+            // The counters show what became of the frame: drops of both ports, and frames that were
+            // delivered.
             let counted = || {
                 let ports = ["a", "b"].map(|vif| bench.port(vif));
                 let of = |nth: usize| ports[nth].drops.clone();

@@ -43,7 +43,7 @@ fn keys_that_are_missing_are_named() {
 fn more_queues_than_were_offered_or_none_are_refused() {
     for queues in ["0", "5", "4294967295"] {
         let (bench, _front) = lies(|front| front.set("multi-queue-num-queues", queues));
-        // More queues than offered.
+        // The guest asks for more queues than offered.
         bench.assert_lost(&format!("multi-queue-num-queues is {queues}, not 1 to 4"));
     }
     let (bench, _front) = lies(|front| front.set("multi-queue-num-queues", "2"));

@@ -1,5 +1,5 @@
-//! A played guest, its senders and a worker between them, in virtual time: a policy's cost and its
-//! effect on senders that wait.
+//! A simulated guest, its senders and a worker between them, in virtual time: a policy's cost and
+//! its effect on senders that wait.
 //!
 //! The guest is one vCPU with a driver as in Linux. A call costs it an interrupt. Then it polls,
 //! takes every published frame, and asks for calls again when it finds the ring empty (virtio 1.2

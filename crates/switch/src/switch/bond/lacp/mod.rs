@@ -4,10 +4,11 @@
 //! |---|---|
 //! | `pdu.rs` | the frames |
 //!
-//! A link goes down to its other end with each of these. **Receive**: what the partner said, until it is too old
-//! (current, expired, defaulted). **Selection**: the links that lead to the same system and key are together.
-//! **Mux**: a selected link carries frames as soon as both ends say that they have it together. **Periodic** and
-//! **transmit**: when this end speaks. **Markers** of the other end are answered.
+//! Each link has these state machines for its other end. **Receive**: what the partner said, until
+//! it is too old (current, expired, defaulted). **Selection**: the links that lead to the same
+//! system and key are together. **Mux**: a selected link carries frames as soon as both ends say
+//! that they have it together. **Periodic** and **transmit**: when this end speaks. **Markers** of
+//! the other end are answered.
 
 use weir_config::LacpRate;
 use weir_wire::Mac;
@@ -61,15 +62,15 @@ struct Link {
     /// The end of the present state of `receive`.
     until_ns: u64,
     partner: Port,
-    /// The link is with the others that carry frames.
+    /// The link is in the aggregation that carries frames.
     attached: bool,
-    /// Something is to be said.
+    /// A frame is to be sent.
     must_send: bool,
-    /// The time of the last frame, the start of a second, and the frames in it.
+    /// The time of the last sent frame, the start of the present second, and the number of frames sent in that second.
     sent_ns: Option<u64>,
     second_ns: u64,
     sent: u32,
-    /// Answers to markers, the start of a second, and the answers in it.
+    /// The answers to markers, the start of the present second, and the number of answers in that second.
     answers: Vec<[u8; LEN]>,
     answered_ns: u64,
     answered: u32,
@@ -92,7 +93,7 @@ impl Link {
         }
     }
 
-    /// Takes up the answer to a marker, unless the other end asks too often.
+    /// Counts the answer to a marker, unless the other end asks too often.
     fn will_answer(&mut self, answer: [u8; LEN], now_ns: u64) {
         if self.answered_ns + FAST_PERIOD_NS <= now_ns {
             (self.answered_ns, self.answered) = (now_ns, 0);
@@ -177,7 +178,7 @@ impl Lacp {
         self.links.iter().map(|link| link.due_ns(self.rate)).min().unwrap_or(u64::MAX)
     }
 
-    /// Takes up another rate.
+    /// Sets another rate.
     pub(super) fn set_rate(&mut self, rate: LacpRate) {
         if self.rate != rate {
             self.rate = rate;
@@ -185,7 +186,7 @@ impl Lacp {
         }
     }
 
-    /// Takes up which links have a carrier.
+    /// Notes which links have a carrier.
     pub(super) fn set_up(&mut self, up: Places, now_ns: u64) {
         for (place, link) in (0..).zip(&mut self.links) {
             match (has(up, place), link.receive) {
@@ -205,7 +206,7 @@ impl Lacp {
         self.settle();
     }
 
-    /// This end's words about one of its ports.
+    /// The report of this end about one of its ports.
     fn actor(&self, place: u8) -> Port {
         let mut state = flag::ACTIVE | flag::AGGREGATES;
         if self.rate == LacpRate::Fast {
@@ -228,8 +229,8 @@ impl Lacp {
         Port { system: (SYSTEM_PRIORITY, self.system.0), key: KEY, port, state }
     }
 
-    /// Takes up a frame that came in by a link. A frame that is neither an LACPDU nor a marker changes nothing. Neither
-    /// does a frame of this end: its link leads back here.
+    /// Handles a frame that came in by a link. A frame that is neither an LACPDU nor a marker
+    /// changes nothing, and neither does a frame that this end has sent: its link leads back here.
     pub(super) fn hear(&mut self, place: u8, frame: &[u8], now_ns: u64) {
         if let Some(answer) = pdu::answer(frame, self.system) {
             if let Some(link) = self.links.get_mut(usize::from(place)) {
@@ -304,7 +305,7 @@ impl Lacp {
         frames
     }
 
-    /// Chooses the links that are together, and those that carry frames.
+    /// Chooses the links of the aggregation, and those that carry frames.
     fn settle(&mut self) {
         let count = |group: Group| self.links.iter().filter(|it| it.group() == Some(group)).count();
         let is_there = |group: &Group| count(*group) > 0;

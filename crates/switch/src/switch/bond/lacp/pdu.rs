@@ -48,7 +48,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// True for the same port of the same aggregator, that aggregates or not as before.
+    /// True for the same port of the same aggregator, if both agree on whether it aggregates.
     pub(super) fn is(&self, other: &Self) -> bool {
         let identity = |it: &Self| (it.system, it.key, it.port, it.state & flag::AGGREGATES);
         identity(self) == identity(other)
@@ -76,7 +76,7 @@ impl Port {
     }
 }
 
-/// A port's words about itself, and about the other end as the port knows it.
+/// A port's report about itself, and about the other end as the port knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pdu {
     pub(super) actor: Port,
@@ -84,7 +84,7 @@ pub(super) struct Pdu {
 }
 
 impl Pdu {
-    /// The frame that says so.
+    /// The frame with this content.
     pub(super) fn to_frame(self, src: Mac) -> [u8; LEN] {
         let mut frame = [0; LEN];
         frame[..6].copy_from_slice(&SLOW_PROTOCOLS.0);

@@ -87,7 +87,7 @@ fn two_ends_are_together_within_milliseconds_and_stay_so() {
         cables.sent = [0; 2];
         cables.run(600 * SECOND_NS, never);
         assert_eq!(cables.carry(), [0b11, 0b11], "{rate}");
-        // Two links: each second, or each half minute.
+        // Each link sends a frame each second, or each half minute.
         let expected = if rate == LacpRate::Fast { 1200 } else { 40 };
         assert!(cables.sent.iter().all(|sent| sent.abs_diff(expected) <= 8), "{:?}", cables.sent);
     }
@@ -173,7 +173,7 @@ fn links_to_two_systems_are_not_together_and_the_one_with_more_links_carries() {
         assert!(matches!(carries, 0 | 0b001 | 0b010 | 0b100 | 0b110), "{carries:b}");
         seen |= carries;
     }
-    // The first that answers stays.
+    // The first partner that answers stays.
     assert!(matches!(ours.carriers(), 0b001 | 0b110) && seen == ours.carriers());
     let other = 0b111 & !ours.carriers();
     ours.set_up(other, now_ns);
@@ -212,7 +212,7 @@ fn a_stranger_makes_a_link_send_three_frames_a_second_at_most() {
     let mut sent = 0;
     for tick in 0..10_000_u64 {
         let now_ns = tick * MS;
-        // The partner says that it knows nothing of this end, which asks for an answer.
+        // The partner reports that it knows nothing of this end. Such a report asks for an answer.
         let system = (1, tick.to_be_bytes()[2..].try_into().unwrap());
         let actor = Port { system, key: 1, port: (1, 1), state: 0x7 };
         let frame = Pdu { actor, partner: Port::default() }.to_frame(THEIRS);
@@ -247,7 +247,7 @@ proptest! {
             }
         }
         cables.set_up(all);
-        // The longest: a slow period, in which nothing is said.
+        // The longest wait is a slow period in which nothing is sent.
         cables.run(40 * SECOND_NS, never);
         prop_assert_eq!(cables.carry(), [all, all]);
         prop_assert_eq!(cables.ends[0].partner(0), Some(THEIRS));

@@ -26,7 +26,7 @@ const SENDERS: &str = "[vif.a]\nnetwork = \"blue\"\ngroups = [\"lb\"]\n\
     [vif.b]\nnetwork = \"blue\"\n[vif.d]\nnetwork = \"blue\"\ngroups = [\"ops\", \"lb\"]\n";
 const RECEIVER: &str = "[vif.c]\nnetwork = \"blue\"\ngroups = [\"web\"]\n";
 
-/// Has the switch of `by`'s guest learn that this station is behind the other host.
+/// Lets the switch of `by`'s guest learn that this station is behind the other host.
 fn is_heard(from: &mut QueuePair, number: u8, by: &mut QueuePair) {
     let hello = [&[0xff; 6][..], &mac(number), &[8, 6], &[0; 28]].concat();
     put(from, &hello);
@@ -65,7 +65,7 @@ fn a_rule_from_a_group_holds_for_guests_of_other_hosts() {
         put(pair, frame);
         eventually("it is refused", || two.refused("c", "group_in") == before + 1);
     };
-    // A sender in no group, one in the group, and one whose set has the group.
+    // The three senders: one in no group, one in the group, and one whose set has the group.
     in_vain(b, &tcp(2, 3, [5000, 80], SYN));
     in_vain(a, &tcp(1, 3, [5000, 81], SYN));
     for (pair, number) in [(&mut *a, 1), (d, 4)] {

@@ -8,7 +8,7 @@ use weir_testing::multicast::*;
 
 use super::*;
 
-/// The ports: a multicast router, two guests that are held to an address, and one that is not.
+/// The ports: a multicast router, two guests whose address is fixed, and one whose address is not.
 const NAMES: [&str; 4] = ["u", "a", "b", "c"];
 const ROUTER: usize = 0;
 const A: usize = 1;
@@ -20,7 +20,7 @@ const V4: [[u8; 4]; 4] = [
     // This group has the MAC address of the one before.
     [225, 129, 2, 3],
     [239, 9, 9, 9],
-    // All stations of a link get this one.
+    // All stations of a link get this group.
     [224, 0, 0, 251],
 ];
 const V6: [Ipv6Addr; 4] = [
@@ -29,7 +29,8 @@ const V6: [Ipv6Addr; 4] = [
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0xfb),
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1),
 ];
-/// The records of IGMPv3 and MLDv2, with the number of their sources, on which both agree.
+/// The records of IGMPv3 and MLDv2 on which weir and the kernel agree, with the number of their
+/// sources.
 const RECORDS: [(u8, u16); 8] = [(1, 0), (1, 1), (2, 0), (2, 1), (3, 0), (3, 1), (4, 0), (5, 1)];
 
 /// Time after which the ports have answered a query that gives them a second.
@@ -280,7 +281,7 @@ fn root_groups_pass_as_by_the_kernels_bridge_with_snooping() {
         if step % 20 == 0 {
             both.members_are_the_same();
         }
-        // A port may send only so many records in a second.
+        // A port may send only a limited number of records in a second.
         std::thread::sleep(Duration::from_millis(2));
     }
     both.members_are_the_same();
@@ -327,7 +328,7 @@ fn root_what_a_guest_may_not_is_another_decision_than_the_kernels_bridge_has() {
     both.pass(&sent(B, Kind::Query, query([10, 0, 0, 1], [0; 4])));
     both.pass(&sent(B, Kind::Query, mld_query(Ipv6Addr::UNSPECIFIED)));
     assert_eq!(both.explained, BTreeMap::from([(GUESTS_QUERY, 2)]));
-    // Records that ask for no source: the kernel takes them for a join, unless it keeps sources.
+    // The records ask for no source. The kernel takes them for a join, unless it keeps sources.
     for (kind, sources) in [(5, 0), (6, 1)] {
         both.pass(&sent(A, Kind::Change, v3_report(&[(kind, sources, V4[0])])));
         assert_eq!(both.by_kernel(), BTreeSet::from([(V4[0].into(), A)]));
@@ -338,7 +339,7 @@ fn root_what_a_guest_may_not_is_another_decision_than_the_kernels_bridge_has() {
     damaged[14 + 24 + 2] ^= 1;
     both.pass(&sent(A, Kind::Report, v2_report(V4[2])));
     both.pass(&sent(B, Kind::Damaged, damaged));
-    // B gets all groups of weir since then.
+    // Since then weir sends B the frames of all groups.
     let mut frame = data(V4[2]);
     frame[6..12].copy_from_slice(&mac(1));
     assert_eq!(both.deliver(ROUTER, &frame), [Ports::from([A]), Ports::from([A, B])]);
