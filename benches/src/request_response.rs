@@ -243,7 +243,11 @@ const STAGES: [(&str, Option<&str>, &str); 8] = [
     ("copied", Some("copy"), "the receiver's buffer is filled; mean"),
     ("published", Some("publish"), "used indices are written; mean"),
     ("called", Some("call"), "it is decided when the guest is called, and a call is made; mean"),
-    ("held", None, "the call is held; median"),
+    (
+        "held",
+        None,
+        "from the frame's publication until the guest is called, without `called`; median",
+    ),
     (
         "guest",
         None,
@@ -313,6 +317,9 @@ fn by_stage(bench: &Bench<'_>, moderation: Option<&'static str>) -> Result<[f64;
             None => 0.0,
         };
     }
+    // A call counts as made when it has returned.
+    let [.., called, held, _] = &mut us;
+    *held = (*held - *called).max(0.0);
     let rest = way - us.iter().sum::<f64>();
     if let Some(last) = us.last_mut() {
         *last = rest;

@@ -144,6 +144,17 @@ class Weir:
         their number. Returns Event."""
         return self._lines("GET", "/v1/events", {})
 
+    def remove_group(self, group, *, if_exists=None):
+        """Removes a group, unless an interface, a rule or an ID names it.
+        `if_exists`: A missing one is no error. Returns Done."""
+        return self._ask("DELETE", f"/v1/groups/{quote(group, safe='')}", {"if_exists": if_exists})
+
+    def put_group(self, group, body):
+        """Makes a group exist with these rules: adds it, or changes the existing one to exactly what is sent.
+        Connections that the new rules forbid end at once.
+        `body`: GroupConfig. Returns Done."""
+        return self._ask("PUT", f"/v1/groups/{quote(group, safe='')}", {}, "application/json", body)
+
     def ports(self, *, after=None, limit=None):
         """Ports: interfaces and uplinks, by name. The header `x-total-count` has the number of all. The next
         part is `after` the last port of this one, and an empty part is the end.
@@ -224,7 +235,7 @@ class Weir:
 
     def remove_vif(self, vif, *, if_exists=None):
         """Removes an interface; its guest is disconnected.
-        `if_exists`: A missing interface is no error. Returns Done."""
+        `if_exists`: A missing one is no error. Returns Done."""
         return self._ask("DELETE", f"/v1/vifs/{quote(vif, safe='')}", {"if_exists": if_exists})
 
     def vif(self, vif):

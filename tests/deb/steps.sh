@@ -92,6 +92,11 @@ for process in $(pgrep -x weir) $(pgrep -x weir-helper || true); do
     grep -q '^NoNewPrivs:.*1$' "/proc/$process/status" || fail "process $process may have new privileges"
 done
 grep -q '^CapEff:.*0000000000000000$' "/proc/$(main_pid)/status" || fail "weir has capabilities"
+# FRR's sockets are this group's: weir sees FRR end by connections to them.
+frrvty=$(getent group frrvty | cut -d: -f3)
+for process in $(pgrep -x weir) $(pgrep -x weir-helper || true); do
+    grep '^Groups:' "/proc/$process/status" | grep -qw "$frrvty" || fail "process $process is not in FRR's group"
+done
 ss -Hlun | grep -q '192\.168\.77\.1:53 ' || fail "the host cannot ask weir for names"
 for page in $(dpkg --listfiles weir | grep '/man/man[18]/.'); do
     MANROFFOPT=-wall man --warnings "$page" 2>&1 >/dev/null | tee /tmp/man.log

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Each Debian that people run, by PARTS:
-# - package: `make demo` as first command, the package built there, that package installed, used, upgraded and purged
-#   under its systemd;
+# - package: `make demo` as first command, the package built there, `make demo-vm`, and that package installed, used,
+#   upgraded and purged under its systemd;
 # - libvirt: the hook under its libvirt: all that crates/cli/tests/libvirt.rs does to domains, with 20 domains at once
 #   and 100 operations by chance. libvirt and QEMU are those of the suite, weir and the kernel are this machine's;
 # - proxmox: the command lines that Proxmox VE's tests expect, with weir's part, under the suite's QEMU.
@@ -35,7 +35,7 @@ package() { # SUITE
     }
     log=$work/$1.log
     version=-
-    rm -f "$work/$1.tsv"
+    rm -f "$work/$1.tsv" "$work/$1/demo-vm"
     if ! (base "$1") >"$log" 2>&1; then
         row "$1" skipped "no root can be made"
         return
@@ -48,6 +48,10 @@ package() { # SUITE
     else
         # The log has paths of this machine; what failed is said without them.
         row "$1" FAILED "$(sed -n 's/.*FAILED: //p' "$log" | tail -n 1 | sed 's/:* see .*//' | tr '\t' ' ')"
+    fi
+    if [ -e "$work/$1/demo-vm" ]; then
+        why=$(tr '\t\n' '  ' <"$work/$1/demo-vm")
+        result "$work/$1.tsv" "Debian $1" "$version" "\`make demo-vm\`" "$([ -z "$why" ] && echo works || echo FAILED)" "$why"
     fi
 }
 

@@ -15,8 +15,8 @@ const COLUMNS_MAX: usize = 120;
 /// Most lines of the README, which take five minutes to read.
 const README_LINES_MAX: usize = 199;
 
-/// The document that a program writes with texts of any width.
-const GENERATED: &str = "docs/lab.md";
+/// The documents that a program writes with texts of any width.
+const GENERATED: [&str; 2] = ["docs/lab.md", "docs/compatibility.md"];
 
 /// Every `.md` of the root and below `docs`, with its path relative to the root, without those that programs write.
 fn documents() -> Vec<(PathBuf, String)> {
@@ -32,7 +32,7 @@ fn documents() -> Vec<(PathBuf, String)> {
         let text = fs::read_to_string(&path).expect("a document");
         (path.strip_prefix(&root).expect("below the root").to_owned(), text)
     };
-    files.retain(|path| *path != root.join(GENERATED));
+    files.retain(|path| GENERATED.iter().all(|it| *path != root.join(it)));
     files.into_iter().map(read).collect()
 }
 

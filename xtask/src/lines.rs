@@ -19,9 +19,9 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 119_950;
+const CODE_MAX: usize = 120_400;
 const SHARE_MAX_PERCENT: usize = 15;
-const COMMAND_MAX: usize = 5_460;
+const COMMAND_MAX: usize = 5_480;
 /// The crate of the command.
 const COMMAND: &str = "cli";
 
@@ -29,8 +29,10 @@ const COMMAND: &str = "cli";
 const FILES_MAX: usize = 1_300;
 const WRITTEN_MAX: usize = 2_000;
 /// Documents that programs write, and the folder whose JSON they write.
-const WRITTEN: [&str; 6] = [
+const WRITTEN: [&str; 8] = [
     "docs/lab.md",
+    "docs/compatibility.md",
+    "docs/front.svg",
     "docs/openapi.json",
     "docs/figures.md",
     "docs/bench.svg",

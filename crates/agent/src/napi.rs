@@ -242,6 +242,14 @@ fn napi(answer: &[u8]) -> Option<Napi> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+    use std::io::Read as _;
+    use std::os::fd::AsFd as _;
+    use std::process::{Command, Stdio};
+
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    use weir_testing::Running;
+
     use super::*;
 
     #[test]
@@ -286,5 +294,60 @@ mod tests {
     fn an_interface_that_is_not_there_has_none() {
         assert!(Napi::set_alone(u32::MAX / 2, 0, 0).is_empty());
         Napi::restore(&[]).unwrap();
+    }
+
+    #[test]
+    fn root_an_instance_that_was_set_alone_gets_its_settings_back_from_the_kernel() {
+        if !weir_testing::is_root("a veth pair") || !weir_testing::has("ethtool", "ethtool") {
+            return;
+        }
+        let mut unshare = Command::new("unshare");
+        let script = "mount -t sysfs sys /sys; echo; exec sleep 600";
+        unshare.args(["--net", "--mount", "sh", "-c", script]).stdout(Stdio::piped());
+        let mut network = Running(unshare.spawn().unwrap());
+        network.0.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let of_network = format!("/proc/{}", network.0.id());
+        std::thread::spawn(move || {
+            let file = File::open(format!("{of_network}/ns/net")).unwrap();
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(file.as_fd(), kind).unwrap();
+            weir_testing::veth(2);
+            weir_testing::ip("link set dev weir0 up");
+            // A veth has NAPI instances while it merges frames.
+            let merge = Command::new("ethtool").args(["-K", "weir0", "gro", "on"]).status();
+            assert!(merge.unwrap().success());
+            let dir = format!("{of_network}/root/sys/class/net/weir0");
+            let index = fs::read_to_string(format!("{dir}/ifindex")).unwrap();
+            let index = index.trim().parse().unwrap();
+            let set_all = |polls: u64, timeout_ns: u64| {
+                fs::write(format!("{dir}/napi_defer_hard_irqs"), polls.to_string()).unwrap();
+                fs::write(format!("{dir}/gro_flush_timeout"), timeout_ns.to_string()).unwrap();
+            };
+            set_all(0, 0);
+            let all = Napi::set_alone(index, u64::MAX, 0);
+            let Some(first) = all.first() else {
+                return weir_testing::skipped("this kernel has no settings of single instances");
+            };
+            assert_eq!(all.len(), 2);
+            assert_eq!(Napi::set_alone(index, 0, 0), []);
+
+            let own = Napi { napi_defer_hard_irqs: 7, gro_flush_timeout: 30_000, ..*first };
+            Generic::open(FAMILY).unwrap().set(&own).unwrap();
+            let found = Napi::set_alone(index, 0, 0);
+            assert_eq!(found, [own]);
+            // What the agent does for a while, and its end.
+            set_all(3, 50_000);
+            assert_eq!(Napi::set_alone(index, 3, 50_000), []);
+            set_all(0, 0);
+            Napi::restore(&found).unwrap();
+            assert_eq!(Napi::set_alone(index, 0, 0), [own]);
+            // An instance that is gone keeps no other one from its settings.
+            set_all(0, 0);
+            let gone = Napi { id: u32::MAX / 2, ..own };
+            Napi::restore(&[gone, own]).unwrap();
+            assert_eq!(Napi::set_alone(index, 0, 0), [own]);
+        })
+        .join()
+        .unwrap();
     }
 }

@@ -84,7 +84,7 @@ pub struct Hello {
     pub interfaces: Vec<Interface>,
 }
 
-/// What a guest wishes for its interfaces. The host's settings are bounds: a guest can take less of both.
+/// The wishes of a guest for its interfaces. The host's settings are bounds: a guest can take less of both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wish {
     /// A latency budget (ns).

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -18,7 +19,7 @@ use hyper::body::{self as http_body, Frame, SizeHint};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
-use weir_config::PortName;
+use weir_config::{PortName, ValueError};
 use weir_limits::{
     CONTROL_PORTS_TOGETHER_MAX, CONTROL_REQUEST_BYTES_MAX, CONTROL_TIMEOUT_SECS, FRAME_LEN_MAX,
 };
@@ -29,6 +30,7 @@ use crate::access::{Access, Caller, Token};
 use crate::events::Hub;
 use crate::places::{Places, Ticket};
 use crate::problem::Problem;
+use crate::routes::{ConfigurationSource, ConfigurationText, Done, Reloaded};
 use crate::work::{Kind, Work};
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(CONTROL_TIMEOUT_SECS);
@@ -131,17 +133,17 @@ impl FromRequestParts<Api> for Reader {
     }
 }
 
-/// The port in a path.
-pub(crate) struct Named(pub(crate) PortName);
+/// The name in a path.
+pub(crate) struct Named<N = PortName>(pub(crate) N);
 
-impl FromRequestParts<Api> for Named {
+impl<N: FromStr<Err = ValueError>> FromRequestParts<Api> for Named<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, Problem> {
         let path = Path::<String>::from_request_parts(parts, api).await;
         let Path(text) = path.map_err(|error| Problem::bad(error.body_text()))?;
         let named = text.parse().map(Self);
-        named.map_err(|error: weir_config::ValueError| {
+        named.map_err(|error: ValueError| {
             let problem = Problem::bad(error.to_string());
             match error.help() {
                 Some(help) => problem.with_help(help),
@@ -200,6 +202,37 @@ pub(crate) fn text(bytes: &Bytes, cost: fn(&str) -> u64, cost_max: u64) -> Resul
     }
 }
 
+/// The answer to a request to the switch that has this answer: what the switch shows, or what became of a change.
+pub(crate) fn shown(answer: Answer) -> Result<Response, Problem> {
+    Ok(match answer {
+        Answer::Ok => json(&Done { note: None }),
+        Answer::Noted { note } => json(&Done { note: Some(note) }),
+        Answer::Put { put } => json(&put),
+        Answer::Shown { vif } => json(&vif),
+        Answer::Vif { config } => json(&config),
+        Answer::Explained { explanation } => json(&explanation),
+        Answer::UplinkExplained { explanation } => json(&explanation),
+        Answer::PlacementExplained { explanation } => json(&explanation),
+        Answer::OverlayExplained { explanation } => json(&explanation),
+        Answer::ConfigFile { path } => json(&ConfigurationSource { path }),
+        Answer::Difference { difference } => json(&difference),
+        Answer::Text { text } => json(&ConfigurationText { text }),
+        Answer::Reloaded { difference, outcome } => {
+            json(&Reloaded { difference: *difference, outcome })
+        }
+        Answer::Addresses { addresses, total } => listed(json(&addresses), total),
+        Answer::Connections { page } => json(&page),
+        Answer::Traced { trace } => json(&trace),
+        other => return Err(Problem::of(other)),
+    })
+}
+
+/// A part of a list, with the number of all entries.
+pub(crate) fn listed(mut response: Response, total: usize) -> Response {
+    response.headers_mut().insert("x-total-count", total.into());
+    response
+}
+
 /// The answer to a request that succeeded.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
@@ -245,6 +278,11 @@ impl Api {
     ) -> Response {
         let answered = self.ask(asker, |handler| job(handler).into_response()).await;
         answered.unwrap_or_else(IntoResponse::into_response)
+    }
+
+    /// Answers with what the switch says to `ask`.
+    pub(crate) async fn of_switch(&self, asker: &Asker, ask: Ask) -> Response {
+        self.answer(asker, |handler| shown(handler.handle(ask))).await
     }
 
     /// Answers with the result of `show` for the counters of a port.
@@ -318,7 +356,7 @@ fn ports(handler: &dyn ControlHandler, names: Vec<PortName>) -> Result<Vec<PortS
 pub(crate) struct Listed {
     pieces: Pieces,
     is_begun: bool,
-    /// What comes behind the list.
+    /// The text behind the list.
     tail: Vec<u8>,
 }
 
@@ -333,7 +371,7 @@ impl Listed {
     }
 
     /// Adds ports at the end of the list.
-    pub(crate) fn add(&mut self, ports: &[PortStats]) {
+    pub(crate) fn add(&mut self, ports: &[impl Serialize]) {
         let mut json = serde_json::to_vec(ports).unwrap_or_default();
         json.pop();
         if json.len() > 1 {

@@ -18,7 +18,9 @@ use thiserror::Error;
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 use weir_config::reload::Difference;
-use weir_config::{Defaults, FilterRule, PortName, TemplateName, VifChanges, VifConfig};
+use weir_config::{
+    Defaults, FilterRule, GroupConfig, PortName, SecurityGroup, TemplateName, VifChanges, VifConfig,
+};
 use weir_limits as limits;
 use weir_switch::capture::{CaptureRequest, Seen, seen_in};
 use weir_switch::control::{AddressEntry, Extent, Put, VifShown, VifStatus};
@@ -251,14 +253,13 @@ impl Client {
         self.ask(Method::PATCH, &path, json(changes)).map(|done: Done| done.note)
     }
 
-    /// Removes an interface.
-    pub fn remove_vif(&mut self, name: &PortName) -> Result<(), ClientError> {
-        self.ask(Method::DELETE, &format!("/v1/vifs/{name}"), None).map(|_: Done| ())
-    }
-
-    /// Removes an interface, if it exists. Otherwise returns a note that it does not.
-    pub fn remove_vif_if_exists(&mut self, name: &PortName) -> Result<Option<String>, ClientError> {
-        let path = format!("/v1/vifs/{name}?if_exists=true");
+    /// Removes an interface. If it may be missing, returns a note that it was.
+    pub fn remove_vif(
+        &mut self,
+        name: &PortName,
+        if_exists: bool,
+    ) -> Result<Option<String>, ClientError> {
+        let path = format!("/v1/vifs/{name}?if_exists={if_exists}");
         self.ask(Method::DELETE, &path, None).map(|done: Done| done.note)
     }
 
@@ -322,6 +323,22 @@ impl Client {
     pub fn set_filter(&mut self, name: &PortName, rules: &[FilterRule]) -> Result<(), ClientError> {
         let path = format!("/v1/ports/{name}/filter");
         self.ask(Method::PUT, &path, json(&rules)).map(|_: Done| ())
+    }
+
+    /// Makes a group exist with these rules; returns a note if it was so already.
+    pub fn put_group(&mut self, group: &GroupConfig) -> Result<Option<String>, ClientError> {
+        let path = format!("/v1/groups/{}", group.name);
+        self.ask(Method::PUT, &path, json(group)).map(|done: Done| done.note)
+    }
+
+    /// Removes a group. If it may be missing, returns a note that it was.
+    pub fn remove_group(
+        &mut self,
+        name: &SecurityGroup,
+        if_exists: bool,
+    ) -> Result<Option<String>, ClientError> {
+        let path = format!("/v1/groups/{name}?if_exists={if_exists}");
+        self.ask(Method::DELETE, &path, None).map(|done: Done| done.note)
     }
 
     /// The decisions of the policies of the interface or uplink `name`, or the placement of workers.

@@ -51,6 +51,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(read::filter, write::set_filter))
         .routes(routes!(read::vifs, write::add_vif))
         .routes(routes!(read::vif, write::put_vif, write::change_vif, write::remove_vif))
+        .routes(routes!(write::put_group, write::remove_group))
         .routes(routes!(read::vif_of_template))
         .routes(routes!(read::configuration, write::reload))
         .routes(routes!(write::difference))

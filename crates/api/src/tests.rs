@@ -9,7 +9,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weir_config::{ApiConfig, PortName, VifChanges, VifConfig};
+use weir_config::{ApiConfig, GroupConfig, GroupDefault, PortName, VifChanges, VifConfig};
 use weir_limits as limits;
 use weir_switch::Hands;
 use weir_switch::control::{
@@ -29,6 +29,11 @@ mod serving;
 
 /// The longest wait before a test gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The request for the interfaces of the first turn.
+fn first_vifs() -> Request {
+    Request::VifList(Part { limit: limits::CONTROL_PORTS_TOGETHER_MAX, ..Part::default() })
+}
 
 /// Answers with fixed values, and remembers its requests.
 #[derive(Default)]
@@ -52,7 +57,7 @@ impl ControlHandler for Recorder {
                 let known = names.iter().filter(|it| **it == port.name);
                 Response::Ports { ports: known.map(|_| port.clone()).collect() }
             }
-            Request::VifDel { .. } => {
+            Request::VifDel { .. } | Request::GroupDel { .. } => {
                 Response::not_found("no such interface", "look at `weir vif list`")
             }
             Request::ConfigFile => {
@@ -80,6 +85,7 @@ impl ControlHandler for Recorder {
                 page: ConnectionPage { vif: name.clone(), connections: Vec::new(), next: Some(9) },
             },
             Request::Flush { .. } => Response::Noted { note: "forgotten".into() },
+            Request::GroupPut { .. } => Response::Noted { note: "nothing changed".into() },
             Request::VifAdd { .. } | Request::FilterSet { .. } | Request::Stages { .. } => {
                 Response::Ok
             }
@@ -223,7 +229,7 @@ fn requests_reach_the_switch_and_answers_the_client() {
         Request::FilterSet { name: name("web0"), rules: rules.into() },
         Request::Stages { on: true },
         Request::Upgrade,
-        Request::VifList(Part::default()),
+        first_vifs(),
         Request::Stats,
         Request::PortNames,
         Request::Ports(vec![name("web0")]),
@@ -237,7 +243,7 @@ fn an_interface_that_is_to_be_there_is_named_once_and_one_that_is_to_go_need_not
     let mut client = served.client();
     let put = client.put_vif(&vif("web0")).unwrap();
     assert_eq!((put.outcome, put.changed), (PutOutcome::Changed, vec!["vlan".to_owned()]));
-    let note = client.remove_vif_if_exists(&name("x")).unwrap();
+    let note = client.remove_vif(&name("x"), true).unwrap();
     assert_eq!(note.as_deref(), Some("no such interface"));
     assert!(matches!(client.vif(&name("x")), Err(ClientError::Refused { .. })));
     let asked = [
@@ -251,6 +257,31 @@ fn an_interface_that_is_to_be_there_is_named_once_and_one_that_is_to_go_need_not
     let request = format!("{head}: {}\r\n\r\n{body}", body.len());
     let (status, says) = served.raw(request.as_bytes());
     assert!(status == 400 && says.contains("the path names other"), "{status} {says}");
+    assert_eq!(served.handler.requests.lock().unwrap().len(), 3);
+}
+
+#[test]
+fn a_group_is_sent_whole_and_what_is_left_out_has_its_default() {
+    let served = Served::new();
+    let mut client = served.client();
+    let group: GroupConfig =
+        serde_json::from_str("{\"name\":\"web\",\"rules\":[\"in tcp 80\"]}").unwrap();
+    assert_eq!((group.default_in, group.default_out), (GroupDefault::Deny, GroupDefault::Allow));
+    assert_eq!(client.put_group(&group).unwrap().as_deref(), Some("nothing changed"));
+    assert!(client.remove_group(&group.name, false).is_err());
+    assert!(client.remove_group(&group.name, true).unwrap().is_some());
+    let gone = || Request::GroupDel { name: group.name.clone() };
+    let asked = [Request::GroupPut { group: group.clone() }, gone(), gone()];
+    assert_eq!(*served.handler.requests.lock().unwrap(), asked);
+    for (body, says) in [
+        ("{\"name\":\"db\"}", "the path names web"),
+        ("{\"name\":\"web\",\"rule\":[]}", "unknown field"),
+        ("{\"name\":\"web\",\"rules\":[\"in tcp x\"]}", "numbers and ranges"),
+    ] {
+        let head = "PUT /v1/groups/web HTTP/1.1\r\nhost: weir\r\ncontent-length";
+        let (status, told) = served.raw(format!("{head}: {}\r\n\r\n{body}", body.len()).as_bytes());
+        assert!(status == 400 && told.contains(says), "{status} {told}");
+    }
     assert_eq!(served.handler.requests.lock().unwrap().len(), 3);
 }
 
@@ -299,7 +330,7 @@ fn with_a_template_a_request_names_only_what_differs() {
 #[test]
 fn a_refusal_keeps_its_words_and_its_help() {
     let served = Served::new();
-    let error = served.client().remove_vif(&name("x")).unwrap_err();
+    let error = served.client().remove_vif(&name("x"), false).unwrap_err();
     let ClientError::Refused { message, help } = error else { panic!("{error:?}") };
     assert_eq!(message, "no such interface");
     assert_eq!(help.as_deref(), Some("look at `weir vif list`"));
@@ -371,7 +402,7 @@ fn lists_come_in_parts_of_bounded_size_with_the_number_of_all() {
         Request::PortNames,
         Request::Ports(vec![name("web0")]),
         Request::PortNames,
-        Request::VifList(Part::default()),
+        first_vifs(),
         Request::VifList(part),
     ];
     assert_eq!(*served.handler.requests.lock().unwrap(), expected);
@@ -488,6 +519,7 @@ fn the_guide_names_every_path_with_its_methods() {
             "`{}`",
             path.replace("{port}", "NAME")
                 .replace("{vif}", "NAME")
+                .replace("{group}", "NAME")
                 .replace("{template}", "TEMPLATE")
         );
         let row = rows.iter().find(|row| row.contains(&named));

@@ -148,6 +148,8 @@ fn work(handler: &dyn ControlHandler, queue: &Mutex<mpsc::Receiver<Job>>, logs: 
     loop {
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
         let Ok(job) = beat::wait(next) else { return };
+        #[cfg(test)]
+        let _counted = tests::Turn::begin();
         if catch_unwind(AssertUnwindSafe(|| job(handler))).is_err() {
             logs.say(0, |unsaid| {
                 tracing::error!(unsaid, "a request panicked (please report it)");
@@ -200,8 +202,31 @@ impl Work {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use weir_engine::dear::thread_cpu_ns;
+
     use super::*;
+
+    /// The number of turns, and the CPU time of the longest one (ns).
+    pub(crate) static TURNS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+    /// A turn of a thread, from its beginning to the drop of the value.
+    pub(super) struct Turn(u64);
+
+    impl Turn {
+        pub(super) fn begin() -> Self {
+            Self(thread_cpu_ns())
+        }
+    }
+
+    impl Drop for Turn {
+        fn drop(&mut self) {
+            TURNS[0].fetch_add(1, Ordering::SeqCst);
+            TURNS[1].fetch_max(thread_cpu_ns() - self.0, Ordering::SeqCst);
+        }
+    }
 
     fn now<T>(future: impl Future<Output = T>) -> Option<T> {
         let mut future = std::pin::pin!(future);

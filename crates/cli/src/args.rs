@@ -11,8 +11,8 @@ use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use weir_bench::args::{BenchArgs, DemoArgs};
 use weir_config::{
-    Config, FilterRule, Key, PortName, SecurityGroup, Setting, SocketPath, TemplateName,
-    ValueError, VifChanges, VifConfig,
+    Config, FilterRule, GroupDefault, GroupRule, Key, PortName, SecurityGroup, Setting, SocketPath,
+    TemplateName, ValueError, VifChanges, VifConfig,
 };
 use weir_doctor::bridging::UplinkCommand;
 use weir_doctor::qemu::{MemorySize, QemuVersion};
@@ -100,7 +100,7 @@ pub enum Command {
     /// Set, list or clear the packet filters of an interface or uplink
     #[command(subcommand)]
     Filter(FilterCommand),
-    /// List or show security groups: which connections guests may open
+    /// Set, list or show security groups: which connections guests may open
     #[command(subcommand)]
     Group(GroupCommand),
     /// Join the host's card and weir's TAP by a bridge, with a way back
@@ -428,12 +428,18 @@ pub struct AddressesArgs {
 #[derive(Debug, Subcommand)]
 pub enum FilterCommand {
     /// Replace all rules at once: a burst of packets sees the old rules or the new, never a mix
+    ///
+    /// Rules outlive a weir with a keeper. --save, or `weir save`, writes them into the configuration.
     #[command(after_help = FILTER_SET_NOTES)]
     Set {
         /// The interface or uplink
         #[arg(value_name = "PORT", value_parser = explained::<PortName>)]
         name: PortName,
         /// DIRECTION ACTION EXPRESSION, each rule in quotes
+        ///
+        /// DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and EXPRESSION is
+        /// tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule that matches a frame
+        /// decides; a frame that none matches passes.
         #[arg(value_name = "RULE", required = true, value_parser = explained::<FilterRule>)]
         rules: Vec<FilterRule>,
         /// Write what runs into the configuration file then, as `weir save --yes`
@@ -475,6 +481,45 @@ pub enum GroupCommand {
         #[arg(value_name = "GROUP", value_parser = explained::<SecurityGroup>)]
         name: SecurityGroup,
     },
+    /// Replace a group's rules and defaults at once, or add the group
+    ///
+    /// Groups outlive a weir with a keeper. --save, or `weir save`, writes them into the configuration.
+    Set {
+        /// The group
+        #[arg(value_name = "GROUP", value_parser = explained::<SecurityGroup>)]
+        name: SecurityGroup,
+        /// Connections to the group's interfaces that no rule allows: deny or allow
+        #[arg(long, default_value = "deny", value_parser = explained::<GroupDefault>)]
+        default_in: GroupDefault,
+        /// Connections from the group's interfaces that no rule allows: deny or allow
+        #[arg(long, default_value = "allow", value_parser = explained::<GroupDefault>)]
+        default_out: GroupDefault,
+        /// Log refusals by a direction that the group closes
+        #[arg(long)]
+        log: bool,
+        /// Connections that are allowed, in quotes; can be given more than once
+        ///
+        /// A rule is in or out, a protocol, ports or types of ICMP messages, and from or to the other end: group:NAME,
+        /// an address, a prefix, any. All behind in or out can be left out: --rule 'in tcp 80,443 from group:lb' --rule
+        /// 'in icmp 8'
+        #[arg(long = "rule", value_name = "RULE", value_parser = explained::<GroupRule>)]
+        rules: Vec<GroupRule>,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
+    },
+    /// Remove a group that no interface, rule or ID names
+    Del {
+        /// The group
+        #[arg(value_name = "GROUP", value_parser = explained::<SecurityGroup>)]
+        name: SecurityGroup,
+        /// A group that does not exist is no error
+        #[arg(long)]
+        if_exists: bool,
+        /// Write what runs into the configuration file then, as `weir save --yes`
+        #[arg(long)]
+        save: bool,
+    },
     /// List the connections of an interface in groups, or of all
     Connections {
         /// The interface; without it all that are in groups
@@ -493,16 +538,10 @@ pub enum GroupCommand {
 }
 
 const FILTER_SET_NOTES: &str = "\
-DIRECTION is tx (what the port sends) or rx (what it receives), ACTION is accept or drop, and \
-EXPRESSION is tcpdump's, see pcap-filter(7). A rule without one matches every frame. The first rule \
-that matches a frame decides; a frame that none matches passes.
-
 Examples:
   weir filter set web0 'tx drop tcp dst port 25'
   weir filter set web0 'tx accept arp or src net 10.0.0.0/8' 'tx drop' 'rx drop udp port 1900'
-  weir filter set web0 'rx drop tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420'
-
-Rules outlive a weir with a keeper. --save, or `weir save`, writes them into the configuration.";
+  weir filter set web0 'rx drop tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420'";
 
 /// `weir status`
 #[derive(Debug, Args)]
@@ -655,7 +694,7 @@ mod tests {
           libvirt    Plug in libvirt's domains by settings in their own XML
           vif        Add, change, remove, show or list interfaces of the running switch
           filter     Set, list or clear the packet filters of an interface or uplink
-          group      List or show security groups: which connections guests may open
+          group      Set, list or show security groups: which connections guests may open
           uplink     Join the host's card and weir's TAP by a bridge, with a way back
 
         Look inside:

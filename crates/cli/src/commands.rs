@@ -341,15 +341,8 @@ pub fn vif(
             save::also(*also_save, defaults, out)?;
         }
         VifCommand::Del { name, if_exists, save: also_save } => {
-            let mut client = connect()?;
-            let missing = match if_exists {
-                true => client.remove_vif_if_exists(name)?,
-                false => client.remove_vif(name).map(|()| None)?,
-            };
-            match missing {
-                Some(missing) => writeln!(out, "{missing}: nothing changed")?,
-                None => writeln!(out, "{name}: removed")?,
-            }
+            let missing = connect()?.remove_vif(name, *if_exists)?;
+            writeln!(out, "{}", removed(name.as_str(), missing))?;
             save::also(*also_save, defaults, out)?;
         }
         VifCommand::Show { name, json } => {
@@ -362,6 +355,11 @@ pub fn vif(
         }
     }
     Ok(())
+}
+
+/// The line about a removal; `missing` says that there was nothing to remove.
+fn removed(name: &str, missing: Option<String>) -> String {
+    missing.map_or_else(|| format!("{name}: removed"), |it| format!("{it}: nothing changed"))
 }
 
 /// Adds or changes an interface so that it has these settings.

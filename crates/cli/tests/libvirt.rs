@@ -16,9 +16,6 @@ use weir_bed::libvirt;
 use weir_bed::process::{Placement, Process, wait_until};
 use weir_testing::{eventually, has, is_root};
 
-/// The script that an administrator installs, with the weir under test in it.
-const HOOK: &str = include_str!("../../../examples/libvirt/qemu-hook");
-
 /// The operations of the random test. `WEIR_LIBVIRT_OPERATIONS` sets another number.
 const OPERATIONS: usize = 20;
 
@@ -105,15 +102,8 @@ impl Host {
         let weir = run(place);
 
         let program = env!("CARGO_BIN_EXE_weir");
-        let asks = format!("exec {program} --control {}", place.join("control.sock").display());
-        let hook = HOOK.replace("exec /usr/bin/weir", &asks);
-        assert_ne!(hook, HOOK);
-        let hook = hook.replace("/usr/bin/weir", program);
-        fs::write(place.join("hook"), hook).unwrap();
         let install = format!(
-            "mkdir -p /etc/libvirt/hooks/qemu.d\n\
-             install -m 755 {0}/hook /etc/libvirt/hooks/qemu.d/weir\n\
-             mkdir {0}/run\nmount --bind {0}/run /run/libvirt\nhostname {name}\n\
+            "mkdir {0}/run\nmount --bind {0}/run /run/libvirt\nhostname {name}\n\
              echo 'host_uuid = \"{1}\"' >>/etc/libvirt/libvirtd.conf",
             place.display(),
             uuid(0xff00 + name.len())
@@ -135,6 +125,14 @@ impl Host {
             Ok(host.dir.path().join("started").exists())
         })
         .unwrap_or_else(|error| panic!("{error}\n{}", host.log()));
+        // libvirtd runs already, and is not restarted.
+        let control = host.path("control.sock").display().to_string();
+        for _ in 0..2 {
+            let said = host.inside(&[program, "--control", &control, "libvirt", "install"]);
+            assert!(said.status.success(), "{}", text(&said));
+            let expected = "/etc/libvirt/hooks/qemu.d/weir: libvirt calls it from now on\n";
+            assert_eq!(text(&said), expected);
+        }
         Some(host)
     }
 
@@ -572,7 +570,10 @@ fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
     assert!(said.contains("VLAN 9: ") && !said.contains("comes"), "{said}");
     let hook = "/etc/libvirt/hooks/qemu.d/weir";
     assert!(host.inside(&["chmod", "644", hook]).status.success());
-    says(&["check", "d1"], "libvirt has no hook that makes the domain's interfaces: install -D");
+    says(
+        &["check", "d1"],
+        "libvirt has no hook that makes the domain's interfaces: `weir libvirt install`",
+    );
     assert!(host.inside(&["chmod", "755", hook]).status.success());
     host.does(&["destroy", "d1"]);
     assert_eq!(host.names(), Vec::<String>::new());
@@ -583,9 +584,13 @@ fn root_a_domain_that_libvirt_knows_gets_an_interface_by_one_command() {
     fs::write(&file, xml.replace("name=\"web1\"", "name=\"file\"")).unwrap();
     host.does(&["define", &file]);
     says(&["check", "d1"], taken);
-    says(&["undefine", "d1", "web1"], "the domain has no <vif> web1");
     says(&["undefine", "d1", "file"], "file: gone from the domain's next start on");
     let xml = host.does(&["dumpxml", "--inactive", "d1"]);
+    let again = asks(&["undefine", "d1", "file"]);
+    assert!(again.status.success(), "{}", text(&again));
+    assert_eq!(text(&again), "file: the domain has no such interface\n");
+    assert_eq!(host.does(&["dumpxml", "--inactive", "d1"]), xml);
+    says(&["undefine", "d9", "file"], "libvirt says: ");
     assert!(!xml.contains("urn:weir") && !xml.contains("vhostuser"), "{xml}");
 }
 

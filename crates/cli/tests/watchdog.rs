@@ -269,12 +269,19 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
 }
 
 /// The system calls that the main thread, the thread of sessions and the helper make one after another at the end of a
-/// weir with so many interfaces, each with a silent guest; and the threads that begin then. `None` if the machine was too
-/// busy for an end in order.
-fn steps_of_an_end(interfaces: usize) -> Option<(usize, usize)> {
+/// weir with so many interfaces, each with a silent guest, and perhaps with a keeper; and the threads that begin then.
+/// `None` if the machine was too busy for an end in order.
+fn steps_of_an_end(interfaces: usize, is_kept: bool) -> Option<(usize, usize)> {
     let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("keeper.sock");
+    let keeper = is_kept.then(|| {
+        let process = Command::new(env!("CARGO_BIN_EXE_weir-keeper")).arg(&path).spawn().unwrap();
+        eventually("the keeper listens", || weir_keeper::connect(&path).ok());
+        Running(process)
+    });
+    let kept = if is_kept { format!("keeper = {path:?}\n") } else { String::new() };
     let vifs = (0..interfaces).map(|n| format!("[vif.v{n}]\n")).collect::<String>();
-    let mut weir = Weir::start(dir.path(), &format!("workers = 1\n{vifs}"), &[]);
+    let mut weir = Weir::start(dir.path(), &format!("workers = 1\n{kept}{vifs}"), &[]);
     assert_eq!(weir.other_news(), "READY=1");
     let guest = |n: usize| {
         let options = Options::new(Mac([0x52, 0x54, 0, 0, 0, n as u8]));
@@ -311,7 +318,7 @@ fn steps_of_an_end(interfaces: usize) -> Option<(usize, usize)> {
     let status = eventually("it ends", || weir.process.try_wait().unwrap());
     assert!(status.success() || status.code() == Some(6), "{status}: {}", weir.log());
     eventually("its calls are written", || strace.0.try_wait().unwrap());
-    drop(guests);
+    drop((guests, keeper));
     let calls = fs::read_to_string(calls).unwrap();
     let calls = calls.lines().filter(|line| !line.contains(" resumed>"));
     let (mut steps, mut threads) = (0, 0);
@@ -323,7 +330,7 @@ fn steps_of_an_end(interfaces: usize) -> Option<(usize, usize)> {
     status.success().then_some((steps, threads))
 }
 
-/// What an end does for each interface, a thousand interfaces do one after another, and the end is to take two seconds.
+/// An end repeats its steps for each of a thousand interfaces, and has two seconds for all of them.
 #[test]
 fn root_an_end_takes_few_steps_for_each_interface() {
     const FEW: usize = 16;
@@ -332,10 +339,16 @@ fn root_an_end_takes_few_steps_for_each_interface() {
     {
         return;
     }
-    let [few, many] = [10, 10 + MORE].map(|n| eventually("an end", || steps_of_an_end(n)));
-    println!("steps and threads of 10 interfaces {few:?}, of {} {many:?}", 10 + MORE);
-    assert!(many.0 <= few.0 + MORE * FEW, "{few:?}, {many:?}");
-    assert!(many.1 < few.1 + MORE / 4, "{few:?}, {many:?}");
+    for is_kept in [false, true] {
+        let [few, many] =
+            [10, 10 + MORE].map(|n| eventually("an end", || steps_of_an_end(n, is_kept)));
+        println!(
+            "kept {is_kept}: calls and threads of 10 interfaces {few:?}, of {} {many:?}",
+            10 + MORE
+        );
+        assert!(many.0 <= few.0 + MORE * FEW, "{is_kept} {few:?}, {many:?}");
+        assert!(many.1 < few.1 + MORE / 4, "{is_kept} {few:?}, {many:?}");
+    }
 }
 
 /// A worker that polls all the time says that it serves; one without traffic says that it sleeps.

@@ -159,7 +159,7 @@ pub struct DhcpConfig {
     pub domain: Option<DomainName>,
     /// The duration of a lease that is not renewed.
     pub lease_time: LeaseTime,
-    /// What guests that boot over the network learn.
+    /// The boot file, and where it is, for guests that boot over the network.
     pub boot: BootConfig,
 }
 

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::DeValue;
+use utoipa::ToSchema;
 use weir_groups::{Direction, GroupId, Other, Policy, Rule};
 use weir_limits as limits;
 use weir_wire::layers::protocol;
@@ -17,7 +18,9 @@ use weir_wire::layers::protocol;
 use super::error::Problem;
 use super::keys::{Key, Rows};
 use super::section::{Fault, FromToml, Located, Section, each, from_toml_string, missing};
-use super::values::{GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as};
+use super::values::{
+    GroupDefault, RuleDirection, SecurityGroup, ValueError, schema_as, serde_as_text,
+};
 
 /// All groups of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,18 +92,27 @@ impl FromToml for GroupIds {
 }
 
 /// `[group.NAME]`: the traffic that its interfaces can send and receive.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct GroupConfig {
     /// The group's name.
     pub name: SecurityGroup,
     /// The action for connections to the group's interfaces that match no rule.
+    #[serde(default)]
     pub default_in: GroupDefault,
     /// The action for connections from the group's interfaces that match no rule.
+    #[serde(default = "open")]
     pub default_out: GroupDefault,
     /// Refusals by a direction that the group closes are logged.
+    #[serde(default)]
     pub log: bool,
     /// Connections that are allowed.
+    #[serde(default)]
     pub rules: Vec<GroupRule>,
+}
+
+fn open() -> GroupDefault {
+    GroupDefault::Allow
 }
 
 impl GroupConfig {
@@ -133,7 +145,8 @@ impl GroupConfig {
 }
 
 /// Connections that a group allows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct GroupRule {
     /// The direction in which the connections are opened.
     pub direction: RuleDirection,
@@ -299,6 +312,32 @@ impl fmt::Display for GroupRule {
         write!(f, " {} {other}", side_key(*direction))
     }
 }
+
+impl FromStr for GroupRule {
+    type Err = ValueError;
+
+    /// Reads a rule as it is shown. All behind the direction can be left out.
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let expected = "a rule, such as \"in tcp 80,443 from group:lb\" or \"out icmp 8 to any\"";
+        let bad = || ValueError::Quantity { value: text.into(), expected };
+        let words: Vec<_> = text.split_whitespace().collect();
+        let (direction, words) = words.split_first().ok_or_else(bad)?;
+        let direction = direction.parse()?;
+        let (words, other) = match words {
+            [words @ .., key, other] if *key == side_key(direction) => (words, other.parse()?),
+            words => (words, RuleSide::Any),
+        };
+        let protocol = words.first().map_or(Ok(RuleProtocol::default()), |word| word.parse())?;
+        let values = match words {
+            [] | [_] => RuleValues::default(),
+            [_, values] if protocol.values_key().is_some() => values.parse()?,
+            _ => return Err(bad()),
+        };
+        Ok(Self { direction, protocol, values, other })
+    }
+}
+
+serde_as_text!(GroupRule);
 
 /// The key that names the other end.
 fn side_key(direction: RuleDirection) -> &'static str {
@@ -471,7 +510,10 @@ pub struct NoSuchGroup(pub SecurityGroup);
 impl NoSuchGroup {
     /// Advice for the user.
     pub fn help(&self) -> String {
-        format!("add a table [group.{}]; without rules its interfaces are closed inward", self.0)
+        let name = &self.0;
+        format!(
+            "add a table [group.{name}], or `weir group set {name}`; without rules it is closed inward"
+        )
     }
 }
 
@@ -586,7 +628,8 @@ pub(super) fn groups(
     let all = all.collect();
     let (ids, ids_at) = ids.map_or_else(Default::default, |ids| (ids.value, ids.span));
     for (id, set) in ids.iter() {
-        named.extend(set.0.iter().map(|name| (name.clone(), ids_at.clone())));
+        let table = || GroupIds::TABLE.to_owned();
+        named.extend(set.0.iter().map(|name| (table(), name.clone(), ids_at.clone())));
         if let Some(first) = ids.of(set).filter(|first| *first != id) {
             problems.push(
                 Problem::new(format!("IDs {first} and {id} have the same groups"))
@@ -596,11 +639,11 @@ pub(super) fn groups(
         }
     }
     let groups = Groups { all, ids };
-    for (name, span) in named {
+    for (table, name, span) in named {
         if groups.get(&name).is_none() {
             let error = NoSuchGroup(name);
-            problems
-                .push(Problem::new(error.to_string()).label(span, "not there").help(error.help()));
+            let problem = Problem::new(format!("`{table}`: {error}")).help(error.help());
+            problems.push(problem.label(span, "not there"));
         }
     }
     groups
@@ -608,7 +651,7 @@ pub(super) fn groups(
 
 fn group(
     mut section: Section<'_>,
-    named: &mut Vec<(SecurityGroup, Range<usize>)>,
+    named: &mut Vec<(String, SecurityGroup, Range<usize>)>,
     problems: &mut Vec<Problem>,
 ) -> Option<GroupConfig> {
     let name = section.title.strip_prefix("group.").unwrap_or_default().parse::<SecurityGroup>();
@@ -652,7 +695,7 @@ fn group(
 
 fn rule(
     mut table: Section<'_>,
-    named: &mut Vec<(SecurityGroup, Range<usize>)>,
+    named: &mut Vec<(String, SecurityGroup, Range<usize>)>,
     problems: &mut Vec<Problem>,
 ) -> Option<GroupRule> {
     if !table.has("direction") {
@@ -689,7 +732,7 @@ fn rule(
                 );
             }
             if let RuleSide::Group(group) = &located.value {
-                named.push((group.clone(), located.span));
+                named.push((table.title.clone(), group.clone(), located.span));
             }
             other = located.value;
         }

@@ -64,7 +64,11 @@ impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verbatim = DeValue::parse(&self.value).is_ok_and(|value| {
             let value = value.get_ref();
-            value.is_integer() || value.is_bool() || value.is_array() || value.is_str()
+            // A user or a group that is a number is text all the same.
+            value.is_integer() && !self.key.starts_with("socket_")
+                || value.is_bool()
+                || value.is_array()
+                || value.is_str()
         });
         if verbatim {
             write!(f, "{} = {}", self.key, self.value.trim())

@@ -97,6 +97,7 @@ fn every_key_is_read() {
         socket = "/run/vms/web0.sock"
         mode = "client"
         socket_mode = "0660"
+        socket_group = "kvm"
         queues = 2
         rx_ring = 512
         tx_ring = 256
@@ -164,6 +165,7 @@ fn every_key_is_read() {
         template: None,
         mode: SocketRole::Client,
         socket_mode: Some("0660".parse().unwrap()),
+        socket_group: Some("kvm".parse().unwrap()),
         queues: 2.try_into().unwrap(),
         rx_ring: Some(512.try_into().unwrap()),
         tx_ring: Some(256.try_into().unwrap()),
@@ -985,6 +987,7 @@ fn settings_mean_what_the_file_means() {
             "trunk=[10, 20]",
             "native=1",
             "socket_mode=0660",
+            "socket_group=kvm",
             "socket=/run/a b.sock",
         ]),
         &defaults().control,
@@ -992,7 +995,8 @@ fn settings_mean_what_the_file_means() {
     .unwrap();
     let from_file = parse(
         "[vif.\"web.0\"]\nqueues=2\nlatency_budget=\"1ms\"\nmac=\"52:54:00:12:34:56\"\n\
-         mac_check=false\ntrunk=[10,20]\nnative=1\nsocket_mode=\"0660\"\nsocket=\"/run/a b.sock\"\n",
+         mac_check=false\ntrunk=[10,20]\nnative=1\nsocket_mode=\"0660\"\nsocket=\"/run/a b.sock\"\n\
+         socket_group=\"kvm\"\n",
     )
     .unwrap();
     assert_eq!(from_settings, from_file.vifs[0]);

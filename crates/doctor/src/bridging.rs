@@ -281,13 +281,18 @@ pub fn run(command: &UplinkCommand, out: &mut dyn io::Write) -> Result<(), Bridg
     let BridgeArgs { interface, name, within, .. } = args;
     let done = match (args.confirm, args.undo) {
         (true, _) => {
-            confirm(interface)?;
+            confirm(args)?;
             "the bridge stays until the host starts again; the guide's host-network.md has what lasts"
                 .into()
         }
         (_, true) => {
             undo(interface)?;
             format!("{interface} has its addresses and routes again")
+        }
+        _ if args.is_done(&cards()?) => {
+            let waits = Note::of(interface).open.exists();
+            let next = if waits { ": --confirm has it stay" } else { "" };
+            format!("{interface} is a port of {name} already{next}")
         }
         _ => {
             args.begin()?;
@@ -305,7 +310,24 @@ struct Found {
     routes: Vec<Route>,
 }
 
+fn cards() -> Result<Vec<Card>, BridgeError> {
+    shown(&["-j", "addr", "show"]).map_err(failed("the host's interfaces cannot be read"))
+}
+
 impl BridgeArgs {
+    fn has_port(&self, name: &InterfaceName, cards: &[Card]) -> bool {
+        let mut own = cards.iter().filter(|it| it.ifname == name.as_str());
+        own.any(|it| it.master.as_deref() == Some(self.name.as_str()))
+    }
+
+    /// True if the bridge has all the ports already, and the card has no address of the host.
+    fn is_done(&self, cards: &[Card]) -> bool {
+        let mut of_card = cards.iter().filter(|it| it.ifname == self.interface.as_str());
+        Path::new("/sys/class/net").join(self.name.as_str()).join("bridge").exists()
+            && self.with.iter().chain([&self.interface]).all(|it| self.has_port(it, cards))
+            && of_card.all(|it| it.addr_info.iter().all(|address| address.scope != "global"))
+    }
+
     /// Makes the change. It is taken back after the time that was set, unless it is confirmed before.
     ///
     /// # Errors
@@ -346,15 +368,16 @@ impl BridgeArgs {
                 "run the command as root",
             );
         }
-        let cards = failed("the host's interfaces cannot be read");
-        let links: Vec<Card> = shown(&["-j", "addr", "show"]).map_err(cards)?;
+        let links = cards()?;
         let find = |name: &InterfaceName| links.iter().find(|it| it.ifname == name.as_str());
         let Some(card) = find(interface) else {
             return refused(format!("there is no interface {interface}"), "`ip link` lists them");
         };
         if find(bridge).is_some() {
+            let mut ports = [interface].into_iter().chain(&self.with);
+            let port = ports.find(|it| !self.has_port(it, &links)).unwrap_or(interface);
             let help = format!(
-                "choose another name with --name; a bridge gets a port by `ip link set {interface} master {bridge}`"
+                "choose another name with --name; a bridge gets a port by `ip link set {port} master {bridge}`"
             );
             return refused(format!("{bridge} is there already"), help);
         }
@@ -562,30 +585,36 @@ impl Note {
     }
 }
 
-/// Confirms the change, which then stays.
+/// Confirms the change, which then stays. A bridge that stays already needs nothing.
 ///
 /// # Errors
 /// No change waits to be confirmed.
-fn confirm(interface: &InterfaceName) -> Result<(), BridgeError> {
-    let note = Note::of(interface);
-    if !note.claim() {
-        return nothing(interface, &note);
+fn confirm(args: &BridgeArgs) -> Result<(), BridgeError> {
+    let note = Note::of(&args.interface);
+    if note.claim() {
+        let _ = fs::remove_file(&note.claimed);
+    } else if note.claimed.exists() || note.over.exists() || !args.is_done(&cards()?) {
+        return nothing(&args.interface, &note);
     }
-    let _ = fs::remove_file(&note.claimed);
     Ok(())
 }
 
-/// Takes the change back at once.
+/// Takes the change back at once. A card that is no port has all that it had.
 ///
 /// # Errors
 /// There is no change that waits, or `ip` fails.
 fn undo(interface: &InterfaceName) -> Result<(), BridgeError> {
     let note = Note::of(interface);
     // A process that has claimed it may have been killed.
-    if !note.claim() && !note.claimed.exists() {
-        return nothing(interface, &note);
+    match note.claim() || note.claimed.exists() {
+        true => take_back(interface, &note),
+        false if is_free(interface, &cards()?) => Ok(()),
+        false => nothing(interface, &note),
     }
-    take_back(interface, &note)
+}
+
+fn is_free(interface: &InterfaceName, cards: &[Card]) -> bool {
+    cards.iter().any(|it| it.ifname == interface.as_str() && it.master.is_none())
 }
 
 fn nothing(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> {
@@ -607,9 +636,7 @@ fn take_back(interface: &InterfaceName, note: &Note) -> Result<(), BridgeError> 
         fs::read_to_string(&note.claimed).map_err(failed("cannot read what takes it back"))?;
     // Commands for steps that were not made fail, and the others must not wait for them.
     let _ = batch(&["-force", "-batch", "-"], &back);
-    let links: Vec<Card> = shown(&["-j", "addr", "show"]).unwrap_or_default();
-    let is_free = links.iter().any(|it| it.ifname == interface.as_str() && it.master.is_none());
-    if !is_free {
+    if !is_free(interface, &cards().unwrap_or_default()) {
         let source = io::Error::other(format!("{interface} is a port still"));
         return Err(BridgeError::Failed("the change is not taken back".into(), source));
     }

@@ -25,7 +25,7 @@ pub struct Facts {
     pub switch: Option<SwitchStats>,
     /// The same switch's counters some time before. If a fault's counter has grown since, the fault continues.
     pub before: Option<SwitchStats>,
-    /// What ports have said to their neighbours meanwhile; see [`watched`](crate::watched).
+    /// The words of ports to their neighbours meanwhile; see [`watched`](crate::watched).
     pub seen: Vec<Seen>,
     /// The switch's interfaces.
     pub vifs: Vec<VifStatus>,
@@ -74,7 +74,7 @@ pub struct Host {
     pub unlike_file: Vec<String>,
     /// What the host lacks for the ways out of networks.
     pub lacks: Vec<Lack>,
-    /// What need be no fault of the host.
+    /// Conditions of the host that need not be faults.
     pub doubts: Vec<Lack>,
     /// weir's other processes that ended before weir.
     pub ended: Vec<String>,
@@ -221,7 +221,7 @@ impl Facts {
         self.ports().filter(|port| port.kind == PortKind::Vif)
     }
 
-    /// What is known of an uplink.
+    /// The facts about an uplink.
     pub(super) fn uplink(&self, name: &PortName) -> Option<&UplinkExplanation> {
         match self.explained.get(name)? {
             Explanation::Uplink(uplink) => Some(uplink),
@@ -229,7 +229,7 @@ impl Facts {
         }
     }
 
-    /// What is known of the traffic at a port.
+    /// The facts about the traffic at a port.
     pub(super) fn traffic(&self, port: &PortName) -> Option<&TrafficExplanation> {
         match self.explained.get(port)? {
             Explanation::Vif(vif) => Some(&vif.traffic),

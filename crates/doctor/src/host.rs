@@ -37,8 +37,8 @@ const UP: u32 = 1;
 const NEIGHBOURS: &str = "arp or (icmp6 and ip6[40] >= 135 and ip6[40] <= 136) or udp src port 67 \
     or (icmp and (ip[8] = 64 or ip[8] = 128 or ip[8] = 255))";
 
-/// What is captured while the counters are watched: what some ports say to their neighbours. Uplinks come first, and
-/// then the guests that have received least.
+/// A capture of the words of some ports to their neighbours, for the time in which the counters are watched. Uplinks
+/// come first, and then the guests that have received least.
 pub fn watched(switch: &SwitchStats) -> CaptureRequest {
     let runs = |port: &&PortStats| port.state == PortState::Running && port.kind != PortKind::Own;
     let mut ports: Vec<_> = switch.ports.iter().filter(runs).collect();

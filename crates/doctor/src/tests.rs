@@ -436,7 +436,7 @@ fn each_fault_is_found_by_its_check_and_no_other() {
     }
 }
 
-/// What `port` says to its neighbours: an ARP request, or with `from` as its target an announcement.
+/// `port` says something to its neighbours: an ARP request, or with `from` as its target an announcement.
 fn says(facts: &mut Facts, port: &str, tag: Option<u16>, from: [u8; 4], target: [u8; 4]) {
     let mac = [2, 0, 0, 0, 0, port.bytes().map(u32::from).sum::<u32>() as u8];
     let tag = tag.map_or_else(Vec::new, |vid| [[0x81, 0], vid.to_be_bytes()].concat());

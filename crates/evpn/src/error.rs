@@ -26,6 +26,14 @@ pub enum EvpnError {
         /// The kernel's error.
         source: io::Error,
     },
+    /// The host has a VXLAN device with this VNI.
+    #[error("VNI {vni} is that of the VXLAN device {name}")]
+    Taken {
+        /// The VNI.
+        vni: u32,
+        /// The name of the device.
+        name: String,
+    },
     /// FRR is too old for the underlay's addresses.
     #[error("FRR {has} has no VXLAN over IPv6, and `local` of [overlay] is {local}")]
     FrrTooOld {
@@ -47,6 +55,12 @@ impl EvpnError {
             Self::FrrTooOld { .. } => {
                 return Some(format!(
                     "take FRR {FRR_OVER_IPV6} or later, give the underlay IPv4 addresses, or name `peers` in each network"
+                ));
+            }
+            Self::Taken { name, .. } => {
+                return Some(format!(
+                    "FRR takes one device for each VNI: give the network another `vni`, on all of its hosts, or remove \
+                     {name}"
                 ));
             }
             Self::Socket(_) | Self::Read(_) => return None,

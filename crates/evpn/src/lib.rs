@@ -51,7 +51,9 @@ mod tests {
     use weir_limits::EVPN_DEVICE_PORT;
     use weir_wire::{Mac, Owner};
 
-    use crate::{Devices, Herald, How, Objects, Table, Watch, bridge_name, tap_name, vxlan_name};
+    use crate::{
+        Devices, EvpnError, Herald, How, Objects, Table, Watch, bridge_name, tap_name, vxlan_name,
+    };
 
     const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 
@@ -137,6 +139,15 @@ mod tests {
         run("ip tuntap del weirt100 mode tap");
         objects.remove_left_over(100);
         assert!(!links().contains("weir"), "{}", links());
+        // zebra takes one device for each VNI.
+        run("ip link add pve100 type vxlan id 100 dstport 4789");
+        // A weir reads the host's devices once, when it starts.
+        let mut objects = Objects::open().unwrap();
+        let refused = objects.make(100, LOCAL).unwrap_err();
+        assert!(matches!(&refused, EvpnError::Taken { vni: 100, name } if name == "pve100"));
+        assert_eq!(links().matches("weir").count(), 0, "{}", links());
+        run("ip link del pve100");
+        let mut objects = Objects::open().unwrap();
         // Devices of another kind, or for another address, are made again.
         run("ip link add weirb100 type veth peer name other");
         run("ip link add weirv100 type vxlan id 100 local 192.0.2.77 dstport 5000");

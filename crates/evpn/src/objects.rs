@@ -60,6 +60,8 @@ pub struct Objects {
     socket: Socket,
     /// The UDP port of VXLAN devices, once one was free.
     port: Option<u16>,
+    /// The VNI and the name of each VXLAN device that was there at the first network.
+    there: Option<Vec<(u32, String)>>,
 }
 
 impl Objects {
@@ -69,7 +71,7 @@ impl Objects {
     /// There is no socket.
     pub fn open() -> Result<Self, EvpnError> {
         let socket = Socket::open(0).map_err(EvpnError::Socket)?;
-        Ok(Self { socket, port: None })
+        Ok(Self { socket, port: None, there: None })
     }
 
     /// Makes the devices of a network whose TAP is open, or continues with those that another weir has left. `local` is
@@ -78,6 +80,9 @@ impl Objects {
     /// # Errors
     /// [`EvpnError`]; then no device is left but the TAP.
     pub fn make(&mut self, vni: u32, local: IpAddr) -> Result<Devices, EvpnError> {
+        if let Some(name) = self.other_with(vni).map_err(EvpnError::Read)? {
+            return Err(EvpnError::Taken { vni, name });
+        }
         let made = self.try_make(vni, local).or_else(|_| {
             // The helper of a weir that has just died may have removed them meanwhile.
             self.remove(vni);
@@ -183,6 +188,38 @@ impl Objects {
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The name of another VXLAN device with this VNI. All devices are read once: there can be thousands of networks.
+    fn other_with(&mut self, vni: u32) -> io::Result<Option<String>> {
+        let there = match self.there.take() {
+            Some(there) => there,
+            None => self.vxlan_devices()?,
+        };
+        let own = vxlan_name(vni);
+        let other = there.iter().find(|(of, name)| *of == vni && *name != own);
+        let other = other.map(|(_, name)| name.clone());
+        self.there = Some(there);
+        Ok(other)
+    }
+
+    fn vxlan_devices(&mut self) -> io::Result<Vec<(u32, String)>> {
+        let mut found = Vec::new();
+        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        self.socket.dump(question, |answer| {
+            let RouteNetlinkMessage::NewLink(link) = answer else { return };
+            let name = link.attributes.iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name.clone()),
+                _ => None,
+            });
+            let link = Link(link);
+            let vni = link.vxlan().iter().find_map(|info| match info {
+                InfoVxlan::Id(vni) => Some(*vni),
+                _ => None,
+            });
+            found.extend(vni.zip(name));
+        })?;
+        Ok(found)
     }
 
     /// Makes a device, in place of another one that may have its name, and returns its number.
@@ -306,11 +343,16 @@ impl Link {
 
     /// True if the device is a VXLAN device with this VNI and address.
     fn carries(&self, vni: u32, local: IpAddr) -> bool {
-        self.info().any(|info| match info {
-            LinkInfo::Data(InfoData::Vxlan(data)) => {
-                data.contains(&InfoVxlan::Id(vni)) && data.contains(&at(local))
-            }
-            _ => false,
-        })
+        let has = self.vxlan();
+        has.contains(&InfoVxlan::Id(vni)) && has.contains(&at(local))
+    }
+
+    /// The settings of a VXLAN device.
+    fn vxlan(&self) -> &[InfoVxlan] {
+        let mut all = self.info().filter_map(|info| match info {
+            LinkInfo::Data(InfoData::Vxlan(data)) => Some(data.as_slice()),
+            _ => None,
+        });
+        all.next().unwrap_or_default()
     }
 }

@@ -33,7 +33,7 @@ pub use listing::Connection;
 pub use plain::{Rows, Vlans};
 pub use refusals::{Ends, Refusal, Refusals, Refused};
 pub use rules::{Decision, Direction, GroupId, Other, Policy, Rule, Why};
-pub use table::Table;
+pub use table::{TABLE_BYTES, Table};
 
 #[cfg(test)]
 mod tests;

@@ -309,10 +309,13 @@ type Entry = [u64; 3];
 const KNOWN: usize = 2;
 /// The rest of a key of IPv6. It is apart, so that connections of IPv4 take less of the caches.
 type Rest = [u64; 3];
-const _: () = assert!(
-    size_of::<Entry>() + size_of::<Rest>() + size_of::<states::Tags>() + 2 * size_of::<u16>()
-        <= GROUP_CONNECTION_BYTES_MAX
-);
+/// Bytes of a connection: in each of the lists, and in the tags of its bucket.
+const CONNECTION_BYTES: usize =
+    size_of::<Entry>() + size_of::<Rest>() + size_of::<states::Tags>() + 2 * size_of::<u16>();
+const _: () = assert!(CONNECTION_BYTES <= GROUP_CONNECTION_BYTES_MAX);
+
+/// Bytes of an interface's table when each of its pages is in use.
+pub const TABLE_BYTES: usize = size_of::<Table>() + CONNECTION_BYTES * GROUP_CONNECTIONS_MAX;
 
 /// Buckets that a key's hash names, the tag there, and the way that is taken if it is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -67,13 +67,28 @@ impl std::fmt::Debug for Shared {
 #[derive(Debug, Default)]
 struct State {
     /// `Some` as long as the keeper runs.
-    link: Option<Arc<OwnedFd>>,
+    link: Option<Arc<Link>>,
+    /// The only name of which the keeper still hears, since weir [ends](Keeper::end).
+    ends_with: Option<String>,
     held: BTreeMap<String, Arc<OwnedFd>>,
     /// The party at whose expense each owner's descriptors are closed.
     parties: BTreeMap<String, Party>,
 }
 
+/// The connection to a keeper.
+#[derive(Debug)]
+struct Link {
+    socket: OwnedFd,
+    /// The keeper knows [`Word::RemoveOthers`].
+    removes_others: bool,
+}
+
 impl State {
+    /// True if the keeper is to hear of this name.
+    fn tells(&self, name: &str) -> bool {
+        self.ends_with.as_ref().is_none_or(|kept| kept == name)
+    }
+
     fn party(&mut self, name: &str) -> &Party {
         self.parties.retain(|_, party| !party.is_forgotten());
         let owner = owner_of(name);
@@ -155,7 +170,9 @@ impl Keeper {
         if let Some(replaced) = state.held.insert(name.to_owned(), Arc::clone(&descriptor)) {
             state.party(name).close(replaced);
         }
-        self.shared.say(&mut state, &Word::Store(name.to_owned()), Some(&descriptor));
+        if state.tells(name) {
+            self.shared.say(&mut state, &Word::Store(name.to_owned()), Some(&descriptor));
+        }
     }
 
     /// Continues to keep a descriptor that was [taken](Self::take), and that the keeper has.
@@ -177,7 +194,9 @@ impl Keeper {
     pub fn remove(&self, name: &str) {
         let mut state = lock(&self.shared.state);
         let removed = state.held.remove(name);
-        self.shared.say(&mut state, &Word::Remove(name.to_owned()), None);
+        if state.tells(name) {
+            self.shared.say(&mut state, &Word::Remove(name.to_owned()), None);
+        }
         if let Some(removed) = removed {
             state.party(name).close(removed);
         }
@@ -185,6 +204,17 @@ impl Keeper {
 }
 
 impl Keeper {
+    /// Removes everything from the keeper but the descriptor under the name `kept`, by one word for all: a thousand
+    /// sessions have thousands of descriptors, and weir ends in two seconds. From now on the keeper hears of no other
+    /// name. An old keeper, which knows no such word, hears of each name that is removed.
+    pub fn end(&self, kept: &str) {
+        let mut state = lock(&self.shared.state);
+        if state.link.as_ref().is_none_or(|link| link.removes_others) {
+            state.ends_with = Some(kept.to_owned());
+            self.shared.say(&mut state, &Word::RemoveOthers(kept.to_owned()), None);
+        }
+    }
+
     /// Leaves everything to the next weir. Later words do not reach the keeper. `false`: there was no keeper.
     pub fn leave(&self) -> bool {
         self.end_thread();
@@ -216,7 +246,7 @@ impl Shared {
         let Some(link) = &state.link else { return };
         if let Err(error) = say(link, word, descriptor) {
             tracing::warn!(%error, "the keeper is gone: nothing is kept until it is there again");
-            let _ = shutdown(link, Shutdown::Both);
+            let _ = shutdown(&link.socket, Shutdown::Both);
             state.link = None;
             self.ring();
         }
@@ -248,9 +278,9 @@ impl Shared {
     }
 
     /// Waits until the keeper has ended, or the bell rings.
-    fn watch(&self, link: &Arc<OwnedFd>) {
+    fn watch(&self, link: &Arc<Link>) {
         let bell = PollFd::new(&self.bell, PollFlags::IN);
-        let mut fds = [PollFd::new(&**link, PollFlags::IN), bell];
+        let mut fds = [PollFd::new(&link.socket, PollFlags::IN), bell];
         wait(&mut fds, None);
         if fds[0].revents().is_empty() {
             return;
@@ -271,14 +301,15 @@ impl Shared {
         let link = Arc::new(link);
         let mut state = lock(&self.state);
         state.link = Some(Arc::clone(&link));
-        for name in stale.keys().filter(|name| !state.held.contains_key(*name)) {
+        let lasts = |name: &String| state.held.contains_key(name) && state.tells(name);
+        for name in stale.keys().filter(|name| !lasts(name)) {
             if say(&link, &Word::Remove(name.clone()), None).is_err() {
                 break;
             }
         }
-        let told = state.held.iter().try_for_each(|(name, descriptor)| {
-            say(&link, &Word::Store(name.clone()), Some(descriptor))
-        });
+        let told = state.held.iter().filter(|(name, _)| state.tells(name)).try_for_each(
+            |(name, descriptor)| say(&link, &Word::Store(name.clone()), Some(descriptor)),
+        );
         match told {
             Ok(()) => tracing::info!(descriptors = state.held.len(), "a keeper is there"),
             Err(error) => {
@@ -298,7 +329,8 @@ fn is_nobody(error: &io::Error) -> bool {
 }
 
 /// Sends a word, and waits for a while if the keeper has much to read.
-fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<()> {
+fn say(link: &Link, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<()> {
+    let link = &link.socket;
     let end = std::time::Instant::now() + PATIENCE;
     loop {
         let error = match send(link, word, descriptor.map(AsFd::as_fd)) {
@@ -319,27 +351,32 @@ fn say(link: &OwnedFd, word: &Word, descriptor: Option<&OwnedFd>) -> io::Result<
 
 /// Asks for all there is. A keeper that says nothing for `patience` does not answer. A keeper that
 /// serves another weir gets less time: that weir may have been killed, and may be about to end.
-fn ask(link: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(OwnedFd, Taken)> {
-    send(&link, &Word::Process(std::process::id()), None)?;
-    words.iter().try_for_each(|word| send(&link, word, None))?;
+fn ask(socket: OwnedFd, words: &[Word], patience: Duration) -> io::Result<(Link, Taken)> {
+    let mut link = Link { socket, removes_others: false };
+    let socket = &link.socket;
+    send(socket, &Word::Process(std::process::id()), None)?;
+    words.iter().try_for_each(|word| send(socket, word, None))?;
     let (mut taken, mut other) = (Taken::new(), None);
     let mut parties = BTreeMap::new();
     loop {
         let patience = other.map_or(patience, |_| patience.min(BUSY));
-        reach::await_readable(&link, patience).map_err(|error| match (error.kind(), other) {
-            (io::ErrorKind::TimedOut, Some(process)) => used_by(process),
-            (kind @ io::ErrorKind::TimedOut, None) => {
-                io::Error::new(kind, "the keeper does not answer")
+        reach::await_readable(&link.socket, patience).map_err(|error| {
+            match (error.kind(), other) {
+                (io::ErrorKind::TimedOut, Some(process)) => used_by(process),
+                (kind @ io::ErrorKind::TimedOut, None) => {
+                    io::Error::new(kind, "the keeper does not answer")
+                }
+                _ => error,
             }
-            _ => error,
         })?;
-        match receive(&link)? {
+        match receive(&link.socket)? {
             Received::Word(Word::Given(name), Some(descriptor)) => {
                 let party = parties.entry(owner_of(&name).to_owned());
                 let party = party.or_insert_with_key(|owner| Party::new(owner.as_str()));
                 let descriptor = Foreign::new(descriptor, party);
                 taken.insert(name, descriptor);
             }
+            Received::Word(Word::RemovesOthers, _) => link.removes_others = true,
             Received::Word(Word::Ready, _) => return Ok((link, taken)),
             Received::Word(Word::Busy(process), _) => other = Some(process),
             Received::End => {

@@ -75,6 +75,76 @@ mod tests {
     }
 
     #[test]
+    fn an_end_removes_all_but_one_by_one_word_and_nothing_comes_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keeper.sock");
+        let mut server = Server::listen(&path).unwrap();
+        let first = std::thread::scope(|scope| {
+            let first = scope.spawn(|| weir(&path).0);
+            // It is accepted, says its number, takes, and is given what there is.
+            (0..4).for_each(|_| server.step());
+            first.join().unwrap()
+        });
+        for nth in 0..40 {
+            first.store(&format!("web{nth}/1"), Arc::new(event()));
+            first.store(&format!("web{nth}/2"), Arc::new(event()));
+        }
+        first.store("SWITCH/state", Arc::new(event()));
+        while server.names().len() < 81 {
+            server.step();
+        }
+        first.end("SWITCH/state");
+        for nth in 0..40 {
+            first.remove(&format!("web{nth}/1"));
+            first.store(&format!("web{nth}/3"), Arc::new(event()));
+        }
+        server.step();
+        assert_eq!(server.names(), ["SWITCH/state"], "after one word");
+        first.store("SWITCH/state", Arc::new(event()));
+        drop(first);
+        std::thread::spawn(move || server.run());
+        let (_second, taken) = weir(&path);
+        assert_eq!(taken.keys().collect::<Vec<_>>(), ["SWITCH/state"]);
+    }
+
+    #[test]
+    fn an_old_keeper_hears_of_each_name_that_an_end_removes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keeper.sock");
+        let listener = listening(&path).unwrap();
+        let answers = std::thread::spawn(move || {
+            let one = eventually("somebody comes", || rustix::net::accept(&listener).ok());
+            send(&one, &Word::Ready, None).unwrap();
+            one
+        });
+        let (weir, _) = weir(&path);
+        let keeper = answers.join().unwrap();
+        weir.end("SWITCH/state");
+        weir.remove("web0/1");
+        let words = std::iter::from_fn(|| match receive(&keeper).unwrap() {
+            Received::Word(word, _) => Some(word),
+            _ => None,
+        });
+        assert_eq!(words.last(), Some(Word::Remove("web0/1".into())));
+    }
+
+    #[test]
+    fn a_keeper_that_is_found_after_an_end_is_given_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keeper.sock");
+        let (first, _) = weir(&path);
+        first.store("web0/1", Arc::new(event()));
+        first.store("SWITCH/state", Arc::new(event()));
+        first.end("SWITCH/state");
+        first.start().unwrap();
+        keeper(&path);
+        eventually("the keeper is found", || first.is_there().then_some(()));
+        drop(first);
+        let (_second, taken) = weir(&path);
+        assert_eq!(taken.keys().collect::<Vec<_>>(), ["SWITCH/state"]);
+    }
+
+    #[test]
     fn a_name_that_is_kept_twice_is_the_last_ones() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keeper.sock");
@@ -202,7 +272,8 @@ mod tests {
             Received::Nothing => None,
             answer => Some(answer),
         });
-        assert!(matches!(answer, Received::Word(Word::Ready, None)), "{answer:?}");
+        assert!(matches!(answer, Received::Word(Word::RemovesOthers, None)), "{answer:?}");
+        assert!(matches!(receive(&link).unwrap(), Received::Word(Word::Ready, None)));
     }
 
     #[test]
@@ -284,8 +355,8 @@ mod tests {
         assert_eq!(refused.kind(), std::io::ErrorKind::ResourceBusy);
         let named = format!("another weir (process {}) uses this keeper", std::process::id());
         assert_eq!(refused.to_string(), named);
-        // A weir of an earlier release neither says its number nor knows the answer `Busy`: it waits until the other
-        // weir ends.
+        // A weir of an earlier release neither says its number nor knows the answers `Busy` and `RemovesOthers`: it
+        // waits until the other weir ends.
         let older = connect(&path).unwrap();
         send(&older, &Word::Take, None).unwrap();
         let next = || {
@@ -300,6 +371,7 @@ mod tests {
         assert!(matches!(receive(&older).unwrap(), Received::Nothing));
         drop(first);
         assert!(matches!(next(), Received::Word(Word::Given(name), Some(_)) if name == "web0/1"));
+        assert!(matches!(next(), Received::Word(Word::RemovesOthers, None)));
         assert!(matches!(next(), Received::Word(Word::Ready, None)));
     }
 

@@ -104,6 +104,19 @@ impl Shelf {
         self.owners.retain(|_, owner| owner.held > 0 || owner.party.open() > 0);
     }
 
+    /// Closes all descriptors but the one with this name.
+    pub(crate) fn remove_others(&mut self, kept: &str) {
+        let kept = self.held.remove_entry(kept);
+        for (name, descriptor) in std::mem::take(&mut self.held) {
+            if let Some(owner) = self.owners.get_mut(owner_of(&name)) {
+                owner.held -= 1;
+                owner.party.close(descriptor);
+            }
+        }
+        self.held.extend(kept);
+        self.owners.retain(|_, owner| owner.held > 0 || owner.party.open() > 0);
+    }
+
     /// All names.
     pub(crate) fn names(&self) -> impl Iterator<Item = &String> {
         self.held.keys()
@@ -203,7 +216,7 @@ impl Weir {
 
     fn is_given_all(&mut self, shelf: &Shelf) {
         self.giving = shelf.names().cloned().map(Word::Given).collect();
-        self.giving.push_back(Word::Ready);
+        self.giving.extend([Word::RemovesOthers, Word::Ready]);
     }
 }
 
@@ -320,6 +333,7 @@ impl Server {
                 }
             }
             Ok(Received::Word(Word::Remove(name), _)) => self.shelf.remove(&name),
+            Ok(Received::Word(Word::RemoveOthers(name), _)) => self.shelf.remove_others(&name),
             Ok(Received::Word(..) | Received::Unknown | Received::Nothing) => {}
             Ok(Received::End) | Err(_) => return false,
         }

@@ -32,8 +32,13 @@ pub(crate) enum Word {
     Store(String),
     /// The descriptor under this name is to be removed.
     Remove(String),
+    /// weir ends in order: all descriptors but the one under this name are to be removed. A keeper that
+    /// [does not say so](Self::RemovesOthers) knows no such word.
+    RemoveOthers(String),
     /// The keeper gives the descriptor with this packet.
     Given(String),
+    /// The keeper knows [`Self::RemoveOthers`]. An old weir knows no such word.
+    RemovesOthers,
     /// The keeper has given all descriptors.
     Ready,
     /// The keeper serves another weir, whose process has this number.
@@ -49,7 +54,9 @@ impl Word {
             Self::Look => "LOOK=1".into(),
             Self::Store(name) => format!("FDSTORE=1\nFDNAME={name}"),
             Self::Remove(name) => format!("FDSTOREREMOVE=1\nFDNAME={name}"),
+            Self::RemoveOthers(name) => format!("FDSTOREREMOVEOTHERS=1\nFDNAME={name}"),
             Self::Given(name) => format!("FDNAME={name}"),
+            Self::RemovesOthers => "FDSTOREREMOVEOTHERS=1".into(),
             Self::Ready => "READY=1".into(),
             Self::Busy(process) => format!("BUSY=1\nMAINPID={process}"),
         }
@@ -63,6 +70,9 @@ impl Word {
         if let Some(rest) = text.strip_prefix("FDSTOREREMOVE=1\nFDNAME=") {
             return name(rest).map(Self::Remove);
         }
+        if let Some(rest) = text.strip_prefix("FDSTOREREMOVEOTHERS=1\nFDNAME=") {
+            return name(rest).map(Self::RemoveOthers);
+        }
         if let Some(process) = text.strip_prefix("MAINPID=") {
             return process.parse().ok().map(Self::Process);
         }
@@ -73,6 +83,7 @@ impl Word {
             "RETURN=1" => Some(Self::Return),
             "TAKE=1" => Some(Self::Take),
             "LOOK=1" => Some(Self::Look),
+            "FDSTOREREMOVEOTHERS=1" => Some(Self::RemovesOthers),
             "READY=1" => Some(Self::Ready),
             given => name(given.strip_prefix("FDNAME=")?).map(Self::Given),
         }

@@ -212,73 +212,6 @@ impl Profile {
         }
     }
 
-    /// Builds a profile from the numbers of `value`, which gets the names of [`Profile::fields`].
-    ///
-    /// # Errors
-    /// The first error of `value`.
-    pub fn from_fields<E>(
-        mut value: impl FnMut(&'static str) -> Result<u64, E>,
-    ) -> Result<Self, E> {
-        let permille = |value| u32::try_from(value).unwrap_or(u32::MAX);
-        Ok(Self {
-            scheduling: Scheduling {
-                slice_ns: value("slice_ns")?,
-                granularity_ns: value("granularity_ns")?,
-                switch_ns: value("switch_ns")?,
-                llc_refill_ns: value("llc_refill_ns")?,
-                socket_refill_ns: value("socket_refill_ns")?,
-                cold_refill_ns: value("cold_refill_ns")?,
-                footprint_permille: permille(value("footprint_permille")?),
-                smt_permille: permille(value("smt_permille")?),
-            },
-            wakeup_latency_ns: value("wakeup_latency_ns")?,
-            wakeup_latency_p90_ns: value("wakeup_latency_p90_ns")?,
-            wakeup_latency_p99_ns: value("wakeup_latency_p99_ns")?,
-            timer_late_ns: value("timer_late_ns")?,
-            timer_late_p90_ns: value("timer_late_p90_ns")?,
-            timer_late_p99_ns: value("timer_late_p99_ns")?,
-            warm_permille: value("warm_permille")?,
-            tick_ns: value("tick_ns")?,
-            tick_every_ns: value("tick_every_ns")?,
-            sleep_ns: value("sleep_ns")?,
-            settle_ns: value("settle_ns")?,
-            timer_set_ns: value("timer_set_ns")?,
-            timer_fired_ns: value("timer_fired_ns")?,
-            poll_ns: value("poll_ns")?,
-            look_ns: value("look_ns")?,
-            deadline_ns: value("deadline_ns")?,
-            burst_ns: value("burst_ns")?,
-            take_ns: value("take_ns")?,
-            classify_ns: value("classify_ns")?,
-            place_ns: value("place_ns")?,
-            copy_ps_per_byte: value("copy_ps_per_byte")?,
-            publish_ns: value("publish_ns")?,
-            call_ns: value("call_ns")?,
-            call_busy_ns: value("call_busy_ns")?,
-            uplink_interrupt_ns: value("uplink_interrupt_ns")?,
-            uplink_take_ns: value("uplink_take_ns")?,
-            uplink_place_ns: value("uplink_place_ns")?,
-            timer_missed_ns: value("timer_missed_ns")?,
-            interrupt_ns: value("interrupt_ns")?,
-            interrupt_busy_ns: value("interrupt_busy_ns")?,
-            guest_timer_ns: value("guest_timer_ns")?,
-            poll_end_ns: value("poll_end_ns")?,
-            poll_end_busy_ns: value("poll_end_busy_ns")?,
-            receive_ns: value("receive_ns")?,
-            receive_ps_per_byte: value("receive_ps_per_byte")?,
-            send_ns: value("send_ns")?,
-            send_ps_per_byte: value("send_ps_per_byte")?,
-            kick_ns: value("kick_ns")?,
-            kick_busy_ns: value("kick_busy_ns")?,
-            far_cache_ns: value("far_cache_ns")?,
-            far_socket_ns: value("far_socket_ns")?,
-            signal_ns: value("signal_ns")?,
-            signal_far_ns: value("signal_far_ns")?,
-            hypervisor_timer_ns: value("hypervisor_timer_ns")?,
-            merge_ns: value("merge_ns")?,
-        })
-    }
-
     /// Returns a worker's cost of forwarding a frame between uplinks and guests, without the
     /// burst's cost (ns).
     pub fn forward_ns(&self, bytes: u32, from_uplink: bool, to_uplink: bool) -> u64 {
@@ -307,66 +240,62 @@ impl Profile {
         let more_ns = cost_ns.saturating_sub(warm_ns);
         warm_ns + more_ns.saturating_mul(idle_ns.min(COLD_NS)) / COLD_NS
     }
+}
 
-    /// Returns every number with its name.
-    pub fn fields(&self) -> Vec<(&'static str, u64)> {
-        let it = &self.scheduling;
-        vec![
-            ("slice_ns", it.slice_ns),
-            ("granularity_ns", it.granularity_ns),
-            ("switch_ns", it.switch_ns),
-            ("llc_refill_ns", it.llc_refill_ns),
-            ("socket_refill_ns", it.socket_refill_ns),
-            ("cold_refill_ns", it.cold_refill_ns),
-            ("footprint_permille", it.footprint_permille.into()),
-            ("smt_permille", it.smt_permille.into()),
-            ("wakeup_latency_ns", self.wakeup_latency_ns),
-            ("wakeup_latency_p90_ns", self.wakeup_latency_p90_ns),
-            ("wakeup_latency_p99_ns", self.wakeup_latency_p99_ns),
-            ("timer_late_ns", self.timer_late_ns),
-            ("timer_late_p90_ns", self.timer_late_p90_ns),
-            ("timer_late_p99_ns", self.timer_late_p99_ns),
-            ("warm_permille", self.warm_permille),
-            ("tick_ns", self.tick_ns),
-            ("tick_every_ns", self.tick_every_ns),
-            ("sleep_ns", self.sleep_ns),
-            ("settle_ns", self.settle_ns),
-            ("timer_set_ns", self.timer_set_ns),
-            ("timer_fired_ns", self.timer_fired_ns),
-            ("poll_ns", self.poll_ns),
-            ("look_ns", self.look_ns),
-            ("deadline_ns", self.deadline_ns),
-            ("burst_ns", self.burst_ns),
-            ("take_ns", self.take_ns),
-            ("classify_ns", self.classify_ns),
-            ("place_ns", self.place_ns),
-            ("copy_ps_per_byte", self.copy_ps_per_byte),
-            ("publish_ns", self.publish_ns),
-            ("call_ns", self.call_ns),
-            ("call_busy_ns", self.call_busy_ns),
-            ("uplink_interrupt_ns", self.uplink_interrupt_ns),
-            ("uplink_take_ns", self.uplink_take_ns),
-            ("uplink_place_ns", self.uplink_place_ns),
-            ("timer_missed_ns", self.timer_missed_ns),
-            ("interrupt_ns", self.interrupt_ns),
-            ("interrupt_busy_ns", self.interrupt_busy_ns),
-            ("guest_timer_ns", self.guest_timer_ns),
-            ("poll_end_ns", self.poll_end_ns),
-            ("poll_end_busy_ns", self.poll_end_busy_ns),
-            ("receive_ns", self.receive_ns),
-            ("receive_ps_per_byte", self.receive_ps_per_byte),
-            ("send_ns", self.send_ns),
-            ("send_ps_per_byte", self.send_ps_per_byte),
-            ("kick_ns", self.kick_ns),
-            ("kick_busy_ns", self.kick_busy_ns),
-            ("far_cache_ns", self.far_cache_ns),
-            ("far_socket_ns", self.far_socket_ns),
-            ("signal_ns", self.signal_ns),
-            ("signal_far_ns", self.signal_far_ns),
-            ("hypervisor_timer_ns", self.hypervisor_timer_ns),
-            ("merge_ns", self.merge_ns),
-        ]
-    }
+/// Names each cost once. The scheduler's costs come first.
+macro_rules! by_name {
+    ($($cost:ident)*) => {
+        impl Profile {
+            /// Builds a profile from the numbers of `value`, which gets the names of [`Profile::fields`].
+            ///
+            /// # Errors
+            /// The first error of `value`.
+            pub fn from_fields<E>(
+                mut value: impl FnMut(&'static str) -> Result<u64, E>,
+            ) -> Result<Self, E> {
+                let permille = |value| u32::try_from(value).unwrap_or(u32::MAX);
+                Ok(Self {
+                    scheduling: Scheduling {
+                        slice_ns: value("slice_ns")?,
+                        granularity_ns: value("granularity_ns")?,
+                        switch_ns: value("switch_ns")?,
+                        llc_refill_ns: value("llc_refill_ns")?,
+                        socket_refill_ns: value("socket_refill_ns")?,
+                        cold_refill_ns: value("cold_refill_ns")?,
+                        footprint_permille: permille(value("footprint_permille")?),
+                        smt_permille: permille(value("smt_permille")?),
+                    },
+                    $($cost: value(stringify!($cost))?,)*
+                })
+            }
+
+            /// Returns every number with its name.
+            pub fn fields(&self) -> Vec<(&'static str, u64)> {
+                let it = &self.scheduling;
+                vec![
+                    ("slice_ns", it.slice_ns),
+                    ("granularity_ns", it.granularity_ns),
+                    ("switch_ns", it.switch_ns),
+                    ("llc_refill_ns", it.llc_refill_ns),
+                    ("socket_refill_ns", it.socket_refill_ns),
+                    ("cold_refill_ns", it.cold_refill_ns),
+                    ("footprint_permille", it.footprint_permille.into()),
+                    ("smt_permille", it.smt_permille.into()),
+                    $((stringify!($cost), self.$cost),)*
+                ]
+            }
+        }
+    };
+}
+
+by_name! {
+    wakeup_latency_ns wakeup_latency_p90_ns wakeup_latency_p99_ns timer_late_ns timer_late_p90_ns
+    timer_late_p99_ns warm_permille tick_ns tick_every_ns sleep_ns settle_ns timer_set_ns
+    timer_fired_ns poll_ns look_ns deadline_ns burst_ns take_ns classify_ns place_ns
+    copy_ps_per_byte publish_ns call_ns call_busy_ns uplink_interrupt_ns uplink_take_ns
+    uplink_place_ns timer_missed_ns interrupt_ns interrupt_busy_ns guest_timer_ns poll_end_ns
+    poll_end_busy_ns receive_ns receive_ps_per_byte send_ns send_ps_per_byte kick_ns kick_busy_ns
+    far_cache_ns far_socket_ns signal_ns signal_far_ns hypervisor_timer_ns merge_ns
 }
 
 /// Returns the time of `bytes` at `ps_per_byte` (ns).

@@ -32,6 +32,9 @@ pub struct Realization {
     pub guests_are_threads: bool,
     /// Workers set the timers of holds earlier by the timers' lateness (`weir_policy::lateness`).
     pub timers_ahead: bool,
+    /// Workers also poll the queue that usually has work next, and wait awake for its answer
+    /// ([`weir_policy::pace::Successors`]).
+    pub awaits_answers: bool,
     /// The end of each hold is an interrupt of a timer that a hypercall has set, as of a host's NIC (Dong 2011 §4.1);
     /// weir's workers look at the clock.
     pub hold_timers: bool,

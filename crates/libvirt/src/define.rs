@@ -12,8 +12,9 @@ use std::{fs, io};
 
 use roxmltree::Node;
 use rustix::net::sockopt;
+use rustix::process::{Pid, Signal, kill_process};
 use weir_api::{Client, ClientError};
-use weir_config::{Defaults, PortName, Setting, SocketMode, SocketRole, VifConfig};
+use weir_config::{Config, Defaults, PortName, Setting, SocketMode, SocketRole, VifConfig};
 use weir_doctor::qemu::{VECTORS_MIN, version_in};
 use weir_doctor::{Closed, Permissions, look_at_socket};
 use weir_text::plain::plain_short;
@@ -42,10 +43,17 @@ impl Account {
     }
 }
 
-/// The user and the group of sockets that weir makes: those of the process that listens for commands.
-fn owner_of_sockets(client: &Client) -> Option<(u32, u32)> {
+/// The access to sockets that weir makes for interfaces without keys of their own: the process that listens for
+/// commands owns them, and its file may name another group.
+fn usual_access(client: &mut Client, defaults: &Defaults) -> Option<Permissions> {
     let peer = sockopt::socket_peercred(client.socket().ok()?).ok()?;
-    Some((peer.uid.as_raw(), peer.gid.as_raw()))
+    let file = client.config_file().ok().flatten();
+    let config = file.and_then(|path| Config::load(&path, defaults).ok());
+    let named = config.and_then(|config| config.switch.socket_group);
+    let named = named.and_then(|group| weir_sandbox::group(group.as_str()).ok());
+    let mode = SocketMode::of_control(named.is_some()).bits();
+    let group = named.unwrap_or(peer.gid.as_raw());
+    Some(Permissions { mode, user: peer.uid.as_raw(), group })
 }
 
 /// The socket of an interface that a user may not open.
@@ -55,15 +63,21 @@ pub(super) struct Shut {
     pub(super) user: u32,
 }
 
-/// Refuses sockets that `account` may not open. `owner` will have those that are not there yet.
+/// Refuses sockets that `account` may not open. Those that are not there yet will have the access `usual`, as far as
+/// their interfaces have no keys for it.
 pub(super) fn refuse_closed(
     vifs: &[VifConfig],
     account: &Account,
-    owner: Option<(u32, u32)>,
+    usual: Option<Permissions>,
 ) -> Result<(), Shut> {
     for vif in vifs.iter().filter(|vif| vif.mode == SocketRole::Server) {
-        let mode = vif.socket_mode.unwrap_or(SocketMode::OWNER).bits();
-        let unmade = owner.map(|(user, group)| Permissions { mode, user, group });
+        let group = vif.socket_group.as_ref().and_then(|it| weir_sandbox::group(it.as_str()).ok());
+        let own_mode = vif.socket_mode.or(group.map(|_| SocketMode::of_control(true)));
+        let unmade = usual.map(|usual| Permissions {
+            mode: own_mode.map_or(usual.mode, SocketMode::bits),
+            user: usual.user,
+            group: group.unwrap_or(usual.group),
+        });
         let path: &Path = vif.socket.as_path();
         let Some(socket) = look_at_socket(path, unmade) else { continue };
         if let Some(closed) = socket.closed_to(path, account.user, &account.groups) {
@@ -75,6 +89,51 @@ pub(super) fn refuse_closed(
 
 /// The path of the hook that libvirt calls.
 const HOOK: &str = "/etc/libvirt/hooks/qemu.d/weir";
+/// The hook that calls the package's weir.
+const HOOK_OF_PACKAGE: &str = include_str!("../../../examples/libvirt/weir-libvirt-hook");
+/// The daemons that call hooks.
+const DAEMONS: [&str; 2] = ["libvirtd", "virtqemud"];
+
+/// `text` as one word for a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Writes the hook, which calls this program, and has libvirt look for hooks, as it does when it starts and at SIGHUP.
+/// The hook is a copy: Debian's AppArmor profile of libvirtd lets it run files of its own directory.
+pub(super) fn install(defaults: &Defaults, out: &mut dyn Write) -> io::Result<()> {
+    let program = std::env::current_exe()?;
+    let found = fs::metadata(&program)?;
+    if found.uid() != 0 || found.mode() & 0o022 != 0 {
+        // libvirt runs it as root.
+        let says = format!("{} can be written by others than root", program.display());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, says));
+    }
+    let program = quoted(&program.display().to_string());
+    let control = quoted(&defaults.control.to_string());
+    let mut parts = HOOK_OF_PACKAGE.split("/usr/bin/weir");
+    let (before, between) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let after: String = parts.collect();
+    let hook = format!("{before}{program}{between}{program} --control {control}{after}");
+    let directory = Path::new(HOOK).parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(directory)?;
+    // libvirt runs every program of the directory.
+    let new = directory.with_extension("new");
+    fs::write(&new, hook)?;
+    fs::set_permissions(&new, fs::Permissions::from_mode(0o755))?;
+    fs::rename(&new, HOOK)?;
+    let tell = |process: fs::DirEntry| {
+        let name = fs::read_to_string(process.path().join("comm")).ok()?;
+        let is_daemon = DAEMONS.contains(&name.trim_end()) && process.metadata().ok()?.uid() == 0;
+        let pid = process.file_name().to_str()?.parse().ok().filter(|_| is_daemon)?;
+        kill_process(Pid::from_raw(pid)?, Signal::HUP).ok()
+    };
+    let told = match fs::read_dir("/proc")?.flatten().filter_map(tell).count() {
+        0 => "libvirt finds it when it starts",
+        _ => "libvirt calls it from now on",
+    };
+    writeln!(out, "{HOOK}: {told}")
+}
 
 /// Adds an interface to a domain, or replaces its settings there.
 pub(super) fn define(
@@ -108,11 +167,16 @@ pub(super) fn define(
     Ok(())
 }
 
-/// Takes an interface out of a domain.
+/// Takes an interface out of a domain, unless it is out already.
 pub(super) fn undefine(args: &UndefineArgs, out: &mut dyn Write) -> Result<(), LibvirtError> {
     let UndefineArgs { virsh, name } = args;
-    let without = without_vif(&dump(virsh)?, name)?;
-    ask(virsh, &["define", "/dev/stdin"], &without)?;
+    match without_vif(&dump(virsh)?, name) {
+        Err(LibvirtError::Domain(DomainError::NotThere(_))) => {
+            writeln!(out, "{name}: the domain has no such interface")?;
+            return Ok(());
+        }
+        without => ask(virsh, &["define", "/dev/stdin"], &without?)?,
+    };
     writeln!(out, "{name}: gone from the domain's next start on")?;
     Ok(())
 }
@@ -145,7 +209,8 @@ pub(super) fn check(
     let running = client.vifs()?;
     refuse_taken(&vifs, &running, &domain.owner)?;
     if let Some(account) = Account::of_qemu(domain.has_own_account) {
-        refuse_closed(&vifs, &account, owner_of_sockets(&client)).map_err(DomainError::from)?;
+        let usual = usual_access(&mut client, defaults);
+        refuse_closed(&vifs, &account, usual).map_err(DomainError::from)?;
     }
     for vif in vifs {
         let own = running.iter().find(|it| it.config.name == vif.name);

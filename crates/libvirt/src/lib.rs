@@ -54,11 +54,12 @@ pub enum LibvirtError {
     Virsh(String),
     /// The hook is not installed.
     #[error("libvirt has no hook that makes the domain's interfaces")]
-    #[diagnostic(help(
-        "install -D -m 755 /usr/share/doc/weir/examples/libvirt/qemu-hook /etc/libvirt/hooks/qemu.d/weir, and restart \
-         libvirtd or virtqemud"
-    ))]
+    #[diagnostic(help("`weir libvirt install` makes it"))]
     NoHook,
+    /// The hook cannot be written.
+    #[error("cannot write the hook: {0}")]
+    #[diagnostic(help("run the command as root"))]
+    Install(io::Error),
     /// The hook did not end in time.
     #[error("nothing is done within {} s", limits::LIBVIRT_HOOK_TIMEOUT_SECS)]
     #[diagnostic(help("`weir doctor` looks why weir does not answer"))]
@@ -98,6 +99,7 @@ pub fn run(
 ) -> Result<(), LibvirtError> {
     match command {
         LibvirtCommand::Hook(args) => hook(&args, defaults),
+        LibvirtCommand::Install => define::install(defaults, out).map_err(LibvirtError::Install),
         LibvirtCommand::Define(args) => define::define(&args, defaults, out),
         LibvirtCommand::Undefine(args) => define::undefine(&args, out),
         LibvirtCommand::Check(virsh) => define::check(&virsh, defaults, out),
@@ -212,7 +214,7 @@ fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), LibvirtError> {
     let owned = client.vifs()?.into_iter().filter(|vif| vif.config.by.as_ref() == Some(owner));
     let names: Vec<PortName> = owned.map(|vif| vif.config.name).collect();
     for name in &names {
-        client.remove_vif_if_exists(name)?;
+        client.remove_vif(name, true)?;
     }
     Ok(())
 }
@@ -251,6 +253,8 @@ pub enum LibvirtCommand {
     /// Make or remove a domain's interfaces, as libvirt's hook for QEMU; the domain's XML is read from standard input
     #[command(after_help = LIBVIRT_HOOK_NOTES)]
     Hook(HookArgs),
+    /// Have libvirt call that hook, from the next start of a domain on
+    Install,
     /// Give a domain an interface, or its interface other settings, from its next start on
     #[command(after_help = LIBVIRT_DEFINE_EXAMPLES)]
     Define(DefineArgs),
@@ -323,4 +327,4 @@ Operations:
   release    removes all interfaces of the domain
 Any other does nothing, and neither does a domain without weir's elements.
 
-/etc/libvirt/hooks/qemu.d/weir calls it. The guide (libvirt.md) has the elements.";
+/etc/libvirt/hooks/qemu.d/weir calls it, which `weir libvirt install` writes. The guide (libvirt.md) has the elements.";

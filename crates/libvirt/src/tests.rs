@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
 use weir_config::{VifConfig, VlanMode};
+use weir_doctor::Permissions;
 
 use super::domain::{self, Domain};
 use super::*;
@@ -374,11 +375,22 @@ fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it(
     let mode = |mode: u32| PermissionsExt::from_mode(mode);
     fs::set_permissions(dir.path(), mode(0o755)).unwrap();
     let path = dir.path().join("web0.sock");
-    let vif = added("web0", &[&format!("socket={}", path.display()), "socket_mode=0660"]);
-    let said = |user, groups: &[u32], owner| {
+    let socket = format!("socket={}", path.display());
+    let with = |key: &str| added("web0", &[&socket, key]);
+    let asked = |vif: &VifConfig, user, groups: &[u32], usual: Option<(u32, u32, u32)>| {
         let account = define::Account { user, groups: groups.to_vec() };
-        refuse_closed(std::slice::from_ref(&vif), &account, owner)
+        let usual = usual.map(|(mode, user, group)| Permissions { mode, user, group });
+        refuse_closed(std::slice::from_ref(vif), &account, usual)
             .map_err(|it| sentence(&DomainError::from(it)))
+    };
+    // A group of weir's file opens the sockets of interfaces that say nothing, and an interface's own group its own.
+    let silent = with("mtu=1500");
+    asked(&silent, 64_055, &[108], Some((0o600, 0, 108))).unwrap_err();
+    assert_eq!(asked(&silent, 64_055, &[108], Some((0o660, 0, 108))), Ok(()));
+    assert_eq!(asked(&with("socket_group=108"), 64_055, &[108], Some((0o600, 0, 0))), Ok(()));
+    let vif = with("socket_mode=0660");
+    let said = |user, groups: &[u32], owner: Option<(u32, u32)>| {
+        asked(&vif, user, groups, owner.map(|(user, group)| (0o600, user, group)))
     };
     // Nobody has made the socket yet: it will have the group of weir.
     let closed = said(64_055, &[64_055, 108], Some((0, 0))).unwrap_err();

@@ -76,6 +76,10 @@ pub const SESSIONS_CPU_PERCENT: u64 = 20;
 /// Processor time that the sessions of one interface may use in one piece (ns): the setup of a front end with eight
 /// queues takes one millisecond. Many interfaces can use it at the same time, and again after a tenth of a second.
 pub const SESSION_CPU_BURST_NS: u64 = 5_000_000;
+/// Most processor time (ns) of one interface's sessions that they repay by pauses. Only a message that unmaps much
+/// memory takes more. Where an emulated or paused host counts the time for which it stood still as processor time, a
+/// front end would else wait for minutes.
+pub const SESSION_CPU_DEBT_NS: u64 = 100_000_000;
 /// Front ends of one socket that may connect in a row without a pause. After them, [`SESSIONS_PER_SEC_MAX`] per second
 /// may connect. Each connection costs a thread, and time of the manager that other interfaces wait for.
 pub const SESSIONS_AT_ONCE_MAX: u32 = 32;
@@ -967,9 +971,10 @@ const _: () = {
     // The message has, for each host, a number of eight digits, six numbers of three digits, and words.
     assert!(HELPER_MESSAGE_BYTES_MAX > EVPN_BATCH * 96 + 1024);
     assert!(HELPER_MESSAGE_BYTES_MAX > CPUS_MAX * 5 + 1024);
-    // JSON has up to six letters for a byte of a path.
+    // JSON has up to six letters for a byte of a path, and two for one of the names of a user and a group.
     assert!(
-        HELPER_MESSAGE_BYTES_MAX > HELPER_SOCKETS_TOGETHER_MAX * (6 * SOCKET_PATH_LEN_MAX + 128)
+        HELPER_MESSAGE_BYTES_MAX
+            > HELPER_SOCKETS_TOGETHER_MAX * (6 * SOCKET_PATH_LEN_MAX + 4 * USER_NAME_LEN_MAX + 192)
     );
     assert!(IOTLB_ASKS_MAX > 3 * VRINGS_MAX && IOTLB_ASKS_MAX < IOTLB_ENTRIES_MAX);
     // A session with a whole table of regions may have all of its rings in pieces.
@@ -987,6 +992,7 @@ const _: () = {
     // A port that makes its calls expensive again and again takes a tenth of a worker at most.
     assert!(10 * CALL_DEBT_NS_MAX <= CALL_PAUSE_NS);
     assert!(SESSION_CPU_BURST_NS < SESSION_GRACE_NS && SESSION_TURN_NS < SESSION_CPU_BURST_NS);
+    assert!(SESSION_CPU_DEBT_NS * 100 / SESSION_CPU_PERCENT < SESSION_STALL_NS);
     assert!(LOG_LINES_MAX > 0 && LIMIT_SHOWN_PERCENT <= 100 && SILENT_KICKS_MIN > 0);
     // A burst holds the longest frame, and names its pieces by 32 bits.
     assert!(BURST_BYTES_MAX > FRAME_LEN_MAX as u64);

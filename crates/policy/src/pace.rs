@@ -112,7 +112,39 @@ impl Trial {
 }
 
 /// Memories of polls for answers. Queues beyond this number share them.
-pub const MEMORIES: usize = 8;
+const MEMORIES: usize = 8;
+
+/// The queues that had work right after others: the answer to a request comes from another guest.
+#[derive(Clone, Copy, Debug)]
+pub struct Successors<Q> {
+    /// The queue that was served last, and its memory.
+    last: Option<(Q, usize)>,
+    /// For each memory, the queue that had work next.
+    next: [Option<Q>; MEMORIES],
+}
+
+impl<Q> Default for Successors<Q> {
+    fn default() -> Self {
+        Self { last: None, next: [const { None }; MEMORIES] }
+    }
+}
+
+impl<Q: Copy + PartialEq> Successors<Q> {
+    /// Notes that `queue`, of this number, had frames. `peeks`: it can be polled.
+    pub fn served(&mut self, queue: Q, number: usize, peeks: bool) {
+        let number = number % MEMORIES;
+        if let Some((before, memory)) = self.last.replace((queue, number)) {
+            self.next[memory] = (peeks && before != queue).then_some(queue);
+        }
+    }
+
+    /// Returns the queue that had work after the last one the time before, if it was another one, with the memory of
+    /// polls for it.
+    pub fn awaited(&self) -> Option<(usize, Q)> {
+        let (_, memory) = self.last?;
+        self.next[memory].map(|queue| (memory, queue))
+    }
+}
 
 /// The polls of one kind, and the sleeps without polls while polling does not pay.
 #[derive(Clone, Copy, Debug)]
@@ -168,8 +200,8 @@ impl Pace {
     }
 
     /// Decides what to do without work. `budget_ns` is the smallest latency budget among possible
-    /// receivers. `awaited` is the number of the queue that was served last, if another queue
-    /// usually has work next and the worker polls that queue as well.
+    /// receivers. `awaited` is the memory of [`Successors::awaited`], if the worker polls that queue
+    /// as well.
     pub fn rest(&mut self, now_ns: u64, budget_ns: u64, awaited: Option<usize>) -> Rest {
         self.naps.judge_first(self.law, now_ns);
         self.naps.judge(self.law, now_ns, nap_ns_max(self.law, budget_ns));
@@ -396,6 +428,23 @@ mod tests {
             }
         }
         did
+    }
+
+    #[test]
+    fn the_queue_that_had_work_next_is_awaited_if_it_is_another_that_can_be_polled() {
+        let mut successors = Successors::default();
+        let mut awaited = |queue: usize, peeks| {
+            successors.served(queue, queue, peeks);
+            successors.awaited()
+        };
+        assert_eq!([1, 2, 1].map(|queue| awaited(queue, true)), [None, None, Some((1, 2))]);
+        assert_eq!(awaited(1, true), None, "its own next frame");
+        assert_eq!(
+            [2, 1].map(|queue| awaited(queue, false)),
+            [Some((2, 1)), None],
+            "the last of both"
+        );
+        assert_eq!(awaited(1 + MEMORIES, true), Some((1, 1 + MEMORIES)), "memories are shared");
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use weir_limits::{SESSION_CPU_BURST_NS, SESSION_CPU_PERCENT, SESSIONS_CPU_PERCENT};
+use weir_limits::{
+    SESSION_CPU_BURST_NS, SESSION_CPU_DEBT_NS, SESSION_CPU_PERCENT, SESSIONS_CPU_PERCENT,
+};
 
 /// The processor time that the sessions of one interface may use: `SESSION_CPU_PERCENT` of one processor, or an equal
 /// part of the bound on all sessions that are held back, and a small burst.
@@ -25,10 +27,11 @@ impl Allowance {
         let sharers = held_back.div_ceil(SESSIONS_CPU_PERCENT / SESSION_CPU_PERCENT).max(1);
         let passed_ns = now.saturating_duration_since(self.at).as_nanos() as u64;
         self.at = now;
-        let gained_ns = (passed_ns / 100 * SESSION_CPU_PERCENT / sharers).min(SESSION_CPU_BURST_NS);
+        let gained_ns = passed_ns / 100 * SESSION_CPU_PERCENT / sharers;
         let most_ns = SESSION_CPU_BURST_NS as i64;
-        self.left_ns = (self.left_ns.saturating_add(gained_ns as i64)).min(most_ns);
-        self.left_ns = self.left_ns.saturating_sub(used_ns as i64);
+        self.left_ns = self.left_ns.saturating_add_unsigned(gained_ns).min(most_ns);
+        let least_ns = -(SESSION_CPU_DEBT_NS as i64);
+        self.left_ns = self.left_ns.saturating_sub_unsigned(used_ns).max(least_ns);
         let short_ns = u64::try_from(-self.left_ns).ok().filter(|short| *short > 0)?;
         let pause_ns = short_ns.saturating_mul(100).saturating_mul(sharers) / SESSION_CPU_PERCENT;
         Some(Duration::from_nanos(pause_ns))
@@ -51,6 +54,18 @@ mod tests {
         let rested = start + Duration::from_secs(3600);
         assert_eq!(allowance.spend(SESSION_CPU_BURST_NS, rested, 0), None, "no more than that");
         assert!(allowance.spend(ms, rested, 1).is_some());
+    }
+
+    #[test]
+    fn a_host_that_stood_still_delays_a_session_for_seconds_only() {
+        let mut allowance = Allowance::default();
+        let stood_still_ns = 60_000_000_000;
+        let longest = Duration::from_nanos(SESSION_CPU_DEBT_NS * 100 / SESSION_CPU_PERCENT);
+        for used_ns in [stood_still_ns, u64::MAX] {
+            let start = allowance.at;
+            assert_eq!(allowance.spend(used_ns, start, 0), Some(longest));
+            assert_eq!(allowance.spend(0, start + longest, 0), None, "one pause repays the debt");
+        }
     }
 
     #[test]

@@ -116,7 +116,8 @@ pub enum Refusal {
     /// No such ring.
     #[error(
         "ring {index} does not exist, this interface has {rings}: the front end uses more queues than `queues = {}` \
-         gives it; give the VM as many, or set `queues` of this interface",
+         gives it: give the VM as many, or set `queues` of this interface; or it leaves its control queue to weir, \
+         which has none: set `queues = 1`",
         rings / 2
     )]
     NoSuchRing {

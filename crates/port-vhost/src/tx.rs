@@ -160,8 +160,9 @@ impl Source for Sending<'_> {
     #[inline]
     fn has_more(&self, queue: &mut Queue) -> Result<bool, Fault> {
         let Some(ring) = queue.ring.as_mut() else { return Ok(false) };
-        // A burst may have had no room for all injected frames.
-        let more = (ring.has_more() || queue.injected.is_some()) && ring.is_served();
+        // A burst may have had no room for all injected frames. A ring that is no longer served lends nothing to the next
+        // burst, after which its worker sleeps.
+        let more = ring.has_more() || queue.injected.is_some();
         ring.check()?;
         Ok(more)
     }

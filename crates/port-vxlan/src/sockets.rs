@@ -68,7 +68,7 @@ impl OverlayError {
             )),
             Self::Busy(address) => Some(format!(
                 "a VXLAN device of the kernel may have it: `ip -d link show type vxlan`; or another program: `ss \
-                 -ulpn sport = :{}`",
+                 -ulpn sport = :{}`; give [overlay] another `port`, on all hosts, or end it",
                 address.port()
             )),
             Self::Mtu { name, has, mtu, needs } => Some(format!(

@@ -9,7 +9,9 @@ use utoipa::ToSchema;
 
 use miette::Diagnostic;
 use weir_config::reload::{Difference, ShownSetting};
-use weir_config::{FilterRule, PortName, TemplateName, VifChanges, VifConfig};
+use weir_config::{
+    FilterRule, GroupConfig, PortName, SecurityGroup, TemplateName, VifChanges, VifConfig,
+};
 use weir_limits::CONTROL_PORTS_MAX;
 use weir_wire::Mac;
 
@@ -89,6 +91,17 @@ pub enum Request {
         name: PortName,
         /// All rules, in their order.
         rules: Vec<FilterRule>,
+    },
+    /// Gives the switch a group, or changes the one of the same name. Answer: [`Response::Ok`], or
+    /// [`Response::Noted`] if it is so already.
+    GroupPut {
+        /// The group.
+        group: GroupConfig,
+    },
+    /// Removes a group that nothing names. Answer: [`Response::Ok`].
+    GroupDel {
+        /// The group's name.
+        name: SecurityGroup,
     },
     /// One interface, setting by setting. Answer: [`Response::Shown`].
     VifShow {

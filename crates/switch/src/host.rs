@@ -188,6 +188,7 @@ pub(crate) fn no_right() -> Option<Lack> {
 /// The requirements of [`lacks`] that are not met, and those of this user, who would start weir.
 pub fn lacks_of_a_start(config: &Config) -> Vec<Lack> {
     let mut all = lacks(config);
+    all.extend(crate::sandbox::user_note(config).map(|what| Lack { what, help: None }));
     let has_nat = config.networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
     all.extend(no_right().filter(|_| has_nat));
     let missing = |uplink: &&UplinkConfig| {

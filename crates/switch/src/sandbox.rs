@@ -14,7 +14,7 @@ use crate::helper::{Hands, Helper, Tasks};
 use crate::host::{Lack, no_right};
 use crate::resolver;
 use crate::switch::gateways::nat_tasks;
-use crate::unix_socket;
+use crate::unix_socket::{self, Access};
 
 /// The default user that weir becomes, if it exists.
 const USER: &str = "weir";
@@ -111,6 +111,7 @@ impl Needs {
                 config: None,
                 group: None,
                 socket_group: None,
+                owned: owned(config).any(|(_, it)| it.group.is_some()),
                 beside: false,
                 allow_links: config.switch.allow_symlinks,
                 client_dir: config.switch.client_dir.clone(),
@@ -152,6 +153,13 @@ impl Needs {
     }
 }
 
+/// The tables of interfaces and templates, with the access to their sockets.
+fn owned(config: &Config) -> impl Iterator<Item = (String, Access)> {
+    let vifs = config.vifs.iter().map(|vif| (format!("[vif.{}]", vif.name), Access::of(vif)));
+    let templates = config.templates.all.iter();
+    vifs.chain(templates.map(|it| (format!("[template.{}]", it.name), Access::of(it.keys()))))
+}
+
 /// A note about a configured user or group that this host does not have, or a user that is root.
 pub fn user_note(config: &Config) -> Option<String> {
     let (user, group) = (&config.switch.user, &config.switch.socket_group);
@@ -160,8 +168,13 @@ pub fn user_note(config: &Config) -> Option<String> {
         let name = group.as_ref()?.as_str();
         Some(("socket_group", weir_sandbox::group(name).err()?))
     };
-    let (key, error) = user.or_else(group)?;
-    Some(format!("`{key}` of [switch]: {error}, and `weir run` takes one"))
+    let of_switch = user.or_else(group);
+    let of_switch = of_switch.map(|(key, error)| format!("`{key}` of [switch]: {error}"));
+    let of_table = || {
+        owned(config)
+            .find_map(|(table, access)| Some(format!("{table}: {}", access.group(None).err()?)))
+    };
+    Some(format!("{}, and `weir run` takes one", of_switch.or_else(of_table)?))
 }
 
 /// Starts the helper of a weir that is about to be confined. The helper has this process's present privileges.

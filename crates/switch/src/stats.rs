@@ -17,7 +17,7 @@ use weir_config::{
 };
 use weir_engine::guest::State;
 pub use weir_engine::stats::TIME_BOUNDS_NS;
-use weir_engine::stats::TimesSummary;
+use weir_engine::stats::{PortCounters, TimesSummary};
 
 mod fabric;
 mod guard;
@@ -254,105 +254,132 @@ impl fmt::Display for PortState {
     }
 }
 
-/// One port.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct PortStats {
-    /// The port's name.
-    pub name: PortName,
-    /// The kind: VIF or uplink.
-    pub kind: PortKind,
-    /// The port's state.
-    pub state: PortState,
-    /// The reason why the port stopped, if it did.
-    pub stopped_reason: Option<String>,
-    /// Set if the port is blocked: nothing passes, whatever its state is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub blocked: Option<BlockStats>,
-    /// Connections of front ends.
-    pub sessions: SessionStats,
-    /// The configured MAC address.
-    pub mac: Option<MacAddress>,
-    /// The port's VLANs.
-    pub vlan: VlanMode,
-    /// Numbers of queue pairs; none on an uplink.
-    #[serde(default)]
-    pub queue_pairs: Option<QueuePairNumbers>,
-    /// One entry for each queue pair.
-    pub queues: Vec<QueuePairStats>,
-    /// The sum of RX over the queues.
-    pub rx: QueueStats,
-    /// The sum of TX over the queues.
-    pub tx: QueueStats,
-    /// Frames that this port sent and that waited in its memory for a receiver without buffers.
-    pub parked: u64,
-    /// Seconds for which no request for counters has seen new drops, late calls or waits for rates.
-    #[serde(default)]
-    pub quiet_s: u64,
-    /// Received packets that were merged from TCP segments (generic receive offload); `rx` counts the segments.
-    pub gro: u64,
-    /// Entries of the port's indirection table that moved to another receive queue.
-    #[serde(default)]
-    pub rss_moved: u64,
-    /// Worker time spent on the frames that this port sent, in nanoseconds.
-    #[serde(default)]
-    pub worker_ns: u64,
-    /// Calls of this port's guest that took longer than calls usually do.
-    #[serde(default)]
-    pub dear_calls: u64,
-    /// Extra time that those calls took, in nanoseconds; included in `worker_ns`.
-    #[serde(default)]
-    pub dear_call_ns: u64,
-    /// Times that a queue with frames to send had to wait for the port's rate limit.
-    #[serde(default)]
-    pub rate_waits: u64,
-    /// Times that the kicks of a ring were ignored for a millisecond because they had brought no work.
-    #[serde(default)]
-    pub kick_pauses: u64,
-    /// Late turns of the port beyond the number that its window allows.
-    #[serde(default)]
-    pub window_violations: u64,
-    /// Dropped frames by the reason's name; reasons that never occurred can be absent.
-    pub drops: BTreeMap<String, u64>,
-    /// Requests that the overlay answered on behalf of other stations, and address claims that it ignored.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub answers: BTreeMap<String, u64>,
-    /// Hold times of calls to the guest.
-    pub hold_ns: Times,
-    /// The time that the budget bounds: from the earliest moment at which a frame can have been in its sender's ring
-    /// until the guest is notified. Frames that waited for buffers are excluded.
-    #[serde(default)]
-    pub latency_ns: Times,
-    /// The mean difference between `latency_ns` of two notifications in a row (RFC 3550, smoothed over 16), on the
-    /// receive queue with the largest.
-    #[serde(default)]
-    pub jitter_ns: u64,
-    /// The policy's present decision, for the receive queue with the longest hold; none on an uplink.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub decision: Option<PortDecision>,
-    /// The longest total time for which a frame can be held, in nanoseconds.
-    pub latency_budget_ns: u64,
-    /// Notifications of the guest that came later than the budget allows, by reason; absent reasons never occurred.
-    #[serde(default)]
-    pub budget_breaches: BTreeMap<String, u64>,
-    /// Settings of calls to the guest; none on an uplink.
-    #[serde(default)]
-    pub calls: Option<CallSettings>,
-    /// The port's filter rules, in their order.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub filter: Vec<RuleStats>,
-    /// Rings in service that carry no frames.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub silent: Vec<SilentRing>,
-    /// The source guard of the guest's addresses; none if it is off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guard: Option<GuardExplanation>,
-    /// The uplinks of a bond; none on another port.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bond: Option<BondStats>,
-    /// Usage of the port's limits.
-    #[serde(default)]
-    #[schema(value_type = BTreeMap<String, Limit>)]
-    pub limits: Limits,
+/// Declares [`PortStats`], where each counter of [`PortCounters`] has its sentence and stands once.
+macro_rules! port_stats {
+    (
+        counters { $($(#[$about:meta])* $counter:ident,)* }
+        others { $($(#[$meta:meta])* pub $field:ident: $type:ty,)* }
+    ) => {
+        /// One port.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+        pub struct PortStats {
+            /// The port's name.
+            pub name: PortName,
+            /// The kind: VIF or uplink.
+            pub kind: PortKind,
+            $($(#[$meta])* pub $field: $type,)*
+            $($(#[$about])* #[serde(default)] pub $counter: u64,)*
+        }
+
+        impl PortStats {
+            /// A port with all counters at zero.
+            pub fn new(name: PortName, kind: PortKind) -> Self {
+                Self { name, kind, $($field: Default::default(),)* $($counter: 0,)* }
+            }
+
+            /// Takes the values of the port's counters.
+            pub(crate) fn count(&mut self, counters: &PortCounters) {
+                $(self.$counter = counters.$counter.get();)*
+            }
+
+            fn counters_since(&mut self, before: &Self) {
+                $(less(&mut self.$counter, before.$counter);)*
+            }
+        }
+    };
+}
+
+port_stats! {
+    counters {
+        /// Frames that this port sent and that waited in its memory for a receiver without buffers.
+        parked,
+        /// Received packets that were merged from TCP segments (generic receive offload); `rx` counts the segments.
+        gro,
+        /// Worker time spent on the frames that this port sent, in nanoseconds.
+        worker_ns,
+        /// Calls of this port's guest that took longer than calls usually do.
+        dear_calls,
+        /// Extra time that those calls took, in nanoseconds; included in `worker_ns`.
+        dear_call_ns,
+        /// Times that a queue with frames to send had to wait for the port's rate limit.
+        rate_waits,
+        /// Times that the kicks of a ring were ignored for a millisecond because they had brought no work.
+        kick_pauses,
+        /// Late turns of the port beyond the number that its window allows.
+        window_violations,
+    }
+    others {
+        /// The port's state.
+        pub state: PortState,
+        /// The reason why the port stopped, if it did.
+        pub stopped_reason: Option<String>,
+        /// Set if the port is blocked: nothing passes, whatever its state is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub blocked: Option<BlockStats>,
+        /// Connections of front ends.
+        pub sessions: SessionStats,
+        /// The configured MAC address.
+        pub mac: Option<MacAddress>,
+        /// The port's VLANs.
+        pub vlan: VlanMode,
+        /// Numbers of queue pairs; none on an uplink.
+        #[serde(default)]
+        pub queue_pairs: Option<QueuePairNumbers>,
+        /// One entry for each queue pair.
+        pub queues: Vec<QueuePairStats>,
+        /// The sum of RX over the queues.
+        pub rx: QueueStats,
+        /// The sum of TX over the queues.
+        pub tx: QueueStats,
+        /// Seconds for which no request for counters has seen new drops, late calls or waits for rates.
+        #[serde(default)]
+        pub quiet_s: u64,
+        /// Entries of the port's indirection table that moved to another receive queue.
+        #[serde(default)]
+        pub rss_moved: u64,
+        /// Dropped frames by the reason's name; reasons that never occurred can be absent.
+        pub drops: BTreeMap<String, u64>,
+        /// Requests that the overlay answered on behalf of other stations, and address claims that it ignored.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub answers: BTreeMap<String, u64>,
+        /// Hold times of calls to the guest.
+        pub hold_ns: Times,
+        /// The time that the budget bounds: from the earliest moment at which a frame can have been in its sender's ring
+        /// until the guest is notified. Frames that waited for buffers are excluded.
+        #[serde(default)]
+        pub latency_ns: Times,
+        /// The mean difference between `latency_ns` of two notifications in a row (RFC 3550, smoothed over 16), on the
+        /// receive queue with the largest.
+        #[serde(default)]
+        pub jitter_ns: u64,
+        /// The policy's present decision, for the receive queue with the longest hold; none on an uplink.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub decision: Option<PortDecision>,
+        /// The longest total time for which a frame can be held, in nanoseconds.
+        pub latency_budget_ns: u64,
+        /// Notifications of the guest that came later than the budget allows, by reason; absent reasons never occurred.
+        #[serde(default)]
+        pub budget_breaches: BTreeMap<String, u64>,
+        /// Settings of calls to the guest; none on an uplink.
+        #[serde(default)]
+        pub calls: Option<CallSettings>,
+        /// The port's filter rules, in their order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub filter: Vec<RuleStats>,
+        /// Rings in service that carry no frames.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub silent: Vec<SilentRing>,
+        /// The source guard of the guest's addresses; none if it is off.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub guard: Option<GuardExplanation>,
+        /// The uplinks of a bond; none on another port.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub bond: Option<BondStats>,
+        /// Usage of the port's limits.
+        #[serde(default)]
+        #[schema(value_type = BTreeMap<String, Limit>)]
+        pub limits: Limits,
+    }
 }
 
 /// The hold that a policy would choose for a frame that arrived now, and the reason.
@@ -618,48 +645,6 @@ impl SwitchStats {
 }
 
 impl PortStats {
-    /// A port with all counters at zero.
-    pub fn new(name: PortName, kind: PortKind) -> Self {
-        Self {
-            name,
-            kind,
-            state: PortState::default(),
-            stopped_reason: None,
-            blocked: None,
-            sessions: SessionStats::default(),
-            mac: None,
-            vlan: VlanMode::default(),
-            queue_pairs: None,
-            queues: Vec::new(),
-            rx: QueueStats::default(),
-            tx: QueueStats::default(),
-            parked: 0,
-            quiet_s: 0,
-            gro: 0,
-            rss_moved: 0,
-            worker_ns: 0,
-            dear_calls: 0,
-            dear_call_ns: 0,
-            rate_waits: 0,
-            kick_pauses: 0,
-            window_violations: 0,
-            drops: BTreeMap::new(),
-            answers: BTreeMap::new(),
-            hold_ns: Times::default(),
-            latency_ns: Times::default(),
-            jitter_ns: 0,
-            decision: None,
-            latency_budget_ns: 0,
-            budget_breaches: BTreeMap::new(),
-            calls: None,
-            filter: Vec::new(),
-            silent: Vec::new(),
-            guard: None,
-            bond: None,
-            limits: Limits::new(),
-        }
-    }
-
     fn since(&mut self, before: &Self) {
         for (now, before) in self.queues.iter_mut().zip(&before.queues) {
             now.rx.since(&before.rx);
@@ -667,16 +652,9 @@ impl PortStats {
         }
         self.rx.since(&before.rx);
         self.tx.since(&before.tx);
+        self.counters_since(before);
         for (now, before) in [
-            (&mut self.parked, before.parked),
-            (&mut self.gro, before.gro),
             (&mut self.rss_moved, before.rss_moved),
-            (&mut self.worker_ns, before.worker_ns),
-            (&mut self.dear_calls, before.dear_calls),
-            (&mut self.dear_call_ns, before.dear_call_ns),
-            (&mut self.rate_waits, before.rate_waits),
-            (&mut self.kick_pauses, before.kick_pauses),
-            (&mut self.window_violations, before.window_violations),
             (&mut self.sessions.opened, before.sessions.opened),
             (&mut self.sessions.closed, before.sessions.closed),
             (&mut self.sessions.failed, before.sessions.failed),

@@ -9,8 +9,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use miette::Diagnostic;
 use weir_config::descriptors::{of_interface, worker_count};
 use weir_config::{
-    self as config, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketMode, SocketPath,
-    SocketRole, SwitchConfig, Templates, UplinkConfig, VifConfig, Whole, filter,
+    self as config, FilterRule, Groups, LatencyBudget, Networks, PortName, SocketPath, SocketRole,
+    SwitchConfig, Templates, UplinkConfig, VifConfig, Whole, filter,
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
@@ -29,7 +29,7 @@ use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::programs::Programs;
-use crate::unix_socket::{self, BoundListener, ListenError};
+use crate::unix_socket::{Access, BoundListener, ListenError};
 use crate::upgrade::{Upgrades, with_causes};
 
 mod bond;
@@ -430,7 +430,7 @@ impl Switch {
         }
         let listening = vifs.iter().filter(|vif| vif.mode == SocketRole::Server);
         let wanted =
-            listening.map(|vif| WantedSocket { path: vif.socket.clone(), mode: mode_of(vif) });
+            listening.map(|vif| WantedSocket { path: vif.socket.clone(), access: Access::of(vif) });
         self.hands.bind_all(wanted.collect())
     }
 
@@ -579,13 +579,13 @@ impl Switch {
                 (Endpoint::Connect { path, dial }, None)
             }
             (Meeting::Configured, SocketRole::Server) => {
-                let (path, mode) = (config.socket.as_path(), mode_of(config));
+                let (path, access) = (config.socket.as_path(), Access::of(config));
                 let left = self.keeper.listener(&config.name);
                 let left =
-                    left.and_then(|(socket, file)| self.hands.adopt(socket, path, file, mode));
+                    left.and_then(|(socket, file)| self.hands.adopt(socket, path, file, &access));
                 let bound = match left {
                     Some(bound) => bound,
-                    None => ahead.unwrap_or_else(|| self.hands.bind(path, mode))?,
+                    None => ahead.unwrap_or_else(|| self.hands.bind(path, access))?,
                 };
                 let listener = Arc::clone(bound.listener());
                 let kept = self.keeper.keep_listener(&config.name, &bound);
@@ -627,12 +627,12 @@ impl Switch {
         if let Some(shared) = agents.find(|agent| agent.path == *path) {
             return Ok(Some(shared.clone()));
         }
-        let mode = mode_of(config);
+        let (access, place) = (Access::of(config), path.as_path());
         let left =
-            self.keeper.agents(|socket, file| self.hands.adopt(socket, path.as_path(), file, mode));
+            self.keeper.agents(|socket, file| self.hands.adopt(socket, place, file, &access));
         let bound = match left {
             Some(bound) => bound,
-            None => self.hands.bind(path.as_path(), mode)?,
+            None => self.hands.bind(place, access)?,
         };
         let kept = self.keeper.keep_agents(&bound).map(Arc::new);
         Ok(Some(AgentSocket { path: path.clone(), _kept: kept, bound: Some(Arc::new(bound)) }))
@@ -877,9 +877,11 @@ impl Switch {
     }
 
     fn vif_list(&self, part: &Part) -> Response {
-        let noted = self.set_since().unwrap_or_default();
         let all = self.ports().vifs.iter().map(|vif| (vif.seen.clone(), vif.origin())).collect();
         let (part, total) = part.of(all, |(vif, _): &(Seen, _)| &vif.config.name);
+        let names: BTreeSet<_> = part.iter().map(|(vif, _)| &vif.config.name).collect();
+        let noted = self.set_since(|name, is_added| !is_added && names.contains(name));
+        let noted = noted.unwrap_or_default();
         let status = |(vif, origin): (Seen, VifOrigin)| {
             let info = vif.port.info();
             VifStatus {
@@ -913,12 +915,6 @@ fn engine_options(config: &SwitchConfig) -> Options {
     let (schedule, workers) = (config.schedule.0, worker_count(config.workers));
     let fdb = Capacity::at_least(config.fdb_entries.get() as usize);
     Options { execution, realization, schedule, workers, fdb, ..Options::default() }
-}
-
-/// The permissions of the sockets that weir makes for an interface.
-fn mode_of(vif: &VifConfig) -> SocketMode {
-    let usual = SocketMode::of_control(unix_socket::socket_group().is_some());
-    vif.socket_mode.unwrap_or(usual)
 }
 
 fn port_rules(name: &PortName, filter: &[FilterRule]) -> Result<PortRules, SwitchError> {

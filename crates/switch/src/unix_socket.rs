@@ -21,11 +21,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use weir_config::{NamePattern, OnDemandConfig, PortName, SocketMode};
+use weir_config::{GroupName, NamePattern, OnDemandConfig, PortName, SocketMode, VifConfig};
 use weir_foreign::place::{Links, Place};
 use weir_foreign::reach::{self, Socket, Stamp};
 use weir_foreign::{Foreign, Party};
 use weir_limits::{ON_DEMAND_ENTRIES_MAX, ON_DEMAND_REFUSED_SHOWN, ON_DEMAND_SOCKETS_MAX};
+use weir_sandbox::IdentityError;
 
 /// Connections that can wait for `accept`.
 const BACKLOG: i32 = 16;
@@ -117,6 +118,35 @@ impl ListenError {
     }
 }
 
+/// Who may open a socket. The process that makes its file looks the names up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Access {
+    pub(crate) mode: SocketMode,
+    pub(crate) group: Option<GroupName>,
+}
+
+impl From<SocketMode> for Access {
+    fn from(mode: SocketMode) -> Self {
+        Self { mode, group: None }
+    }
+}
+
+impl Access {
+    /// The access to the sockets that weir makes for an interface.
+    pub(crate) fn of(vif: &VifConfig) -> Self {
+        let group = vif.socket_group.clone();
+        let usual = SocketMode::of_control(group.is_some() || socket_group().is_some());
+        Self { mode: vif.socket_mode.unwrap_or(usual), group }
+    }
+
+    /// The group of the file, where it is not the maker's; `usual` for all sockets without one of their own.
+    pub(crate) fn group(&self, usual: Option<u32>) -> Result<Option<u32>, IdentityError> {
+        let own = self.group.as_ref().map(|group| weir_sandbox::group(group.as_str()));
+        Ok(own.transpose()?.or(usual))
+    }
+}
+
 /// A listening socket. Dropping it removes its file, unless another program has replaced it.
 #[derive(Debug)]
 pub struct BoundListener {
@@ -168,19 +198,10 @@ pub(crate) fn foreign_at(listener: UnixListener, path: &Path) -> Foreign<UnixLis
 }
 
 impl BoundListener {
-    /// Listens on `path` with permissions `mode`. Creates a missing directory, and replaces a stale socket of a
+    /// Listens on `path` for those who have `access`. Creates a missing directory, and replaces a stale socket of a
     /// killed program.
-    pub fn bind(path: &Path, mode: SocketMode) -> Result<Self, ListenError> {
-        Self::bind_for(path, mode, socket_group())
-    }
-
-    /// As [`bind`](Self::bind), for a group if one is given.
-    pub(crate) fn bind_for(
-        path: &Path,
-        mode: SocketMode,
-        group: Option<u32>,
-    ) -> Result<Self, ListenError> {
-        Directory::of(path)?.bind_for(path, mode, group)
+    pub fn bind(path: &Path, access: impl Into<Access>) -> Result<Self, ListenError> {
+        Directory::of(path)?.bind_for(path, &access.into(), socket_group())
     }
 
     fn new(listener: Foreign<UnixListener>, path: &Path, file: FileId, made: Made) -> Self {
@@ -204,9 +225,9 @@ impl BoundListener {
         listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
-        mode: SocketMode,
+        access: &Access,
     ) -> Option<Self> {
-        let made = Made::Here(BoundFile::adopt(path, file, mode)?);
+        let made = Made::Here(BoundFile::adopt(path, file, access, socket_group())?);
         Some(Self::new(listener, path, file, made))
     }
 
@@ -341,12 +362,19 @@ impl BoundFile {
     }
 
     /// The file that an earlier weir made, if it still exists.
-    pub(crate) fn adopt(path: &Path, file: FileId, mode: SocketMode) -> Option<Self> {
+    pub(crate) fn adopt(
+        path: &Path,
+        file: FileId,
+        access: &Access,
+        group: Option<u32>,
+    ) -> Option<Self> {
+        let group = access.group(group).ok()?;
         let (socket, found) = own_socket(&Place::of(path).ok()?.path()).ok()?;
         if (found.st_dev, found.st_ino) != file {
             return None;
         }
-        set_mode(&socket, &found, mode).ok()?;
+        give(&socket, &found, group).ok()?;
+        set_mode(&socket, &found, access.mode).ok()?;
         Some(Self::new(path, file))
     }
 }
@@ -378,20 +406,22 @@ impl Directory {
         Some(self.lock.place.beside(name))
     }
 
-    /// Listens on `path`, which is in this directory, as [`BoundListener::bind_for`] does.
+    /// Listens on `path`, which is in this directory, as [`BoundListener::bind`] does. `group` has access to sockets
+    /// without a group of their own.
     ///
     /// # Errors
     /// [`ListenError`]
     pub(crate) fn bind_for(
         &self,
         path: &Path,
-        mode: SocketMode,
+        access: &Access,
         group: Option<u32>,
     ) -> Result<BoundListener, ListenError> {
         let io_error = |source: io::Error| ListenError::of("listen on", path, source);
         let place = self.place_of(path).ok_or_else(|| io_error(Errno::INVAL.into()))?;
+        let group = access.group(group).map_err(|error| io_error(io::Error::other(error)))?;
         remove_stale(path, &place)?;
-        let (listener, file) = bind(&place.path(), mode, group).map_err(io_error)?;
+        let (listener, file) = bind(&place.path(), access.mode, group).map_err(io_error)?;
         let made = Made::Here(BoundFile::new(path, file));
         Ok(BoundListener::new(foreign_at(listener, path), path, file, made))
     }
@@ -608,12 +638,27 @@ fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<(UnixLi
     fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     let (file, found) = own_socket(path)?;
-    if let Some(group) = group {
-        chownat(&file, "", None, Some(Gid::from_raw(group)), AtFlags::EMPTY_PATH)?;
+    let given = give(&file, &found, group).and_then(|()| set_mode(&file, &found, mode));
+    if let Err(error) = given {
+        // Nobody will listen there.
+        fs::remove_file(path)?;
+        return Err(error);
     }
-    set_mode(&file, &found, mode)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok((UnixListener::from(socket), (found.st_dev, found.st_ino)))
+}
+
+/// Gives a socket's file, which was `found` with another group, to its own.
+fn give(file: &OwnedFd, found: &Stat, group: Option<u32>) -> io::Result<()> {
+    let Some(group) = group.filter(|group| *group != found.st_gid) else { return Ok(()) };
+    let group = Some(Gid::from_raw(group));
+    chownat(file, "", None, group, AtFlags::EMPTY_PATH).map_err(|error| match error {
+        Errno::PERM => io::Error::other(
+            "weir may not give it to another group: a weir that root has started may, if a `socket_group` of its file \
+             says so",
+        ),
+        error => error.into(),
+    })
 }
 
 /// The file of a socket that belongs to this user.
@@ -806,14 +851,14 @@ mod tests {
         // The listener is forgotten, as if the program were killed.
         std::mem::forget(old);
         let again = kept.try_clone().unwrap();
-        let bound = BoundListener::adopt(kept, &path, file, mode("0660")).unwrap();
+        let bound = BoundListener::adopt(kept, &path, file, &mode("0660").into()).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
         let _front_end = UnixStream::connect(&path).unwrap();
         bound.listener().accept().unwrap();
         drop(bound);
         assert!(!path.exists());
         let _others = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
-        assert!(BoundListener::adopt(again, &path, file, SocketMode::OWNER).is_none());
+        assert!(BoundListener::adopt(again, &path, file, &SocketMode::OWNER.into()).is_none());
     }
 
     #[test]

@@ -100,6 +100,9 @@ pub struct RealizationFile {
     /// True if workers set the timers of holds earlier.
     #[serde(default)]
     pub timers_ahead: bool,
+    /// True if workers wait awake for the answer of another queue.
+    #[serde(default)]
+    pub awaits_answers: bool,
     /// True if the end of each hold is a timer's interrupt.
     #[serde(default)]
     pub hold_timers: bool,
@@ -451,6 +454,7 @@ pub fn realization(file: &RealizationFile) -> Result<Realization, Problem> {
         tx_calls_when_full: file.tx_calls_when_full,
         guests_are_threads: file.guests_are_threads,
         timers_ahead: file.timers_ahead,
+        awaits_answers: file.awaits_answers,
         hold_timers: file.hold_timers,
         manager: file.manager,
         client_threads: file.client_threads,

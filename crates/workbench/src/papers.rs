@@ -65,9 +65,14 @@ impl Standing {
         }
     }
 
+    /// True if all claims were used to fit costs.
+    fn is_fitted(&self) -> bool {
+        self.predicted == 0
+    }
+
     /// Returns the verdict in words, with notes on seeds and on missing predictions.
     pub fn words(&self) -> String {
-        let fitted = if self.predicted == 0 { ", fitted" } else { "" };
+        let fitted = if self.is_fitted() { ", fitted" } else { "" };
         format!("{}{fitted}", words(self.verdict, self.within_spread))
     }
 
@@ -114,11 +119,15 @@ impl Standings {
         })
     }
 
-    /// Returns the number of figures and of each verdict, in words.
+    /// Returns the number of figures and of each verdict, in words. Reproduced figures that costs were fitted to are
+    /// counted apart.
     pub fn tally(all: &[Standing]) -> String {
         let of = |verdict| all.iter().filter(|it| it.verdict == verdict).count();
+        let of_fits =
+            all.iter().filter(|it| it.verdict == Verdict::Reproduced && it.is_fitted()).count();
+        let fitted = if of_fits == 0 { String::new() } else { format!(" ({of_fits} fitted)") };
         format!(
-            "of {} {} reproduced, {} direction only, {} not",
+            "of {} {} reproduced{fitted}, {} direction only, {} not",
             count(all.len(), "figure"),
             of(Verdict::Reproduced),
             of(Verdict::DirectionOnly),

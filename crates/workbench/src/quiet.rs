@@ -27,6 +27,16 @@ pub(super) fn exact_timers() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(TIMER_SLACK_NS));
 }
 
+/// Runs `look` without real-time priority, so that this thread never keeps a CPU from those that it measures.
+pub(super) fn aside<T>(look: impl FnOnce() -> T) -> T {
+    let first = weir_engine::is_real_time();
+    // Neither can fail: this thread had both priorities before.
+    let _ = first.then(|| weir_engine::set_priority(Priority::Usual));
+    let seen = look();
+    let _ = first.then(|| weir_engine::set_priority(Priority::RealTime));
+    seen
+}
+
 /// While the value exists, CPUs never enter idle states, and this thread and its children precede all threads without
 /// real-time priority. Both apply as far as requested, and as far as the system permits.
 #[derive(Debug)]

@@ -287,6 +287,8 @@ fn reader_that_writes(field: &Field) -> Strike {
         "PATCH /v1/vifs/a",
         "DELETE /v1/vifs/a",
         "PUT /v1/ports/a/filter",
+        "PUT /v1/groups/a",
+        "DELETE /v1/groups/a",
         "PUT /v1/configuration",
         "PUT /v1/stages",
         "POST /v1/captures",

@@ -4,6 +4,7 @@
 //! below `target`. [`take`] replaces older rows about the same trials with them.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     path::{Path, PathBuf},
 };
@@ -15,6 +16,9 @@ use crate::{
 
 /// Folders below `target` with files of rows.
 const FOLDERS: [&str; 3] = ["frontends", "distros", "fabric"];
+
+/// Width of the documents.
+const COLUMNS: usize = 120;
 
 /// The head of the page, above the table.
 const HEAD: &str = "\
@@ -99,17 +103,33 @@ fn merge(rows: &mut Vec<Row>, new: Vec<Row>) {
     }
 }
 
-/// The page; notes below the table give the reason of each verdict but `works`.
+/// The page; notes below the table give the reason of each verdict but `works`. Trials of one program, version, verdict
+/// and day share a line, as far as they fit.
 fn page(rows: &[Row]) -> Result<String> {
     let works = rows.iter().filter(|row| row.verdict == "works").count();
     let mut text = HEAD.replace("WORKS", &format!("{works} of {} trials work.", rows.len()));
     let mut notes = String::new();
+    let mut shared: BTreeMap<_, Vec<String>> = BTreeMap::new();
     for Row { what, version, tried, verdict, date, why } in rows {
         let explained = (verdict == "works") == why.is_empty();
         check(explained, || format!("{what}: {tried}: {verdict} and the reason `{why}`"))?;
-        text += &format!("| {what} | {version} | {tried} | {verdict} | {date} |\n");
+        let around = [what, version, verdict, date].map(|cell| cell.chars().count() + 3);
+        let room = COLUMNS.saturating_sub(around.iter().sum::<usize>() + 4);
+        let lines = shared.entry((what, version, verdict, date)).or_default();
+        match lines
+            .last_mut()
+            .filter(|line| line.chars().count() + 2 + tried.chars().count() <= room)
+        {
+            Some(line) => *line += &format!("; {tried}"),
+            None => lines.push(tried.clone()),
+        }
         if !why.is_empty() {
             notes += &wrapped(&format!("- {what}, {tried}: {verdict}: {why}"));
+        }
+    }
+    for ((what, version, verdict, date), lines) in shared {
+        for tried in lines {
+            text += &format!("| {what} | {version} | {tried} | {verdict} | {date} |\n");
         }
     }
     Ok(if notes.is_empty() { text } else { text + "\n" + &notes })
@@ -120,7 +140,7 @@ fn wrapped(point: &str) -> String {
     let (mut text, mut column) = (String::new(), 0);
     for word in point.split_whitespace() {
         let width = word.chars().count();
-        if column > 0 && column + 1 + width > 120 {
+        if column > 0 && column + 1 + width > COLUMNS {
             text += "\n ";
             column = 1;
         }
@@ -194,7 +214,10 @@ mod tests {
     #[test]
     fn each_verdict_but_works_has_its_reason_on_the_page() {
         let long = "a reason of many words ".repeat(12);
-        let text = page(&[row("packed", "FAILED", &long), row("split", "works", "")]).unwrap();
+        let rows =
+            [row("packed", "FAILED", &long), row("split", "works", ""), row("q35", "works", "")];
+        let text = page(&rows).unwrap();
+        assert!(text.contains("| QEMU | 10.0 | split; q35 | works |"), "{text}");
         assert!(text.contains("\n- QEMU, packed: FAILED: a reason"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 120), "{text}");
         page(&[row("packed", "FAILED", "")]).unwrap_err();

@@ -13,10 +13,10 @@ use miette::Diagnostic;
 use tokio::sync::mpsc;
 use weir_config::PortName;
 use weir_switch::capture::{CaptureRefused, CaptureRequest};
-use weir_switch::control::{ControlHandler, Request as Ask, Response as Answer};
+use weir_switch::control::Request as Ask;
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
-use crate::api::{Answered, Endless, Named, Reader, Writer, body, json, parsed, written};
+use crate::api::{Answered, Endless, Named, Reader, Writer, body, parsed, written};
 use crate::problem::Problem;
 
 /// Pieces of a capture that wait for a slow client: further frames wait in rings.
@@ -37,11 +37,7 @@ pub(super) async fn trace(
     request: Request,
 ) -> Answered {
     let frame = body(&asker, request).await?.to_vec();
-    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::Trace { name, frame }) {
-        Answer::Traced { trace } => Ok(json(&trace)),
-        other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    Ok(api.of_switch(&asker, Ask::Trace { name, frame }).await)
 }
 
 /// Follows the next frames that the port sends, with the time of each stage: each is a line of JSON. Traffic is not

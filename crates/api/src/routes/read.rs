@@ -9,7 +9,7 @@ use axum::response::Response;
 use serde::Deserialize;
 use serde_json::Map;
 use weir_config::{PortName, TemplateName, ValueError, VifConfig};
-use weir_limits::{CONTROL_ADDRESSES_MAX, CONTROL_PORTS_MAX};
+use weir_limits::{CONTROL_ADDRESSES_MAX, CONTROL_PORTS_MAX, CONTROL_PORTS_TOGETHER_MAX};
 use weir_switch::control::{
     AddressEntry, ControlHandler, Part, Request as Ask, Response as Answer, VifShown, VifStatus,
 };
@@ -18,7 +18,7 @@ use weir_switch::stats::{ConnectionPage, PortStats, QueuePairStats, RuleStats, S
 
 use super::write::ConfigurationSource;
 use crate::api::{
-    Answered, Asks, Endless, Listed, Named, Reader, counters, json, port_names, written,
+    Answered, Asks, Endless, Listed, Named, Reader, counters, json, listed, port_names, written,
 };
 use crate::metrics::{self, Text};
 use crate::problem::Problem;
@@ -61,12 +61,6 @@ fn named_part(asked: Asks<Asked>) -> Result<Part, Problem> {
     part(asked, CONTROL_PORTS_MAX, |name| {
         name.parse().map_err(|error: ValueError| Problem::bad(error.to_string()))
     })
-}
-
-/// A part of a list, with the number of all entries.
-fn listed(mut response: Response, total: usize) -> Response {
-    response.headers_mut().insert("x-total-count", total.into());
-    response
 }
 
 /// Ports: interfaces and uplinks, by name. The header `x-total-count` has the number of all. The next part is `after`
@@ -115,16 +109,7 @@ pub(super) async fn queues(Reader(api, asker): Reader, Named(name): Named) -> Re
     responses((status = 200, body = Explanation), (status = 404, body = Problem))
 )]
 pub(super) async fn policies(Reader(api, asker): Reader, Named(name): Named) -> Response {
-    let job = |handler: &dyn ControlHandler| {
-        Ok(match handler.handle(Ask::VifExplain { name }) {
-            Answer::Explained { explanation } => json(&explanation),
-            Answer::UplinkExplained { explanation } => json(&explanation),
-            Answer::PlacementExplained { explanation } => json(&explanation),
-            Answer::OverlayExplained { explanation } => json(&explanation),
-            other => return Err(Problem::of(other)),
-        })
-    };
-    api.answer(&asker, job).await
+    api.of_switch(&asker, Ask::VifExplain { name }).await
 }
 
 /// A port's filter rules, with the counts of their matches.
@@ -180,11 +165,7 @@ pub(super) async fn addresses(Reader(api, asker): Reader, asked: Asks<Asked>) ->
     };
     let key = |text: &str| address(text).ok_or_else(bad);
     let ask = Ask::Addresses(part(asked, CONTROL_ADDRESSES_MAX, key)?);
-    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Addresses { addresses, total } => Ok(listed(json(&addresses), total)),
-        other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    Ok(api.of_switch(&asker, ask).await)
 }
 
 /// The place at which a page begins.
@@ -208,12 +189,7 @@ pub(super) async fn connections(
     page: Asks<Page>,
 ) -> Answered {
     let Query(Page { from }) = page.map_err(|error| Problem::bad(error.body_text()))?;
-    let job =
-        move |handler: &dyn ControlHandler| match handler.handle(Ask::Connections { name, from }) {
-            Answer::Connections { page } => Ok(json(&page)),
-            other => Err(Problem::of(other)),
-        };
-    Ok(api.answer(&asker, job).await)
+    Ok(api.of_switch(&asker, Ask::Connections { name, from }).await)
 }
 
 /// Interfaces with their configurations: a part, as of `/v1/ports`.
@@ -222,12 +198,26 @@ pub(super) async fn connections(
     responses((status = 200, body = Vec<VifStatus>), (status = 400, body = Problem))
 )]
 pub(super) async fn vifs(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
-    let ask = Ask::VifList(named_part(asked)?);
-    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Vifs { vifs, total } => Ok(listed(json(&vifs), total)),
-        other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    let mut part = named_part(asked)?;
+    let mut left = part.limit.clamp(1, CONTROL_PORTS_MAX);
+    let mut list = Listed::in_place_of_the_last(&[(); 0]);
+    loop {
+        // Of a few in each turn, as with ports.
+        part.limit = left.min(CONTROL_PORTS_TOGETHER_MAX);
+        let ask = Ask::VifList(part.clone());
+        let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
+            Answer::Vifs { vifs, total } => {
+                list.add(&vifs);
+                Ok((list, vifs.len(), vifs.last().map(|it| it.config.name.clone()), total))
+            }
+            other => Err(Problem::of(other)),
+        };
+        let (so_far, some, last, total) = api.ask(&asker, job).await??;
+        (list, part.after, left) = (so_far, last, left.saturating_sub(some));
+        if some != part.limit || left == 0 {
+            return Ok(listed(list.answer(), total));
+        }
+    }
 }
 
 /// One interface: each of its settings, and the source of each.
@@ -236,11 +226,7 @@ pub(super) async fn vifs(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answ
     responses((status = 200, body = VifShown), (status = 404, body = Problem))
 )]
 pub(super) async fn vif(Reader(api, asker): Reader, Named(name): Named) -> Response {
-    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::VifShow { name }) {
-        Answer::Shown { vif } => Ok(json(&vif)),
-        other => Err(Problem::of(other)),
-    };
-    api.answer(&asker, job).await
+    api.of_switch(&asker, Ask::VifShow { name }).await
 }
 
 /// The interface that a template makes, with a default socket. Nothing is added: send it, with changes, to
@@ -259,11 +245,7 @@ pub(super) async fn vif_of_template(
 ) -> Answered {
     let Path((template, name)) = named.map_err(|error| Problem::bad(error.body_text()))?;
     let ask = Ask::VifOfTemplate { template, name, keys: Map::new() };
-    let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
-        Answer::Vif { config } => Ok(json(&config)),
-        other => Err(Problem::of(other)),
-    };
-    Ok(api.answer(&asker, job).await)
+    Ok(api.of_switch(&asker, ask).await)
 }
 
 /// The configuration file with which weir was started.
@@ -271,11 +253,7 @@ pub(super) async fn vif_of_template(
     get, path = "/v1/configuration", responses((status = 200, body = ConfigurationSource))
 )]
 pub(super) async fn configuration(Reader(api, asker): Reader) -> Response {
-    let job = |handler: &dyn ControlHandler| match handler.handle(Ask::ConfigFile) {
-        Answer::ConfigFile { path } => Ok(json(&ConfigurationSource { path })),
-        other => Err(Problem::of(other)),
-    };
-    api.answer(&asker, job).await
+    api.of_switch(&asker, Ask::ConfigFile).await
 }
 
 /// The events from now on, as server-sent events. A reader that is too slow loses events, and gets their number.

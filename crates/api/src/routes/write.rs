@@ -1,5 +1,6 @@
 //! Requests that change something: the same changes that the command line can make.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use axum::extract::{Query, Request, State};
@@ -8,12 +9,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 use weir_config::reload::Difference;
-use weir_config::{FilterRule, FilterRules, PortName, TemplateName, VifChanges, VifConfig, cost};
+use weir_config::{
+    FilterRule, FilterRules, GroupConfig, PortName, SecurityGroup, TemplateName, VifChanges,
+    VifConfig, cost,
+};
 use weir_switch::control::{
     ControlHandler, Extent, Put, Refusal, ReloadOutcome, Request as Ask, Response as Answer,
 };
 
-use crate::api::{Answered, Api, Asker, Asks, Named, Writer, body, json, parsed, text};
+use crate::api::{Answered, Api, Asker, Asks, Named, Writer, body, json, parsed, shown, text};
 use crate::problem::Problem;
 
 /// The change is done.
@@ -85,12 +89,7 @@ impl Api {
         asker: &Asker,
         ask: impl FnOnce(&dyn ControlHandler) -> Result<Ask, Problem> + Send + 'static,
     ) -> Response {
-        let job = |handler: &dyn ControlHandler| match handler.handle(ask(handler)?) {
-            Answer::Ok => Ok(json(&Done { note: None })),
-            Answer::Noted { note } => Ok(json(&Done { note: Some(note) })),
-            other => Err(Problem::of(other)),
-        };
-        self.answer(asker, job).await
+        self.answer(asker, |handler| shown(handler.handle(ask(handler)?))).await
     }
 
     /// Asks about the configuration that the request sends, whose `cost` is bounded.
@@ -100,13 +99,12 @@ impl Api {
         request: Request,
         cost: fn(&str) -> u64,
         ask: impl FnOnce(String) -> Ask + Send + 'static,
-        show: fn(Answer) -> Result<Response, Problem>,
     ) -> Answered {
         let (_, asker) = writer.compiles();
         let cost_max = self.access.configuration_cost_max(asker.caller);
         let bytes = body(&asker, request).await?;
         let job = move |handler: &dyn ControlHandler| {
-            show(handler.handle(ask(text(&bytes, cost, cost_max)?)))
+            shown(handler.handle(ask(text(&bytes, cost, cost_max)?)))
         };
         Ok(self.answer(&asker, job).await)
     }
@@ -174,6 +172,13 @@ pub(super) async fn add_vif(writer: Writer, under: MaybeUnder, request: Request)
     Ok(api.change_of(&asker, ask).await)
 }
 
+/// Refuses a body that names another one than the path.
+fn is_one<N: PartialEq + Display>(path: &N, body: &N) -> Result<(), Problem> {
+    let detail = || format!("the path names {path}, and the request's body {body}");
+    let other = || Problem::bad(detail()).with_help("send one name in both places");
+    (path == body).then_some(()).ok_or_else(other)
+}
+
 /// Makes an interface have these settings: adds it, or changes the existing one to exactly the settings sent. Nothing
 /// changes if a key that differs cannot change under traffic.
 #[utoipa::path(
@@ -194,14 +199,8 @@ pub(super) async fn put_vif(
     let bytes = body(&asker, request).await?;
     let job = move |handler: &dyn ControlHandler| {
         let config = wanted(handler, &bytes, template, Some(name.clone()))?;
-        if config.name != name {
-            let detail = format!("the path names {name}, and the request's body {}", config.name);
-            return Err(Problem::bad(detail).with_help("send one name in both places"));
-        }
-        match handler.handle(Ask::VifPut { config }) {
-            Answer::Put { put } => Ok(json(&put)),
-            other => Err(Problem::of(other)),
-        }
+        is_one(&name, &config.name)?;
+        shown(handler.handle(Ask::VifPut { config }))
     };
     Ok(api.answer(&asker, job).await)
 }
@@ -225,12 +224,12 @@ pub(super) async fn change_vif(
     Ok(api.change(&asker, ask).await)
 }
 
-/// The treatment of a missing interface.
+/// The treatment of a missing interface or group.
 #[derive(Debug, Clone, Copy, Deserialize, utoipa::IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Removes {
-    /// A missing interface is no error.
+    /// A missing one is no error.
     #[serde(default)]
     if_exists: bool,
 }
@@ -244,19 +243,63 @@ pub(super) struct Removes {
     )
 )]
 pub(super) async fn remove_vif(
-    Writer(api, asker): Writer,
+    writer: Writer,
     Named(name): Named,
     removes: Asks<Removes>,
 ) -> Answered {
+    removed(writer, removes, Ask::VifDel { name }).await
+}
+
+async fn removed(Writer(api, asker): Writer, removes: Asks<Removes>, ask: Ask) -> Answered {
     let Query(Removes { if_exists }) = removes.map_err(|error| Problem::bad(error.body_text()))?;
-    let job = move |handler: &dyn ControlHandler| match handler.handle(Ask::VifDel { name }) {
-        Answer::Ok => Ok(json(&Done { note: None })),
+    let job = move |handler: &dyn ControlHandler| match handler.handle(ask) {
         Answer::Error { kind: Refusal::NotFound, message, .. } if if_exists => {
             Ok(json(&Done { note: Some(message) }))
         }
-        other => Err(Problem::of(other)),
+        answer => shown(answer),
     };
     Ok(api.answer(&asker, job).await)
+}
+
+/// Makes a group exist with these rules: adds it, or changes the existing one to exactly what is sent. Connections that
+/// the new rules forbid end at once.
+#[utoipa::path(
+    put, path = "/v1/groups/{group}", params(("group" = SecurityGroup, Path)),
+    request_body = GroupConfig,
+    responses(
+        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
+        (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn put_group(
+    Writer(api, asker): Writer,
+    Named(name): Named<SecurityGroup>,
+    request: Request,
+) -> Answered {
+    const EXAMPLE: &str = "{\"name\":\"web\",\"rules\":[\"in tcp 80,443 from any\"]}";
+    let bytes = body(&asker, request).await?;
+    let ask = move || {
+        let group: GroupConfig = parsed(&bytes, EXAMPLE)?;
+        is_one(&name, &group.name)?;
+        Ok(Ask::GroupPut { group })
+    };
+    Ok(api.change(&asker, ask).await)
+}
+
+/// Removes a group, unless an interface, a rule or an ID names it.
+#[utoipa::path(
+    delete, path = "/v1/groups/{group}", params(("group" = SecurityGroup, Path), Removes),
+    responses(
+        (status = 200, body = Done), (status = 403, body = Problem),
+        (status = 404, body = Problem), (status = 409, body = Problem)
+    )
+)]
+pub(super) async fn remove_group(
+    writer: Writer,
+    Named(name): Named<SecurityGroup>,
+    removes: Asks<Removes>,
+) -> Answered {
+    removed(writer, removes, Ask::GroupDel { name }).await
 }
 
 /// Replaces all filter rules of an interface or an uplink at once.
@@ -294,12 +337,7 @@ pub(super) async fn difference(
     writer: Writer,
     request: Request,
 ) -> Answered {
-    let ask = |text| Ask::Diff { text };
-    api.configured(writer, request, cost::to_read, ask, |answer| match answer {
-        Answer::Difference { difference } => Ok(json(&difference)),
-        other => Err(Problem::of(other)),
-    })
-    .await
+    api.configured(writer, request, cost::to_read, |text| Ask::Diff { text }).await
 }
 
 /// A configuration, changed to the running state: its comments and its order stay. Nothing is changed. Only for users
@@ -313,12 +351,7 @@ pub(super) async fn difference(
     )
 )]
 pub(super) async fn saved(State(api): State<Api>, writer: Writer, request: Request) -> Answered {
-    let ask = |text| Ask::Saved { text };
-    api.configured(writer, request, cost::to_edit, ask, |answer| match answer {
-        Answer::Text { text } => Ok(json(&ConfigurationText { text })),
-        other => Err(Problem::of(other)),
-    })
-    .await
+    api.configured(writer, request, cost::to_edit, |text| Ask::Saved { text }).await
 }
 
 /// Changes the switch to a configuration. `outcome` tells whether it did.
@@ -342,14 +375,7 @@ pub(super) async fn reload(
         HowMuch { partly: true, .. } => Extent::Possible,
         _ => Extent::Whole,
     };
-    let ask = move |text| Ask::Reload { text, extent };
-    api.configured(writer, request, cost::to_read, ask, |answer| match answer {
-        Answer::Reloaded { difference, outcome } => {
-            Ok(json(&Reloaded { difference: *difference, outcome }))
-        }
-        other => Err(Problem::of(other)),
-    })
-    .await
+    api.configured(writer, request, cost::to_read, move |text| Ask::Reload { text, extent }).await
 }
 
 /// Replaces this weir with the program that is now installed. This weir then ends.

@@ -69,6 +69,8 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
         "PATCH /v1/vifs/x",
         "DELETE /v1/vifs/x",
         "PUT /v1/ports/x/filter",
+        "PUT /v1/groups/x",
+        "DELETE /v1/groups/x",
         "PUT /v1/configuration",
         "POST /v1/configuration/difference",
         "PUT /v1/stages",
@@ -85,7 +87,7 @@ fn who_may_not_write_reads_and_is_told_what_to_do() {
     // A reader's request is not longer than a frame.
     let request = format!("POST /v1/ports/x/trace HTTP/1.1\r\nhost: w\r\n{long}\r\n\r\n");
     assert_eq!(served.raw(request.as_bytes()).0, 413);
-    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList(Part::default())]);
+    assert_eq!(*served.handler.requests.lock().unwrap(), [first_vifs()]);
 }
 
 #[test]
@@ -139,7 +141,7 @@ fn over_tcp_the_token_reads_and_nobody_writes() {
     }
     let (status, problem) = ask("DELETE /v1/vifs/x", GOOD);
     assert!(status == 403 && problem.contains("over TCP"), "{problem}");
-    assert_eq!(*served.handler.requests.lock().unwrap(), [Request::VifList(Part::default())]);
+    assert_eq!(*served.handler.requests.lock().unwrap(), [first_vifs()]);
 }
 
 #[test]
@@ -248,6 +250,7 @@ struct Listed {
 impl ControlHandler for Listed {
     fn handle(&self, request: Request) -> Response {
         let Request::VifList(part) = request else { return Response::Ok };
+        assert!(part.limit <= limits::CONTROL_PORTS_TOGETHER_MAX, "in one turn: {part:?}");
         let all: Vec<_> = (0..self.count).map(|n| status(&format!("vif{n:04}"))).collect();
         let (vifs, total) = match self.has_parts {
             true => part.of(all, |vif| &vif.config.name),
@@ -413,5 +416,112 @@ fn nobody_is_looked_at_while_nobody_reads() {
             break;
         }
         assert!(Instant::now() < end, "it goes on looking");
+    }
+}
+
+/// Prints what each request of a reader costs a weir of 1,000 interfaces: the longest turn of the thread that asks the
+/// switch, the time of the thread that serves sockets, and the memory at most.
+/// `cargo test --release -p weir-api --lib -- --ignored --nocapture what_readers_cost`
+#[test]
+#[ignore = "a measurement"]
+fn what_readers_cost() {
+    use std::sync::atomic::Ordering;
+
+    use weir_config::{Config, Defaults, Setting};
+
+    const COUNT: usize = 1000;
+    let of_this = |path: &str| std::fs::read_to_string(format!("/proc/self/{path}")).unwrap();
+    let memory = |figure: &str| {
+        let status = of_this("status");
+        let line = status.lines().find(|line| line.starts_with(figure)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    let names = (0..COUNT).map(|n| format!("v{n:03}"));
+    let listed: String = names.clone().map(|name| format!("[vif.{name}]\nqueues = 8\n")).collect();
+    for state in ["of the file", "added", "changed"] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control.sock");
+        let control = weir_config::SocketPath::try_from(path.as_path()).unwrap();
+        let defaults = Defaults { control: control.clone(), control_named: true, keeper: None };
+        let vifs = if state == "added" { "" } else { &listed };
+        let text = format!("[switch]\nworkers = 2\nfdb_entries = 1048576\n[template.t]\n{vifs}");
+        let config = Config::from_toml("weir.toml", &text, &defaults).unwrap();
+        let switch = weir_switch::Switch::start(&config).unwrap();
+        let settings = |text: &str| [text.parse::<Setting>().unwrap()];
+        for name in names.clone().map(|it| it.parse::<PortName>().unwrap()) {
+            let request = match state {
+                "added" => {
+                    let config = VifConfig::from_settings(&name, &settings("queues=8"), &control);
+                    Request::VifAdd { config: config.unwrap().into() }
+                }
+                "changed" => {
+                    let changes = VifChanges::from_settings(&name, &settings("mtu=1400"));
+                    Request::VifSet { name, changes: changes.unwrap().into() }
+                }
+                _ => break,
+            };
+            let response = switch.handle(request);
+            assert!(matches!(response, Response::Ok | Response::Noted { .. }), "{response:?}");
+        }
+        let _server = ApiServer::start(&path, switch as Arc<dyn ControlHandler>).unwrap();
+        let serving = |mut tasks: std::fs::ReadDir| {
+            let named = |task: &PathBuf| {
+                std::fs::read_to_string(task.join("comm"))
+                    .is_ok_and(|it| it.trim() == "weir-control")
+            };
+            let task = tasks.find_map(|task| Some(task.unwrap().path()).filter(named)).unwrap();
+            let times = std::fs::read_to_string(task.join("schedstat")).unwrap();
+            times.split(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let serving = || serving(std::fs::read_dir("/proc/self/task").unwrap());
+        let frame = "x".repeat(60);
+        for what in [
+            "GET /v1/switch",
+            "GET /v1/ports",
+            "GET /v1/ports/v500",
+            "GET /v1/ports/v500/policies",
+            "GET /v1/ports/v500/connections",
+            "GET /v1/ports/v500/filter",
+            "GET /v1/ports/v500/queues",
+            "GET /v1/drops",
+            "GET /metrics",
+            "GET /v1/addresses",
+            "GET /v1/vifs",
+            "GET /v1/vifs/v500",
+            "GET /v1/templates/t/vifs/new",
+            "GET /v1/configuration",
+            "GET /openapi.json",
+            "GET /",
+            "POST /v1/ports/v500/trace",
+            "GET /v1/events",
+        ] {
+            let ask = || {
+                let mut stream = UnixStream::connect(&path).unwrap();
+                let body = if what.starts_with("POST") { &frame[..] } else { "" };
+                // The stream of events has no end.
+                let patience = Duration::from_secs(if what.ends_with("events") { 2 } else { 60 });
+                stream.set_read_timeout(Some(patience)).unwrap();
+                let head = format!(
+                    "HTTP/1.1\r\nhost: w\r\nconnection: close\r\ncontent-length: {}",
+                    body.len()
+                );
+                stream.write_all(format!("{what} {head}\r\n\r\n{body}").as_bytes()).unwrap();
+                std::io::copy(&mut stream, &mut std::io::sink()).unwrap_or(0)
+            };
+            ask();
+            weir_config::give_back();
+            std::fs::write("/proc/self/clear_refs", "5").unwrap();
+            let (before, server) = (memory("VmRSS"), serving());
+            work::tests::TURNS.iter().for_each(|it| it.store(0, Ordering::SeqCst));
+            let bytes = (0..5).map(|_| ask()).max().unwrap();
+            let [turns, longest] = [0, 1].map(|nth| work::tests::TURNS[nth].load(Ordering::SeqCst));
+            println!(
+                "{state:12} {what:32} {:3} turns, longest {:6} us, sockets {:6} us, {:6} KiB more, {bytes} bytes",
+                turns / 5,
+                longest / 1000,
+                (serving() - server) / 5000,
+                memory("VmHWM") - before,
+            );
+        }
     }
 }

@@ -4,13 +4,13 @@
 use std::io::Write;
 
 use weir_api::Client;
-use weir_config::{Defaults, PortName};
-use weir_switch::stats::{GroupStats, PortStats, SwitchStats};
+use weir_config::{Defaults, GroupConfig, PortName};
+use weir_switch::stats::{GroupStats, SwitchStats};
 use weir_text::count;
 
 use super::save::also;
 use super::status::only;
-use super::{CommandError, write_json};
+use super::{CommandError, removed, write_json};
 use crate::args::{FilterCommand, GroupCommand};
 use crate::show;
 
@@ -62,42 +62,48 @@ pub fn group(
     out: &mut dyn Write,
 ) -> Result<(), CommandError> {
     let mut client = Client::connect(defaults.control.as_path())?;
-    let stats = match command {
-        GroupCommand::Connections { name: Some(name), json } => {
-            return connections(&mut client, name, *json, out);
-        }
-        GroupCommand::Flush { of } => {
-            if let Some(note) = client.flush(of.as_ref())? {
-                writeln!(out, "{note}")?;
-            }
-            return Ok(());
-        }
-        _ => client.stats()?,
-    };
     match command {
-        GroupCommand::Connections { name: Some(_), .. } | GroupCommand::Flush { .. } => {}
+        GroupCommand::Connections { name: Some(name), json } => {
+            connections(&mut client, name, *json, out)?;
+        }
         GroupCommand::Connections { name: None, json } => {
-            let is_in_groups = |port: &&PortStats| port.limits.contains_key("connections");
-            for port in stats.ports.iter().filter(is_in_groups) {
+            let ports = client.stats()?.ports;
+            for port in ports.iter().filter(|port| port.limits.contains_key("connections")) {
                 connections(&mut client, &port.name, *json, out)?;
             }
         }
-        GroupCommand::List { json: true } => write_json(out, &stats.groups)?,
-        GroupCommand::List { json: false } if stats.groups.is_empty() => {
-            writeln!(out, "no groups")?;
+        GroupCommand::Flush { of } => {
+            client.flush(of.as_ref())?.map_or(Ok(()), |note| writeln!(out, "{note}"))?;
         }
+        GroupCommand::Set { name, default_in, default_out, log, rules, save } => {
+            let (default_in, default_out, log) = (*default_in, *default_out, *log);
+            let (name, rules) = (name.clone(), rules.clone());
+            let group = GroupConfig { name, default_in, default_out, log, rules };
+            let set = format!("{} set", count(group.rules.len(), "rule"));
+            writeln!(out, "{}: {}", group.name, client.put_group(&group)?.unwrap_or(set))?;
+            also(*save, defaults, out)?;
+        }
+        GroupCommand::Del { name, if_exists, save } => {
+            writeln!(out, "{}", removed(name.as_str(), client.remove_group(name, *if_exists)?))?;
+            also(*save, defaults, out)?;
+        }
+        GroupCommand::List { json: true } => write_json(out, &client.stats()?.groups)?,
         GroupCommand::List { json: false } => {
-            for group in &stats.groups {
+            let groups = client.stats()?.groups;
+            if groups.is_empty() {
+                writeln!(out, "no groups")?;
+            }
+            for group in &groups {
                 let (rules, vifs) =
                     (count(group.rules.len(), "rule"), count(group.vifs.len(), "interface"));
                 writeln!(out, "{}: {}, {rules}, {vifs}", group.name, defaults_of(group))?;
             }
         }
         GroupCommand::Show { name } => {
+            let stats = client.stats()?;
             let group = stats.groups.iter().find(|group| group.name == name.as_str());
-            let group =
-                group.ok_or_else(|| CommandError::NoSuchGroup { name: name.to_string() })?;
-            show(group, &stats, out)?;
+            let missing = || CommandError::NoSuchGroup { name: name.to_string() };
+            show(group.ok_or_else(missing)?, &stats, out)?;
         }
     }
     Ok(())

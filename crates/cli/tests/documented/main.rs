@@ -3,6 +3,7 @@
 //! here. Other lines have a test elsewhere, which a comment before the line's block names.
 //! [`NOT_RUN`] lists each line that no test runs, with the reason.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use clap::CommandFactory;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use weir::args::Cli;
 use weir_testing::document::blocks;
@@ -38,6 +40,13 @@ const RUN: &[&[&str]] = &[
     &["trace"],
     &["vif"],
 ];
+
+/// Commands that only the prose has, as they are typed.
+const NAMED: &[&str] =
+    &["weir check --host weir.toml", "weir doctor", "weir save --yes", "weir upgrade"];
+
+/// The exit code of `weir doctor` when something on the host is wrong, such as a weir of another test.
+const UNWELL: i32 = 1;
 
 /// Commands that run until Ctrl-C without frames, and options that make any command run until Ctrl-C.
 const ENDLESS: &[&[&str]] = &[&["capture"], &["top"]];
@@ -186,15 +195,26 @@ fn typed() -> Vec<Typed> {
 struct Desk {
     dir: tempfile::TempDir,
     running: Vec<Running>,
+    /// The process that has replaced the first weir.
+    later: Cell<Option<Pid>>,
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        if let Some(process) = self.later.get() {
+            let _ = kill_process(process, Signal::KILL);
+        }
+    }
 }
 
 impl Desk {
     /// A desk whose switch was started as the guide says.
     fn start() -> Self {
-        let mut desk = Self { dir: tempfile::tempdir().unwrap(), running: Vec::new() };
+        let (dir, later) = (tempfile::tempdir().unwrap(), Cell::default());
+        let mut desk = Self { dir, running: Vec::new(), later };
         let here = desk.dir.path().to_owned();
         let config = format!(
-            "[switch]\ncontrol = \"{0}/control.sock\"\n[group.web]\n[group.ssh]\n\
+            "[switch]\ncontrol = \"{0}/control.sock\"\n[group.web]\n[group.ssh]\n[group.lb]\n\
              [vif.web0]\nsocket = \"{0}/web0.sock\"\n[vif.db0]\nsocket = \"{0}/db0.sock\"\n",
             here.display()
         );
@@ -247,8 +267,14 @@ impl Desk {
         }
         let output = command.output().unwrap();
         let says = String::from_utf8_lossy(&output.stderr);
-        let ended = endless && output.status.code() == Some(TIMED_OUT);
         let (place, line, status) = (&typed.place, &typed.line, output.status);
+        let ended = endless && status.code() == Some(TIMED_OUT)
+            || line == "weir doctor" && status.code() == Some(UNWELL);
+        let said = String::from_utf8_lossy(&output.stdout);
+        if let Some((_, process)) = said.split_once("process ").filter(|_| line == "weir upgrade") {
+            let digits: String = process.chars().take_while(char::is_ascii_digit).collect();
+            self.later.set(Pid::from_raw(digits.parse().unwrap()));
+        }
         assert!(status.success() || ended, "{place}: {line}: {status}: {says}");
     }
 
@@ -316,9 +342,13 @@ fn documented_commands_for_a_running_switch_work_twice() {
     let desk = Desk::start();
     let mut ran = Vec::new();
     let mut states = vec![desk.state()];
-    for typed in typed() {
-        let wanted = typed.runs_here() && typed.is_whole() && !typed.starts_the_switch();
-        if wanted && !ran.contains(&typed.line) {
+    let wanted = |it: &Typed| it.runs_here() && it.is_whole() && !it.starts_the_switch();
+    let named = NAMED.iter().map(|line| {
+        let place = "the prose".to_owned();
+        Typed { place, line: (*line).to_owned(), in_block: true, elsewhere: false }
+    });
+    for typed in typed().into_iter().filter(wanted).chain(named) {
+        if !ran.contains(&typed.line) {
             desk.types(&typed);
             let once = desk.state();
             desk.types(&typed);
@@ -362,7 +392,7 @@ const NOT_RUN: &[(&str, &str, &str)] = &[
     (
         "docs/guide/libvirt.md",
         "",
-        "it takes a libvirtd; cli/tests/libvirt.rs installs this hook and does as the page says",
+        "it takes a libvirtd; cli/tests/libvirt.rs does as the page says",
     ),
     (
         "docs/guide/proxmox.md",
@@ -458,6 +488,21 @@ fn guests_have_addresses_names_and_a_way_out_after_a_few_commands() {
     }
 }
 
+#[test]
+fn a_domain_of_a_running_libvirt_is_in_weirs_network_after_two_commands() {
+    let text = fs::read_to_string(root().join("docs/guide/libvirt.md")).unwrap();
+    let blocks = blocks(&text);
+    let shell: Vec<_> = blocks.iter().filter(|block| block.language == "sh").collect();
+    let commands = shell.first().unwrap().commands();
+    assert!(commands.len() <= 2, "{commands:?}");
+    assert!(commands.last().unwrap().1.starts_with("weir libvirt define "), "{commands:?}");
+    // What follows looks at it, and starts the domain.
+    let rest: Vec<_> = shell[1..].iter().flat_map(|block| block.commands()).collect();
+    let is_more =
+        |line: &str| !line.starts_with("virsh ") && !line.starts_with("weir libvirt check ");
+    assert!(!rest.iter().any(|(_, line)| is_more(line)), "{rest:?}");
+}
+
 const GUIDE: &str = "docs/guide/json.md";
 
 /// Commands that print no table.
@@ -473,11 +518,14 @@ const NO_TABLE: &[&str] = &[
     "filter set",
     "filter clear",
     "group show",
+    "group set",
+    "group del",
     "group flush",
     "libvirt define",
     "libvirt undefine",
     "libvirt check",
     "libvirt hook",
+    "libvirt install",
     "uplink bridge",
     "capture",
     "lab report",

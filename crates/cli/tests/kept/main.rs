@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -857,8 +857,11 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
     let keeper = dir.path().join("keeper.sock");
     Weir::configure(dir.path(), &format!("keeper = {keeper:?}\nsocket_group = \"{GROUP}\"\n"));
     let file = dir.path().join("weir.toml");
-    let templates = "[template.shut]\nsocket_mode = \"0600\"\n[template.open]\nmtu = 1400\n";
-    fs::write(&file, fs::read_to_string(&file).unwrap() + templates).unwrap();
+    let templates = format!(
+        "[template.shut]\nsocket_mode = \"0600\"\n[template.open]\nmtu = 1400\n[template.theirs]\n\
+         socket_group = \"{STRANGER_ID}\"\n"
+    );
+    fs::write(&file, fs::read_to_string(&file).unwrap() + &templates).unwrap();
     let keeper = Weir::keeper(dir.path());
     let process = Weir::run(dir.path());
     let mut weir = Weir { keeper, process, later: None, dir: dir.path().into() };
@@ -884,6 +887,20 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
     eventually("weir serves", || UnixStream::connect(dir.path().join("control.sock")).ok());
     add("open0", "open");
     add("shut0", "shut");
+    add("theirs0", "theirs");
+    let theirs = |name: &str| {
+        let file = fs::metadata(dir.path().join(format!("{name}.sock"))).unwrap();
+        assert_eq!((file.gid(), file.mode() & 0o777), (STRANGER_ID, 0o660));
+        assert_eq!(reaches(GROUP, &[name]), [false]);
+        assert_eq!(reaches(STRANGER_ID, &[name]), [true]);
+    };
+    theirs("theirs0");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("--control").arg(dir.path().join("control.sock"));
+    let refused = command.args(["vif", "add", "x0", "socket_group=no-such"]).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    let said = said.split_whitespace().filter(|it| *it != "│").collect::<Vec<_>>().join(" ");
+    assert!(!refused.status.success() && said.contains("there is no group no-such"), "{said}");
     let check = |names: &[&str], when: &str| {
         let expected: Vec<_> =
             names.iter().map(|name| name.starts_with("open") || *name == "slow").collect();
@@ -892,6 +909,9 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
     };
     check(&["slow", "open0", "shut0", "control"], "at first");
     weir.upgrade().unwrap();
+    theirs("theirs0");
+    add("theirs1", "theirs");
+    theirs("theirs1");
     add("open1", "open");
     check(&["slow", "open0", "shut0", "open1", "control"], "after an upgrade");
 }

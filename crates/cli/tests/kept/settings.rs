@@ -188,6 +188,11 @@ const ADDED: [&str; 11] = [
     "template=t",
 ];
 
+/// The group of sockets that any user may name.
+fn owners() -> [String; 1] {
+    [format!("socket_group={}", rustix::process::getegid().as_raw())]
+}
+
 /// Settings of the file's interfaces, so that no key has its default.
 const SET: [(&str, &[&str]); 3] = [
     (
@@ -248,6 +253,7 @@ fn shown(weir: &Weir) -> BTreeMap<(String, String), Value> {
 fn each_key_of_the_table_is_set_in_the_next_test_or_has_a_reason() {
     let set = SET.iter().flat_map(|(_, settings)| settings.iter()).chain(&ADDED);
     let more = ["weight=", "window=", "period=", "filter=", "agent=", "socket=", "by="];
+    let more = more.into_iter().chain(["socket_group="]).collect::<Vec<_>>();
     let tried: BTreeSet<_> = set.chain(&more).filter_map(|it| it.split('=').next()).collect();
     let tried: BTreeSet<_> = tried.into_iter().chain(NOT_TRIED.map(|(key, _)| key)).collect();
     let keys = VifConfig::keys().chain(VifChanges::keys()).map(|key| key.name);
@@ -268,7 +274,8 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
         weir.does(&["filter", "set", "a", "tx drop tcp dst port 25", "rx drop ip6"]);
         let agent = format!("agent={}", weir.path("agent.sock").display());
         let socket = format!("socket={}", weir.path("other.sock").display());
-        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket]].concat());
+        let [group] = owners();
+        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket, &group]].concat());
         let socket = format!("socket={}", weir.path("owned.sock").display());
         weir.does(&["vif", "add", "owned", "by=libvirt:7", &socket]);
         weir.does(&["vif", "del", "gone"]);
@@ -393,6 +400,50 @@ fn settings_that_are_no_ports_outlive_weir() {
     assert!(unsaved(&weir).is_empty());
     let difference = weir.does(&["diff"]);
     assert!(difference.contains("weir runs as the file says"), "{difference}");
+}
+
+#[test]
+fn a_group_that_a_command_sets_outlives_weir_and_a_refused_one_changes_nothing() {
+    let mut weir = Weir::start("", "[group.lb]\n[group-ids]\n7 = [\"lb\"]\n[vif.a]\n");
+    let rules = ["--rule", "in tcp 80,443,8000-8100 from group:lb", "--rule", "out udp 53"];
+    let set = [&["group", "set", "web", "--default-out", "deny", "--log"][..], &rules].concat();
+    assert_eq!(weir.does(&set), "web: 2 rules set\n");
+    assert_eq!(weir.does(&set), "web: nothing changed\n");
+    weir.does(&["vif", "set", "a", "groups=web"]);
+    let shown = |weir: &Weir| {
+        [weir.does(&["group", "list", "--json"]), weir.does(&["group", "show", "web"])]
+    };
+    let before = shown(&weir);
+    for rule in ["in tcp 80,443,8000-8100 from group:lb", "out udp 53 to any", "out deny", "a:"] {
+        assert!(before[1].contains(rule), "{rule}: {}", before[1]);
+    }
+    let refused: [(&[&str], &str); 7] = [
+        (&["set", "web", "--rule", "in tcp 80 from group:db"], "add a table [group.db]"),
+        (&["set", "web", "--rule", "out udp"], "default_out = \"deny\""),
+        (&["set", "web", "--rule", "in tcp 80 to any"], "a rule, such as"),
+        (&["set", "web", "--rule", "in icmp 80-70"], "numbers and ranges"),
+        (&["del", "web"], "vif.a: there is no group web"),
+        (&["del", "lb"], "lb is in use; without it: `group.web.rules`: there is no group lb"),
+        (&["del", "none"], "there is no group none"),
+    ];
+    let ends: [fn(&mut Weir); 4] = [Weir::killed, Weir::upgraded, Weir::killed, Weir::upgraded];
+    for end in ends {
+        for (args, says) in refused {
+            let output = weir.output(&[&["group"], args].concat());
+            assert!(!output.status.success() && text(&output).contains(says), "{}", text(&output));
+        }
+        assert_eq!(shown(&weir), before);
+        end(&mut weir);
+        assert_eq!(shown(&weir), before, "{}", weir.log());
+        assert_eq!(unsaved(&weir), ["group.web (added)", "vif.a.groups"].map(str::to_owned).into());
+        let difference = weir.does(&["diff"]);
+        assert!(difference.contains("- group.web"), "{difference}");
+    }
+    weir.does(&["vif", "set", "a", "groups=none"]);
+    let del = ["group", "del", "web", "--if-exists"];
+    assert_eq!(weir.does(&del), "web: removed\n");
+    assert_eq!(weir.does(&del), "there is no group web: nothing changed\n");
+    assert!(unsaved(&weir).is_empty());
 }
 
 /// Hooks repeat commands, and so do people who are not sure of the first time.
@@ -591,7 +642,8 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
         weir.does(&["filter", "set", "a", "tx drop tcp dst port 25", "rx accept"]);
         let agent = format!("agent={}", weir.path("agent.sock").display());
         let socket = format!("socket={}", weir.path("other.sock").display());
-        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket]].concat());
+        let [group] = owners();
+        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket, &group]].concat());
         weir.does(&["filter", "set", "late", "tx drop"]);
         weir.does(&["vif", "del", "gone"]);
         let before = weir.configs();
@@ -636,7 +688,9 @@ fn each_command_saves_into_a_file_of_any_form() {
         fs::write(weir.path("weir.toml"), &form).unwrap();
         weir.does(&["reload"]);
         let socket = format!("socket={}", weir.path("late.sock").display());
-        let commands: [(&[&str], &str); 6] = [
+        let commands: [(&[&str], &str); 8] = [
+            (&["group", "set", "web", "--save", "--rule", "in tcp 80"], "group.web"),
+            (&["group", "del", "web", "--save"], "!web"),
             (&["vif", "set", "a", "--save", "rate=1Gbit", "trunk=[3, 4]"], "1Gbit"),
             (&["vif", "add", "late", "--save", "vlan=7", &socket], "late.sock"),
             (&["filter", "set", "late", "--save", "tx drop ip6"], "ip6"),

@@ -400,6 +400,149 @@ fn root_every_command_of_the_guide_for_a_fabric_works() {
     });
 }
 
+/// Makes on host `n` what Proxmox VE makes of an EVPN zone with a VNet and of a VXLAN zone with another, as its own
+/// tests expect (`evpn/exitnode_snat` and `vxlan/basic` of pve-network, August 2026).
+fn make_zones(host: &Host, n: usize, other: usize) {
+    host.run("ethtool -K u0 tx off");
+    // A kernel without VRFs forwards in the VNets all the same.
+    let vrf = host.command("ip link add vrf_myzone type vrf table 1001").output().unwrap();
+    let has_vrf = vrf.status.success();
+    if has_vrf {
+        host.run("ip link set vrf_myzone up");
+    }
+    for (bridge, device, vni, of_frr) in [
+        ("vrfbr_myzone", "vrfvx_myzone", 1000, true),
+        ("myvnet", "vxlan_myvnet", 100, true),
+        ("fixed", "vxlan_fixed", 300, false),
+    ] {
+        let how = if of_frr { format!("local 192.0.2.{n} nolearning") } else { String::new() };
+        host.run(&format!("ip link add {bridge} type bridge stp_state 0 forward_delay 0"));
+        host.run(&format!("ip link add {device} type vxlan id {vni} dstport 4789 {how}"));
+        host.run(&format!("ip link set {device} mtu 1450 master {bridge}"));
+        if of_frr {
+            host.run(&format!(
+                "ip link set {device} type bridge_slave learning off neigh_suppress on"
+            ));
+        }
+        if of_frr && has_vrf {
+            host.run(&format!("ip link set {bridge} master vrf_myzone"));
+        }
+        host.run(&format!("ip link set {device} up"));
+        host.run(&format!("ip link set {bridge} up"));
+    }
+    host.run(&format!("bridge fdb append 00:00:00:00:00:00 dev vxlan_fixed dst 192.0.2.{other}"));
+    host.run("ip addr add 10.1.0.1/24 dev myvnet");
+}
+
+/// FRR on host `n` as Proxmox VE configures it for such a zone.
+fn start_frr_of_zones(host: &Host, n: usize, other: usize) -> Frr {
+    Frr::prepare(host).unwrap();
+    let text = format!(
+        "vrf vrf_myzone\n vni 1000\nexit-vrf\n!\nrouter bgp 65000\n bgp router-id 192.0.2.{n}\n \
+         no bgp default ipv4-unicast\n coalesce-time 1000\n neighbor VTEP peer-group\n \
+         neighbor VTEP remote-as 65000\n neighbor VTEP timers connect 1\n \
+         neighbor 192.0.2.{other} peer-group VTEP\n !\n address-family l2vpn evpn\n  \
+         neighbor VTEP activate\n  neighbor VTEP route-map MAP_VTEP_IN in\n  \
+         neighbor VTEP route-map MAP_VTEP_OUT out\n  advertise-all-vni\n exit-address-family\nexit\n!\n\
+         router bgp 65000 vrf vrf_myzone\n bgp router-id 192.0.2.{n}\nexit\n!\n\
+         route-map MAP_VTEP_IN permit 1\nexit\n!\nroute-map MAP_VTEP_OUT permit 1\nexit\n"
+    );
+    fs::write(host.dir.join("frr.conf"), text).unwrap();
+    host.run("cp frr.conf /run/frr/frr.conf");
+    Frr::with(host, "/run/frr/frr.conf", &["zebra", "bgpd"]).unwrap()
+}
+
+#[test]
+fn root_zones_of_proxmox_ve_go_on_beside_weirs_networks_on_another_port() {
+    if !has_frr() {
+        return;
+    }
+    let mut underlay = Underlay::new(3);
+    let mut frr = Vec::new();
+    for (n, other) in [(1, 2), (2, 1)] {
+        make_zones(&underlay.hosts[n - 1], n, other);
+        frr.push(start_frr_of_zones(&underlay.hosts[n - 1], n, other));
+    }
+    // A machine in each VNet of each host.
+    let stations: Vec<_> = [1, 2]
+        .into_iter()
+        .flat_map(|n| [("myvnet", n, 1), ("fixed", n, 3)])
+        .map(|(bridge, n, net)| {
+            let host = &underlay.hosts[n - 1];
+            let station = Host::new(host.dir.join(format!("in-{bridge}")));
+            let there = station.pid();
+            host.run(&format!("ip link add tap{net} type veth peer name e0 netns {there}"));
+            host.run(&format!("ip link set tap{net} master {bridge} up"));
+            station.run(&format!("ip link set e0 address {} mtu 1450 up", mac(10 * net + n as u8)));
+            station.run(&format!("ip addr add 10.{net}.0.1{n}/24 dev e0"));
+            station
+        })
+        .collect();
+    let zones_work = |when: &str| {
+        for (station, net) in stations[..2].iter().zip([1, 3]) {
+            let there = Ipv4Addr::new(10, net, 0, 12);
+            eventually(&format!("VNet {net} works {when}"), || {
+                station.pings(there, 1000).then_some(())
+            });
+        }
+    };
+    zones_work("alone");
+
+    let text = |n: usize, vni: u32, port: &str| {
+        let ports = vif(&underlay.hosts[n - 1], "web0", "blue", Some(mac(n as u8)));
+        let evpn = format!("evpn = true\n{port}");
+        config(n, &[("blue", vni)], &ports).replace("evpn = true\n", &evpn)
+    };
+    let other_port = "port = 4790\n";
+    let configs = [1, 2].map(|n| text(n, 200, other_port));
+    let third = text(3, 200, "");
+    for (text, expected) in [
+        (text(1, 200, ""), "give [overlay] another `port`"),
+        (text(1, 100, other_port), "VNI 100 is that of the VXLAN device vxlan_myvnet"),
+        (text(1, 1000, other_port), "VNI 1000 is that of the VXLAN device vrfvx_myzone"),
+    ] {
+        let host = &underlay.hosts[0];
+        fs::write(host.dir.join("weir.toml"), &text).unwrap();
+        let output = host.command("timeout 60 weir run weir.toml").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.split_whitespace().filter(|it| *it != "│").collect::<Vec<_>>().join(" ");
+        assert!(!output.status.success() && said.contains(expected), "{expected}: {said}");
+        assert!(!host.run("ip -o link").contains("weir"), "{expected}");
+    }
+    zones_work("after refusals");
+
+    for (host, text) in underlay.hosts.iter_mut().zip(&configs) {
+        host.start_weir(text);
+    }
+    let [one, two, three] = &underlay.hosts[..] else { panic!("three hosts") };
+    let tells = Tells(&underlay);
+    let [mut here, mut there] = [(one, 1), (two, 2)].map(|(host, n)| host.guest("web0", mac(n)));
+    eventually("FRR says where host 2's guest is", || {
+        (behind(one, "blue", mac(2))? == "192.0.2.2").then_some(())
+    });
+    eventually("a frame arrives", || {
+        here.say(mac(2), "beside the zones");
+        there.hears(Duration::from_millis(100))
+    });
+    zones_work("beside weir");
+    // FRR's other networks are none of weir's.
+    assert_eq!(behind(one, "blue", mac(12)), None);
+    assert!(is_noted(one, "vxlan_myvnet", mac(12), 2));
+    drop((here, there, tells));
+
+    // Where weir was first, it is the zone that does not come up.
+    let _third = start_frr(three, 3, &[1]);
+    underlay.hosts[2].start_weir(&third);
+    let three = &underlay.hosts[2];
+    three.run("ip link add vxlan_myvnet type vxlan id 100 local 192.0.2.3 dstport 4789 nolearning");
+    let output = three.command("ip link set vxlan_myvnet up").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("Address already in use"), "{said}");
+    // Without weir the zones are as before.
+    underlay.hosts.iter_mut().for_each(|host| host.weir = None);
+    zones_work("after weir");
+}
+
 /// The VXLAN device of the other host, whose bridge represents the fabric.
 const DEVICE: &str = "vx100";
 

@@ -255,6 +255,9 @@ assert api.vif_of_template("tenant", "x")["name"] == "x"
 assert api.add_vif({"name": "db0"}, template="tenant") == {"note": None}
 api.change_vif("db0", {"latency_budget": {"set": "1ms"}})
 api.set_filter("db0", [{"direction": "tx", "match": "port 25", "action": "drop"}])
+web = {"name": "web", "rules": ["in tcp 80,443 from any"]}
+assert [api.put_group("web", web)["note"] for _ in range(2)] == [None, "nothing changed"]
+assert [it["rules"] for it in api.switch()["groups"]] == [web["rules"]]
 [rule] = api.filter("db0")
 assert rule["packets"] == 0, rule
 assert "weir_" in api.metrics()
@@ -279,6 +282,9 @@ refused(lambda: api.add_vif({}, template="tenant"), 400, "no `name`")
 refused(lambda: api.remove_vif("../switch"), 400, "cannot be the name")
 assert "nothing" not in str(api.remove_vif("web0"))
 assert api.remove_vif("web0", if_exists=True)["note"]
+refused(lambda: api.put_group("db", web), 400, "the path names db")
+assert api.remove_group("web") == {"note": None}
+refused(lambda: api.remove_group("web"), 404, "there is no group web")
 api.remove_vif("db0")
 assert len(api.vifs()) == 1
 text = "[template.tenant]\nrate = \"2Gbit\"\n[vif.file]\ntemplate = \"tenant\"\n"

@@ -62,6 +62,33 @@ fn what_groups_allow_adds_up_and_one_that_closes_a_direction_closes_it() {
 }
 
 #[test]
+fn a_rule_is_read_as_it_is_shown() {
+    for (text, shown) in [
+        ("in", "in any from any"),
+        ("out tcp", "out tcp to any"),
+        (" in  tcp 80,443,8000-8100 from group:lb ", "in tcp 80,443,8000-8100 from group:lb"),
+        ("in icmpv6 128 from fd00::/8", "in icmpv6 128 from fd00::/8"),
+        ("out 47 to 10.0.0.5", "out 47 to 10.0.0.5"),
+        ("in from 10.0.0.0/8", "in any from 10.0.0.0/8"),
+    ] {
+        let rule: GroupRule = text.parse().unwrap();
+        assert_eq!(rule.to_string(), shown);
+        assert_eq!(shown.parse(), Ok(rule));
+    }
+    for text in [
+        "",
+        "tcp 80",
+        "in any 80",
+        "in 47 80",
+        "in tcp 80 to any",
+        "in tcp 80 from",
+        "in tcp 80 90",
+    ] {
+        assert!(text.parse::<GroupRule>().is_err(), "{text}");
+    }
+}
+
+#[test]
 fn what_does_not_fit_is_shown_with_its_place() {
     let rule = |text: &str| format!("[group.a]\nrules = [{{ direction = \"in\", {text} }}]\n");
     for (text, says) in [
@@ -82,7 +109,7 @@ fn what_does_not_fit_is_shown_with_its_place() {
         (rule("protocol = \"tcp\", ports = \"90-80\""), "numbers and ranges"),
         (rule("protocol = \"tcp\", ports = \"65536\""), "numbers and ranges"),
         (rule("to = \"any\""), "`to` is of the other direction"),
-        (rule("from = \"group:b\""), "there is no group b"),
+        (rule("from = \"group:b\""), "`group.a.rules`: there is no group b"),
         (rule("from = \"10.0.0.5/24\""), "10.0.0.0/24"),
         (rule("from = \"b\""), "\"group:NAME\""),
         (rule("port = 80"), "did you mean `ports`?"),

@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use weir_limits::GROUP_RULES_MAX;
 
 use super::super::keys::{Key, Value};
 use super::super::{
-    Config, GroupConfig, Groups, OnDemandConfig, SwitchConfig, TemplateConfig, Templates, parse,
+    Config, GroupConfig, Groups, OnDemandConfig, Problem, SecurityGroup, SwitchConfig,
+    TemplateConfig, Templates, parse,
 };
 use super::{
     Able, DifferenceKind, Running, TableDifference, at_once, changed, compare_groups,
@@ -89,9 +91,7 @@ impl Beside {
     /// # Errors
     /// This weir cannot read the settings. The text says why.
     pub fn onto(&self, file: &Config) -> Result<Config, String> {
-        let (switch, groups, templates) = parse::common(&self.text).map_err(|problems| {
-            problems.into_iter().map(|problem| problem.message).collect::<Vec<_>>().join("; ")
-        })?;
+        let (switch, groups, templates) = parse::common(&self.text).map_err(|it| told(&it))?;
         let mut config = file.clone();
         if let Some(keys) = self.changed.get("switch") {
             let which = |key: &Key| keys.contains(key.name);
@@ -142,6 +142,38 @@ impl Beside {
                 _ => {}
             }
         }
+    }
+}
+
+/// The problems as one text.
+fn told(problems: &[Problem]) -> String {
+    problems.iter().map(|problem| &*problem.message).collect::<Vec<_>>().join("; ")
+}
+
+impl Groups {
+    /// These groups with `group` in place of the one of this name, or without it. They are checked as a file is.
+    ///
+    /// # Errors
+    /// The problems as one text, and the help with the first.
+    pub fn with(
+        &self,
+        name: &SecurityGroup,
+        group: Option<GroupConfig>,
+    ) -> Result<Self, (String, Option<String>)> {
+        let rules = group.as_ref().map_or(0, |group| group.rules.len());
+        if rules > GROUP_RULES_MAX {
+            let told = format!("{name} has {rules} rules; at most {GROUP_RULES_MAX}");
+            return Err((told, Some("several groups can hold more".into())));
+        }
+        let mut groups = self.clone();
+        match (groups.all.iter_mut().find(|it| it.name == *name), group) {
+            (Some(before), Some(group)) => *before = group,
+            (None, Some(group)) => groups.all.push(group),
+            (_, None) => groups.all.retain(|it| it.name != *name),
+        }
+        let (switch, templates) = (&SwitchConfig::default(), &Templates::default());
+        let checked = parse::common(&text(Common { switch, groups: &groups, templates }));
+        checked.map(|_| groups).map_err(|it| (told(&it), it[0].help.clone()))
     }
 }
 

@@ -75,6 +75,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("template", "", "template = \"t\"", true),
     ("mode", "", "mode = \"client\"", false),
     ("socket_mode", "", "socket_mode = \"0660\"", false),
+    ("socket_group", "", "socket_group = \"kvm\"", false),
     ("queues", "", "queues = 4", true),
     ("rx_ring", "", "rx_ring = 512", true),
     ("tx_ring", "", "tx_ring = 256", true),

@@ -289,7 +289,7 @@ fn segment(facts: &Facts, port: &PortName, frame: &[u8]) -> (String, Vec<u8>) {
     (of_port, frame.to_vec())
 }
 
-/// What stations said to their neighbours while the doctor watched.
+/// Judges the words of stations to their neighbours while the doctor watched.
 fn neighbours(facts: &Facts, found: &mut Vec<Finding>) {
     let station = |ip: IpAddr| format!("several stations with the address {ip}");
     let (mut has, mut asks) = (BTreeMap::<_, BTreeSet<_>>::new(), BTreeMap::<_, u32>::new());

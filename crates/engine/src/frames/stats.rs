@@ -76,7 +76,7 @@ pub(crate) trait DropObserver: std::fmt::Debug + Send + Sync {
 }
 
 /// The counters of a port.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct PortCounters {
     /// The counters of each transmit queue.
     pub tx: [QueueCounters; QUEUE_PAIRS_MAX],
@@ -98,28 +98,18 @@ pub struct PortCounters {
     pub kick_pauses: Counter,
     /// Windows of turns (`weir_policy::schedule::Window`) with more late turns than allowed.
     pub window_violations: Counter,
-    drops: [Counter; DropReason::COUNT],
+    drops: Drops,
     breaches: [Counter; BreachReason::COUNT],
     observer: ArcSwapOption<Box<dyn DropObserver>>,
 }
 
-impl Default for PortCounters {
+/// The counters of dropped frames, by reason.
+#[derive(Debug)]
+struct Drops([Counter; DropReason::COUNT]);
+
+impl Default for Drops {
     fn default() -> Self {
-        Self {
-            tx: Default::default(),
-            rx: Default::default(),
-            parked: Counter::default(),
-            gro: Counter::default(),
-            worker_ns: Counter::default(),
-            dear_calls: Counter::default(),
-            dear_call_ns: Counter::default(),
-            rate_waits: Counter::default(),
-            kick_pauses: Counter::default(),
-            window_violations: Counter::default(),
-            drops: std::array::from_fn(|_| Counter::default()),
-            breaches: Default::default(),
-            observer: ArcSwapOption::empty(),
-        }
+        Self(std::array::from_fn(|_| Counter::default()))
     }
 }
 
@@ -143,7 +133,7 @@ impl PortCounters {
     #[inline(never)]
     fn note_dropped(&self, reason: DropReason, frames: u64, burst: Option<&Burst<'_>>) {
         let count = burst.map_or(frames, |_| frames.count_ones().into());
-        self.drops[reason.index()].add(count);
+        self.drops.0[reason.index()].add(count);
         let Some(observer) = &*self.observer.load() else { return };
         match burst {
             Some(burst) => observer.dropped(burst, frames, reason),
@@ -196,13 +186,13 @@ impl PortCounters {
 
     /// The number of frames that were dropped for one reason.
     pub fn dropped_for(&self, reason: DropReason) -> u64 {
-        self.drops[reason.index()].get()
+        self.drops.0[reason.index()].get()
     }
 
     /// The reasons why frames were dropped, with the number of frames.
     pub fn drops(&self) -> impl Iterator<Item = (&'static str, u64)> {
         DropReason::all()
-            .map(|reason| (reason.as_str(), self.drops[reason.index()].get()))
+            .map(|reason| (reason.as_str(), self.drops.0[reason.index()].get()))
             .filter(|(_, count)| *count > 0)
     }
 }

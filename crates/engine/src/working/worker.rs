@@ -30,7 +30,7 @@ use weir_fabric::PortId;
 use weir_guestmem::monitor::Pause;
 use weir_limits::{LATENCY_BUDGET_NS_MAX, WORKER_PANICS_MAX};
 use weir_policy::lateness::Lateness;
-use weir_policy::pace::{MEMORIES, Pace};
+use weir_policy::pace::{Pace, Successors};
 
 use crate::frames::burst::{Burst, Scratch};
 use crate::frames::port::QueueRef;
@@ -220,11 +220,9 @@ impl Worker {
         let &Forwarded { taken, sent_bytes, parked, .. } = burst;
         stages::end(taken.frames);
         self.handle.bursts.add(u64::from(taken.frames > 0));
-        if taken.frames > 0
-            && let Some(before) = self.served.replace(queue)
-        {
-            let answers = taken.peek && before != queue;
-            self.successors[memory(before)] = answers.then_some(queue);
+        if taken.frames > 0 {
+            let number = usize::from(queue.port.get()) + queue.queue;
+            self.successors.served(queue, number, taken.peek);
         }
         self.pace.served(taken.frames, sent_bytes);
         for hold in self.forwarder.holds.drain(..) {
@@ -274,11 +272,6 @@ impl Worker {
     }
 }
 
-/// The memory of answers to a queue.
-fn memory(queue: QueueRef) -> usize {
-    (usize::from(queue.port.get()) + queue.queue) % MEMORIES
-}
-
 struct Forwarded {
     taken: Taken,
     sent_bytes: u64,
@@ -300,11 +293,7 @@ pub(crate) struct Worker {
     ready: RunQueue,
     warm: Warm,
     pace: Pace,
-    /// The queue that brought the last frames.
-    served: Option<QueueRef>,
-    /// For each memory, the queue that had work right after the queues of this memory, if it was
-    /// another queue that can be polled.
-    successors: [Option<QueueRef>; MEMORIES],
+    successors: Successors<QueueRef>,
     /// The time (ns), before the last poll of the warm queues, at which none of them had work.
     looked_ns: u64,
     /// The time at which the worker came back from its last sleep (ns).
@@ -355,8 +344,7 @@ impl Worker {
             ready,
             warm: Warm::default(),
             pace: Pace::default(),
-            served: None,
-            successors: [None; MEMORIES],
+            successors: Successors::default(),
             looked_ns: 0,
             woken_ns: 0,
             fresh_ns: None,

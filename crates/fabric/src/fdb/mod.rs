@@ -633,6 +633,21 @@ impl Fdb {
         page
     }
 
+    /// The addresses behind `port` that have not expired, in no order. Nothing is gathered: a table can have a million.
+    pub fn behind(&self, port: PortId, now_secs: u32) -> impl Iterator<Item = FdbEntry> {
+        let all = self.buckets.iter().enumerate().flat_map(move |(index, bucket)| {
+            let of_port = bucket.entries().filter(move |(_, entry)| entry.port == port);
+            of_port.map(move |(way, entry)| (index, bucket, way, entry))
+        });
+        // Behind the port's last entry the table need not be read.
+        all.take(self.learned_by(port) as usize).filter_map(move |(index, bucket, way, entry)| {
+            let Entry { tag, claim, .. } = entry;
+            let is_there = !bucket.has_expired(way, entry, now_secs);
+            let (vid, mac) = Slot { bucket: index, tag }.address(self.seed).filter(|_| is_there)?;
+            Some(FdbEntry { vid, mac, port, claim, age_secs: bucket.age_secs(way, now_secs) })
+        })
+    }
+
     /// The present values of the counters.
     pub fn stats(&self) -> FdbStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

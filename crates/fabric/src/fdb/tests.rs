@@ -261,6 +261,9 @@ fn entries_show_what_was_learned() {
     fdb.learn(VLAN, mac(2), dynamic(4), 0);
     let entry = FdbEntry { vid, mac: mac(1), port: port(3), claim: Claim::Pinned, age_secs: 296 };
     assert_eq!(fdb.entries(301), [entry]);
+    assert_eq!(fdb.behind(port(3), 301).collect::<Vec<_>>(), [entry]);
+    assert_eq!(fdb.behind(port(4), 301).count() + fdb.behind(port(5), 301).count(), 0);
+    assert_eq!(fdb.behind(port(4), 300).count(), 1);
 }
 
 #[derive(Clone, Debug)]

@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use weir_limits::{BURST_MAX, PARKED_NS_MAX, TAP_BURST_MAX};
 use weir_policy::lateness::Lateness;
 use weir_policy::law::Law;
-use weir_policy::pace::{Pace, Rest};
+use weir_policy::pace::{Pace, Rest, Successors};
 
 use super::Host;
 use super::parts::{Event, PortId, Side};
@@ -84,6 +84,7 @@ pub(super) struct Worker {
     pub(super) thread: ThreadId,
     pub(super) phase: Phase,
     pace: Pace,
+    successors: Successors<PortId>,
     ready: VecDeque<Queue>,
     warm: Vec<Queue>,
     /// Time of the last look at the warm queues (ns), if they had no work.
@@ -123,6 +124,7 @@ impl Worker {
             thread,
             phase: Phase::Rest,
             pace: Pace::under(law),
+            successors: Successors::default(),
             ready: VecDeque::new(),
             warm: Vec::new(),
             looked_ns: 0,
@@ -166,6 +168,10 @@ impl Worker {
     fn is_ready(&self, port: PortId) -> bool {
         self.ready.iter().any(|ready| ready.port == port)
     }
+
+    fn is_warm(&self, port: PortId) -> bool {
+        self.warm.iter().any(|warm| warm.port == port)
+    }
 }
 
 impl Host<'_> {
@@ -191,9 +197,9 @@ impl Host<'_> {
     /// Notes a frame that came without a kick: a busy-polling worker finds it.
     pub(super) fn appeared(&mut self, port: PortId) {
         let worker = self.owner(port);
-        let Worker { phase, warm, thread, pays, .. } = &self.workers[worker];
-        if matches!(phase, Phase::Look { .. }) && !pays && warm.iter().any(|warm| warm.port == port)
-        {
+        let this = &self.workers[worker];
+        let Worker { phase, warm, thread, pays, .. } = this;
+        if matches!(phase, Phase::Look { .. }) && !pays && this.is_warm(port) {
             let mut look_ns = self.scenario.profile.look_ns;
             if self.scenario.realization.dedicated {
                 // The worker reaches the frame after half of its queues, on average.
@@ -251,6 +257,7 @@ impl Host<'_> {
 
     fn how_to_rest(&mut self, worker: usize, now_ns: u64) -> Rest {
         let wait_ns_max = self.wait_ns_max.saturating_sub(self.lead_ns(worker));
+        let awaited = self.awaited(worker).map(|(memory, _)| memory);
         let Worker { warm, pace, stalled, .. } = &mut self.workers[worker];
         if warm.is_empty() {
             return Rest::Sleep;
@@ -260,11 +267,16 @@ impl Host<'_> {
             let waits = !self.workers[worker].stalled.is_empty();
             return Rest::Poll(if waits { STALLED_LOOK_NS } else { DEDICATED_LOOK_NS });
         }
-        // Unlike in the engine, a worker does not poll for the answer to frames of another queue.
-        match pace.rest(now_ns, wait_ns_max, None) {
+        match pace.rest(now_ns, wait_ns_max, awaited) {
             Rest::Poll(_) if !stalled.is_empty() => Rest::Sleep,
             rest => rest,
         }
+    }
+
+    /// Returns the queue that usually has work next, if the worker polls it, with the memory of polls for it.
+    fn awaited(&self, worker: usize) -> Option<(usize, PortId)> {
+        let awaited = self.workers[worker].successors.awaited();
+        awaited.filter(|_| self.scenario.realization.awaits_answers)
     }
 
     /// Chooses what to do without work.
@@ -279,9 +291,22 @@ impl Host<'_> {
         match self.how_to_rest(worker, now_ns) {
             Rest::Poll(window_ns) => {
                 let end_ns = now_ns + window_ns;
-                self.workers[worker].did.looks += 1;
-                self.workers[worker].phase = Phase::Look { start_ns: now_ns, end_ns };
-                Step::Next
+                let awaited = self.awaited(worker).map(|(_, port)| port);
+                let awaited = awaited.filter(|port| self.owner(*port) == worker);
+                let this = &mut self.workers[worker];
+                this.did.looks += 1;
+                let look = Phase::Look { start_ns: now_ns, end_ns };
+                match awaited.filter(|port| !this.is_ready(*port) && !this.is_warm(*port)) {
+                    Some(port) => {
+                        this.taken_ns = now_ns;
+                        let frames = self.take_new(port, now_ns);
+                        self.begin(worker, port, frames, false, look)
+                    }
+                    None => {
+                        this.phase = look;
+                        Step::Next
+                    }
+                }
             }
             rest => self.lie_down(worker, rest),
         }
@@ -499,13 +524,16 @@ impl Host<'_> {
         this.did.bursts += u64::from(taken > 0);
         this.did.frames += taken as u64;
         this.pace.served(taken, bytes);
+        if taken > 0 {
+            this.successors.served(port, port, guest);
+        }
         this.stalled.retain(|(stalled, _)| *stalled != port);
         this.stalled.extend(oldest_ns.map(|until_ns| (port, until_ns)));
         this.phase = *next;
         let since_ns = this.taken_ns;
         let burst_max = if guest { BURST_MAX } else { TAP_BURST_MAX };
         if again {
-            if more && !this.is_ready(port) && !this.warm.iter().any(|warm| warm.port == port) {
+            if more && !this.is_ready(port) && !this.is_warm(port) {
                 this.ready.push_back(Queue { port, since_ns: now_ns });
             }
         } else if more || taken >= burst_max {

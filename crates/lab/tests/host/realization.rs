@@ -218,6 +218,23 @@ fn a_hold_ends_no_later_than_it_should_where_timers_are_set_ahead() {
 }
 
 #[test]
+fn a_worker_that_awaits_answers_sleeps_through_none_and_pays_for_its_looks() {
+    // The other queue answers sooner than a worker polls at most, and later than it polls for a queue's own next frame.
+    let mut scenario = host(Kind::Immediate, vec![requests(A, B, 1)]);
+    scenario.check_each_event = true;
+    let sleeps = report(&scenario);
+    scenario.realization.awaits_answers = true;
+    let awaits = report(&scenario);
+    let each = |report: &Report, count: u64| count as f64 / report.loads[0].received as f64;
+    let wakeups = |report: &Report| each(report, report.workers[0].wakeups);
+    let cpu_ns = |report: &Report| each(report, report.workers[0].cpu_ns);
+    assert!(wakeups(&sleeps) > 0.9 && wakeups(&awaits) < 0.01, "{sleeps} {awaits}");
+    assert!(awaits.loads[0].latency.mean_ns() < sleeps.loads[0].latency.mean_ns());
+    assert!(awaits.cpus(awaits.workers[0].cpu_ns) > 0.99, "{awaits}");
+    assert!(cpu_ns(&awaits) > 2.0 * cpu_ns(&sleeps), "{sleeps} {awaits}");
+}
+
+#[test]
 fn a_worker_that_falls_asleep_spends_that_and_misses_no_kick() {
     let mut scenario = paced(Kind::Immediate);
     scenario.check_each_event = true;

@@ -364,6 +364,8 @@ fn who_counts_pairs_and_uses_more_than_are_configured_is_told_which_key_says_so(
     let reason = port.info().stop_reason.expect("a reason").to_string();
     assert!(reason.contains("ring 4 does not exist, this interface has 4"), "{reason}");
     assert!(reason.contains("`queues = 2`"), "{reason}");
+    // User-mode Linux means its control queue.
+    assert!(reason.contains("set `queues = 1`"), "{reason}");
 }
 
 const MAC: u64 = 1 << 5;

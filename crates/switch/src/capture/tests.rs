@@ -205,6 +205,26 @@ fn a_dropped_frame_comes_with_its_reason() {
 }
 
 #[test]
+fn a_frame_that_a_group_refuses_comes_with_its_direction() {
+    if !has_tshark() {
+        return;
+    }
+    let groups = "[group.shut]\ndefault_out = \"deny\"\n";
+    let rig = Rig::new(&format!("{groups}[vif.a]\n[vif.b]\ngroups = [\"shut\"]\n"));
+    let ((_a, mut a), (_b, mut b)) = (rig.guest("a", A), rig.guest("b", B));
+    let wanted = CaptureRequest { drops: true, ..request(&["b"]) };
+    let fields = ["eth.src", "udp.dstport", "frame.comment"];
+    let (mut frames, _) = rig.captured(wanted, 2, &fields, || {
+        send(&mut a, B, &udp(4001));
+        send(&mut b, A, &udp(4002));
+    });
+    frames.sort();
+    let all =
+        ["52:54:00:00:00:01,4001,dropped: group_in", "52:54:00:00:00:02,4002,dropped: group_out"];
+    assert_eq!(frames, all);
+}
+
+#[test]
 fn what_a_slow_reader_loses_is_in_the_file() {
     if !has_tshark() {
         return;

@@ -27,7 +27,9 @@ use weir_port_vhost::Records;
 use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::manager::{Gathering, UplinkInterface, restore_left_over, set_affinity};
 use crate::resolver;
-use crate::unix_socket::{self, BoundListener, FileId, Listed, ListenError, foreign_at};
+use crate::unix_socket::{
+    self, Access, BoundListener, Directory, FileId, Listed, ListenError, foreign_at,
+};
 
 mod fabric;
 mod serve;
@@ -205,10 +207,14 @@ pub enum Hands {
 
 impl Hands {
     /// Listens on `path`.
-    pub fn bind(&self, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
+    pub fn bind(
+        &self,
+        path: &Path,
+        access: impl Into<Access>,
+    ) -> Result<BoundListener, ListenError> {
         match self {
-            Self::Own => BoundListener::bind(path, mode),
-            Self::Helper(helper) => helper.bind(path, mode),
+            Self::Own => BoundListener::bind(path, access),
+            Self::Helper(helper) => helper.bind(path, access.into()),
         }
     }
 
@@ -229,10 +235,10 @@ impl Hands {
         path: &Path,
         group: Option<u32>,
     ) -> Result<BoundListener, ListenError> {
-        let mode = SocketMode::of_control(group.is_some());
+        let access = SocketMode::of_control(group.is_some()).into();
         match self {
-            Self::Own => BoundListener::bind_for(path, mode, group),
-            Self::Helper(helper) => helper.bind(path, mode),
+            Self::Own => Directory::of(path)?.bind_for(path, &access, group),
+            Self::Helper(helper) => helper.bind(path, access),
         }
     }
 
@@ -242,11 +248,11 @@ impl Hands {
         listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
-        mode: SocketMode,
+        access: &Access,
     ) -> Option<BoundListener> {
         match self {
-            Self::Own => BoundListener::adopt(listener, path, file, mode),
-            Self::Helper(helper) => helper.adopt(listener, path, file, mode),
+            Self::Own => BoundListener::adopt(listener, path, file, access),
+            Self::Helper(helper) => helper.adopt(listener, path, file, access.clone()),
         }
     }
 
@@ -587,9 +593,9 @@ impl Helper {
         }
     }
 
-    fn bind(self: &Arc<Self>, path: &Path, mode: SocketMode) -> Result<BoundListener, ListenError> {
+    fn bind(self: &Arc<Self>, path: &Path, access: Access) -> Result<BoundListener, ListenError> {
         let path = socket_path(path)?;
-        let (answer, socket) = self.ask(&Request::Bind { path: path.clone(), mode })?;
+        let (answer, socket) = self.ask(&Request::Bind { path: path.clone(), access })?;
         let listener = socket.map(UnixListener::from).ok_or_else(no_descriptor)?;
         let Answer::Bound { file } = answer else { return Err(no_descriptor().into()) };
         Ok(self.bound(foreign_at(listener, path.as_path()), &path, file))
@@ -630,10 +636,10 @@ impl Helper {
         listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
-        mode: SocketMode,
+        access: Access,
     ) -> Option<BoundListener> {
         let path = socket_path(path).ok()?;
-        self.ask(&Request::Adopt { path: path.clone(), mode, file }).ok()?;
+        self.ask(&Request::Adopt { path: path.clone(), access, file }).ok()?;
         Some(self.bound(listener, &path, file))
     }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use miette::Diagnostic;
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
-use weir_config::{InterfaceName, SocketMode, SocketPath, UplinkKind};
+use weir_config::{InterfaceName, SocketPath, UplinkKind};
 use weir_foreign::{Foreign, Party};
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 use weir_port_vhost::Records;
@@ -27,7 +27,7 @@ use crate::manager::{
 };
 use crate::nat::Nat;
 use crate::resolver;
-use crate::unix_socket::{self, BoundFile, Directory, FileId};
+use crate::unix_socket::{self, Access, BoundFile, Directory, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
@@ -199,8 +199,8 @@ impl Serving {
                 (refused("it has begun".into(), None), None)
             }
             Request::BindAll { .. } => (refused("it is for several".into(), None), None),
-            Request::Bind { path, mode } => self.bind(path, mode),
-            Request::Adopt { path, mode, file } => (self.adopt(path, mode, file), None),
+            Request::Bind { path, access } => self.bind(path, &access),
+            Request::Adopt { path, access, file } => (self.adopt(path, &access, file), None),
             Request::Remove { paths } => {
                 let files = paths.iter().filter_map(|path| self.bound.remove(path));
                 unix_socket::remove_files(files);
@@ -274,8 +274,8 @@ impl Serving {
         below || self.tasks.on_demand.contains(directory)
     }
 
-    fn bind(&mut self, path: SocketPath, mode: SocketMode) -> (Answer, Option<Given>) {
-        let (answer, socket, made) = self.make_socket(&path, mode, &mut None);
+    fn bind(&mut self, path: SocketPath, access: &Access) -> (Answer, Option<Given>) {
+        let (answer, socket, made) = self.make_socket(&path, access, &mut None);
         self.bound.extend(made.map(|made| (path, made)));
         (answer, socket)
     }
@@ -285,7 +285,7 @@ impl Serving {
     fn make_socket(
         &self,
         path: &SocketPath,
-        mode: SocketMode,
+        access: &Access,
         last: &mut Option<Directory>,
     ) -> (Answer, Option<Given>, Option<BoundFile>) {
         if !self.may_use(path) {
@@ -298,7 +298,7 @@ impl Serving {
         // No process holds two locks: two processes that take the same locks in opposite order would wait for ever.
         drop(last.take_if(|it| it.place_of(path).is_none()));
         let directory = last.take().map_or_else(|| Directory::of(path), Ok);
-        let bound = directory.and_then(|it| last.insert(it).bind_for(path, mode, group));
+        let bound = directory.and_then(|it| last.insert(it).bind_for(path, access, group));
         match bound {
             Ok(bound) => {
                 let file = bound.file();
@@ -327,8 +327,8 @@ impl Serving {
         }
         // Most sockets are in one directory. The files are noted when it is no longer locked.
         let (mut directory, mut files) = (None, Vec::with_capacity(all.len()));
-        let make = |WantedSocket { path, mode }| {
-            let (answer, socket, made) = self.make_socket(&path, mode, &mut directory);
+        let make = |WantedSocket { path, access }| {
+            let (answer, socket, made) = self.make_socket(&path, &access, &mut directory);
             let Some(socket) = socket else { return Made { bound: answer, records: None } };
             let (records, file) = self.open_records(&path, directory.as_ref());
             given.push(socket);
@@ -343,8 +343,10 @@ impl Serving {
         Answer::Each { all }
     }
 
-    fn adopt(&mut self, path: SocketPath, mode: SocketMode, file: FileId) -> Answer {
-        let adopted = self.may_use(&path).then(|| BoundFile::adopt(path.as_path(), file, mode));
+    fn adopt(&mut self, path: SocketPath, access: &Access, file: FileId) -> Answer {
+        let group = self.tasks.socket_group;
+        let adopt = || BoundFile::adopt(path.as_path(), file, access, group);
+        let adopted = self.may_use(&path).then(adopt);
         match adopted.flatten() {
             Some(made) => {
                 self.bound.insert(path, made);

@@ -36,6 +36,7 @@ fn helper(dir: &Path) -> Serving {
         config,
         group: None,
         socket_group: None,
+        owned: false,
         beside: false,
         allow_links: false,
         client_dir: None,
@@ -47,7 +48,7 @@ fn helper(dir: &Path) -> Serving {
 }
 
 fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String> {
-    match helper.answer(Request::Bind { path: path.clone(), mode: SocketMode::OWNER }) {
+    match helper.answer(Request::Bind { path: path.clone(), access: SocketMode::OWNER.into() }) {
         (Answer::Bound { .. }, Some(socket)) => Ok(OwnedFd::from(socket).into()),
         (Answer::Refused { message, .. }, None) => Err(message),
         other => panic!("{other:?}"),
@@ -69,7 +70,8 @@ fn sockets_are_made_together_each_by_its_own_right_and_not_too_many() {
     std::fs::write(dir.path().join("taken"), "a file").unwrap();
     let at = |name: &str| socket(dir.path(), name);
     let paths = [at("a.sock"), socket(elsewhere.path(), "b.sock"), at("taken"), at("c.sock")];
-    let want = |path: &SocketPath| WantedSocket { path: path.clone(), mode: SocketMode::OWNER };
+    let want =
+        |path: &SocketPath| WantedSocket { path: path.clone(), access: SocketMode::OWNER.into() };
     let (mut given, mut bound) = (Vec::new(), Vec::new());
     let answer = helper.bind_all(paths.iter().map(want).collect(), &mut given, &mut bound);
     let Answer::Each { all } = answer else { panic!("{answer:?}") };
@@ -209,7 +211,7 @@ fn what_another_weir_has_left_is_gone_on_with_if_it_is_that_socket() {
     };
     let mut helper = helper(dir.path());
     let mut adopt = |path: &SocketPath, file| {
-        helper.answer(Request::Adopt { path: path.clone(), mode: SocketMode::OWNER, file })
+        helper.answer(Request::Adopt { path: path.clone(), access: SocketMode::OWNER.into(), file })
     };
     assert!(refusal(adopt(&left, id(&elsewhere))).contains("is not what"));
     assert!(refusal(adopt(&file, id(&file))).contains("is not what"), "it is no socket");

@@ -14,13 +14,13 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_config::{InterfaceName, NamePattern, SocketMode, SocketPath};
+use weir_config::{InterfaceName, NamePattern, SocketPath};
 use weir_limits::{HELPER_MESSAGE_BYTES_MAX, HELPER_SOCKETS_TOGETHER_MAX};
 use weir_port_gateway::Means;
 
 use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::nat::NatTask;
-use crate::unix_socket::{FileId, Listed};
+use crate::unix_socket::{Access, FileId, Listed};
 
 /// A descriptor that is borrowed to be sent.
 type Lent<'a> = Option<BorrowedFd<'a>>;
@@ -35,6 +35,8 @@ pub(crate) struct Tasks {
     pub(crate) group: Option<u32>,
     /// The group that has access to other sockets.
     pub(crate) socket_group: Option<u32>,
+    /// True if sockets of interfaces belong to users or groups of their own.
+    pub(crate) owned: bool,
     /// Interfaces whose network cards may be configured.
     pub(crate) interfaces: BTreeSet<InterfaceName>,
     /// True if the helper may set the affinity of virtual processors.
@@ -61,7 +63,7 @@ pub(crate) struct Tasks {
 impl Tasks {
     /// True if the helper has to give sockets to a group.
     pub(super) fn gives_away(&self) -> bool {
-        self.group.or(self.socket_group).is_some()
+        self.owned || self.group.or(self.socket_group).is_some()
     }
 }
 
@@ -116,12 +118,12 @@ pub(super) enum Request {
     /// Ends the additions to the tasks.
     Confine,
     /// Listens on a socket, whose descriptor comes with the answer.
-    Bind { path: SocketPath, mode: SocketMode },
+    Bind { path: SocketPath, access: Access },
     /// Listens on the sockets of several interfaces, and opens the files of records beside the
     /// sockets. The descriptors come with the answer, in the same order.
     BindAll { all: Vec<WantedSocket> },
     /// Takes over a listening socket of an earlier weir, if the socket's file is still this one.
-    Adopt { path: SocketPath, mode: SocketMode, file: FileId },
+    Adopt { path: SocketPath, access: Access, file: FileId },
     /// Removes sockets that were made by `Bind`.
     Remove { paths: Vec<SocketPath> },
     /// Opens the file of records beside a socket, whose descriptor comes with the answer.
@@ -172,7 +174,7 @@ pub(super) enum Request {
 #[serde(deny_unknown_fields)]
 pub(crate) struct WantedSocket {
     pub(crate) path: SocketPath,
-    pub(crate) mode: SocketMode,
+    pub(crate) access: Access,
 }
 
 /// The answer about one of several sockets.

@@ -108,7 +108,7 @@ pub enum Silence {
 }
 
 impl Silence {
-    /// What the VM's monitor leaves undone, if the ring waits for its virtual IOMMU.
+    /// The omission of the VM's monitor, if the ring waits for its virtual IOMMU.
     pub fn unanswered(self) -> Option<String> {
         let Self::NoTranslation { questions, seconds } = self else { return None };
         let many = if questions == 1 { "a question" } else { &format!("{questions} questions") };

@@ -339,6 +339,11 @@ impl Keeping {
         self.keeper.as_ref().is_some_and(|keeper| keeper.is_there())
     }
 
+    /// Leaves to the next weir what the switch has noted, and nothing else: weir ends in order.
+    pub(super) fn end(&self) {
+        self.keeper.iter().for_each(|keeper| keeper.end(NOTED));
+    }
+
     /// Leaves everything that the keeper holds to the next weir.
     pub(super) fn leave(&self) -> bool {
         self.keeper.as_ref().is_some_and(|keeper| keeper.leave())

@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, PoisonError};
 
+use serde_json::json;
 use weir_config::{PortName, VifConfig};
 use weir_engine::clock;
 use weir_fabric::source_guard::Lease;
 use weir_fabric::{PortId, SourceGuard};
+use weir_limits::CONTROL_PORTS_TOGETHER_MAX;
 
 use super::noted::{Noted, NotedLease, VERSION, nobodys};
 use super::settings::Settings;
@@ -60,8 +62,10 @@ impl Switch {
         })
     }
 
-    /// Makes the programs run for all ports, since the switch is about to end.
+    /// Makes the programs run for all ports, since the switch is about to end in order. The keeper lets go of sessions,
+    /// sockets and queues.
     pub fn ends_ports(&self) -> LastPrograms {
+        self.keeper.end();
         self.programs.get().map(Programs::end).unwrap_or_default()
     }
 
@@ -100,11 +104,16 @@ impl Switch {
             // The programs do not run yet.
             None => self.keeper.noted().told_up.clone(),
         };
-        Ok(Noted { addresses, leases, carriers, told_up, ..self.set_since()? })
+        Ok(Noted { addresses, leases, carriers, told_up, ..self.set_since(|_, _| true)? })
     }
 
-    /// Run-time settings since the file was read, without learned addresses.
-    pub(super) fn set_since(&self) -> serde_json::Result<Noted> {
+    /// Run-time settings since the file was read, without learned addresses. `whole` decides which interfaces are told
+    /// whole, and hears whether each was added: of the others a changed one has no keys, and an added one no more than
+    /// its name and its owner.
+    pub(super) fn set_since(
+        &self,
+        mut whole: impl FnMut(&PortName, bool) -> bool,
+    ) -> serde_json::Result<Noted> {
         let mut noted = Noted { version: VERSION, ..Noted::default() };
         for template in &self.templates().all {
             let vif = serde_json::to_value(template.keys())?;
@@ -130,9 +139,12 @@ impl Switch {
                 None if is_xen => {}
                 Some(file) if file == now => {}
                 Some(file) => {
-                    noted.settings.insert(now.name.to_string(), Settings::between(file, now)?);
+                    let is_whole = whole(&now.name, false);
+                    let keys = is_whole.then(|| Settings::between(file, now)).transpose()?;
+                    noted.settings.insert(now.name.to_string(), keys.unwrap_or_default());
                 }
-                None => noted.added.push(serde_json::to_value(now)?),
+                None if whole(&now.name, true) => noted.added.push(serde_json::to_value(now)?),
+                None => noted.added.push(json!({ "name": now.name, "by": now.by })),
             }
         }
         for uplink in &ports.uplinks {
@@ -154,9 +166,15 @@ impl Switch {
     }
 
     /// Running settings that differ from the file with which weir was started, each as `vif.web0.mac`. They are lost
-    /// at an orderly end of weir.
+    /// at an orderly end of weir. Of many changed interfaces only the first ones have their keys, and the others
+    /// `vif.web0 (changed)`: whoever asks waits for this, and others wait for the thread.
     pub fn unsaved(&self) -> Vec<String> {
-        let noted = self.set_since().unwrap_or_default();
+        let mut with_keys = 0;
+        let noted = self.set_since(|_, is_added| {
+            with_keys += usize::from(!is_added);
+            !is_added && with_keys <= CONTROL_PORTS_TOGETHER_MAX
+        });
+        let noted = noted.unwrap_or_default();
         let source = self.source();
         let listed = source.iter().flat_map(|source| &source.listed.uplinks);
         let listed: BTreeSet<_> = listed.map(|uplink| uplink.name.to_string()).collect();
@@ -169,7 +187,8 @@ impl Switch {
         };
         let keys = noted.settings.iter().flat_map(|(name, settings)| {
             let table = table(name);
-            settings.keys().map(move |key| format!("{table}.{key}")).collect::<Vec<_>>()
+            let keys: Vec<_> = settings.keys().map(|key| format!("{table}.{key}")).collect();
+            if keys.is_empty() { vec![format!("{table} (changed)")] } else { keys }
         });
         let keys = noted.tables.names().chain(keys);
         let added = noted.added.iter().filter(|vif| nobodys(vif)).chain(&noted.uplinks);

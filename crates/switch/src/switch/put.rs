@@ -6,15 +6,14 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Map, Value};
 use weir_config::reload::{KeyDifference, SettingFrom, shown_vif, vif_difference};
 use weir_config::{
-    Defaults, PortName, SocketMode, SocketPath, TemplateName, Templates, VifChanges, VifConfig,
-    mirror_note,
+    Defaults, PortName, SocketPath, TemplateName, Templates, VifChanges, VifConfig, mirror_note,
 };
 use weir_engine::guest::{PortInfo, State};
 
 use super::settings::Settings;
 use super::{Link, Ports, Seen, Switch, Vif, failed, refused, xen};
 use crate::control::{Put, PutOutcome, Response, VifOrigin, VifShown};
-use crate::unix_socket::socket_group;
+use crate::unix_socket::{Access, socket_group};
 
 /// The changes of an interface.
 #[derive(Default)]
@@ -78,11 +77,11 @@ impl Switch {
         let PortInfo { state, stop_reason, .. } = vif.port.info();
         let mut settings = shown_vif(&vif.config, file, &self.templates(), &self.networks, budget);
         let of_group = settings.iter_mut().find(|it| it.key == "socket_mode");
-        if let Some(mode) = of_group.filter(|_| vif.config.socket_mode.is_none())
-            && socket_group().is_some()
-        {
-            mode.value = Some(SocketMode::of_control(true).to_string());
-            mode.from = SettingFrom::Switch;
+        if let Some(mode) = of_group.filter(|_| vif.config.socket_mode.is_none()) {
+            mode.value = Some(Access::of(&vif.config).mode.to_string());
+            if socket_group().is_some() {
+                mode.from = SettingFrom::Switch;
+            }
         }
         let shown = VifShown {
             name: name.clone(),

@@ -11,8 +11,9 @@ use weir_config::reload::{
     Able, Beside, Common, Difference, DifferenceKind, Running, RunningVif, Steps,
 };
 use weir_config::{
-    Config, ConfigError, Defaults, Groups, LatencyBudget, PlacementConfig, PortName, SocketPath,
-    SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind, VifConfig, read_text,
+    Config, ConfigError, Defaults, GroupConfig, Groups, LatencyBudget, PlacementConfig, PortName,
+    SecurityGroup, SocketPath, SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind,
+    VifConfig, read_text,
 };
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
@@ -381,10 +382,13 @@ impl Switch {
             shut[0].extend((own > 0 || goes).then_some(id));
             shut[1].extend((own > 0 && !goes).then_some(id));
         };
+        let now = self.groups();
         for vif in &ports.vifs {
             let config = &vif.config;
             let wanted = steps.vifs_changed.iter().find(|it| it.name == config.name);
-            let is_grouped = steps.groups.is_some() && config.groups != Default::default();
+            let judges_anew =
+                |new: &Groups| new.policy(&config.groups) != now.policy(&config.groups);
+            let is_grouped = steps.groups.as_ref().is_some_and(judges_anew);
             let own = wanted.map_or(0, |wanted| self.steps_between(config, wanted));
             let goes = steps.vifs_removed.contains(&config.name);
             note(vif.port.id(), own + usize::from(is_grouped), goes);
@@ -398,6 +402,43 @@ impl Switch {
         }
         self.shut(&shut[0]);
         shut
+    }
+
+    /// Gives the switch this group, or takes it away. Connections that the new rules forbid end at once.
+    pub(super) fn group_becomes(
+        &self,
+        name: &SecurityGroup,
+        group: Option<GroupConfig>,
+    ) -> Response {
+        let now = self.groups();
+        if now.get(name) == group.as_ref() {
+            let missing = format!("there is no group {name}");
+            return match group {
+                None => Response::not_found(missing, "`weir group list` shows those there are"),
+                Some(_) => Response::Noted { note: "nothing changed".into() },
+            };
+        }
+        let goes = group.is_none();
+        let refused = |problem: String, help: Option<String>| match goes {
+            true => Response::refused(
+                format!("group {name} is in use; without it: {problem}"),
+                "take the group away there first: `weir vif set NAME groups=none`".to_owned(),
+            ),
+            false => Response::refused(problem, help),
+        };
+        let steps = match now.with(name, group) {
+            Ok(groups) => Steps { groups: Some(groups), ..Steps::default() },
+            Err((problems, help)) => return refused(problems, help),
+        };
+        match self.beside(|running| running.check(&steps)) {
+            Err(refusal) => return *refusal,
+            Ok(Err(problem)) => return refused(problem, None),
+            Ok(Ok(())) => {}
+        }
+        let [shut, stay] = self.shut_for(&steps);
+        let taken = self.take_steps(steps, [&shut, &stay], &mut Vec::new(), &mut Vec::new());
+        self.is_beside_what_is_listed();
+        taken.map_or_else(|error| failed(&error), |()| Response::Ok)
     }
 
     fn take_steps(

@@ -77,6 +77,12 @@ impl ControlHandler for Switch {
             Request::FilterSet { name, rules } => {
                 self.one_after_the_other(|it| it.filter_set(&name, rules))
             }
+            Request::GroupPut { group } => {
+                self.one_after_the_other(|it| it.group_becomes(&group.name.clone(), Some(group)))
+            }
+            Request::GroupDel { name } => {
+                self.one_after_the_other(|it| it.group_becomes(&name, None))
+            }
             Request::VifOfTemplate { template, name, keys } => {
                 self.of_template(&template, name, &keys)
             }

@@ -10,6 +10,7 @@ use weir_engine::{DropReason, Panics, PortCounters, WokenFor, clock, lock, panic
 use weir_fabric::multicast::Membership;
 use weir_fabric::{Claim, FdbEntry, PortId, Vid};
 use weir_foreign::Stuck;
+use weir_groups::TABLE_BYTES;
 use weir_guestmem::total_mapped;
 use weir_limits::{
     CONTROL_ADDRESSES_MAX, EVPN_CLAIMS_MAX, GROUP_CONNECTIONS_MAX, MEM_REGIONS_TOTAL_MAX,
@@ -489,6 +490,9 @@ impl Switch {
         let front_ends =
             ports.vifs.iter().filter(|vif| !matches!(vif.port.info().state, State::Waiting));
         let fdb = self.engine.fabric().fdb();
+        let tables = ports.vifs.iter().filter_map(|vif| self.engine.groups(vif.port.id()));
+        let connections: Vec<_> = tables.map(|it| u64::from(it.connections().0)).collect();
+        let tables = connections.len();
         let used = [
             ("memory_mapped_bytes", Limit::new(mapped.bytes, MEMORY_TOTAL_MAX)),
             ("memory_regions", Limit::new(mapped.regions, MEM_REGIONS_TOTAL_MAX)),
@@ -496,6 +500,11 @@ impl Switch {
             ("front_ends", Limit::new(front_ends.count(), PORTS_MAX)),
             ("ports", Limit::new(ports.len(), PORTS_MAX)),
             ("addresses", Limit::new(fdb.len(), fdb.capacity())),
+            (
+                "connections",
+                Limit::new(connections.iter().sum::<u64>(), tables * GROUP_CONNECTIONS_MAX),
+            ),
+            ("connection_tables_bytes", Limit::new(tables * TABLE_BYTES, PORTS_MAX * TABLE_BYTES)),
         ];
         let mut limits = limits(used);
         limits.extend(descriptors().map(|limit| ("descriptors".to_owned(), limit)));
@@ -666,14 +675,7 @@ fn count(stats: &mut PortStats, counters: &PortCounters, queues: usize) {
     stats.set_queues(
         pairs.map(|(rx, tx)| QueuePairStats { rx: queue(rx), tx: queue(tx) }).collect(),
     );
-    stats.parked = counters.parked.get();
-    stats.gro = counters.gro.get();
-    stats.worker_ns = counters.worker_ns.get();
-    stats.dear_calls = counters.dear_calls.get();
-    stats.dear_call_ns = counters.dear_call_ns.get();
-    stats.rate_waits = counters.rate_waits.get();
-    stats.kick_pauses = counters.kick_pauses.get();
-    stats.window_violations = counters.window_violations.get();
+    stats.count(counters);
     stats.drops = counters.drops().map(|(reason, n)| (reason.to_owned(), n)).collect();
 }
 

@@ -41,9 +41,9 @@ impl Switch {
         let now_secs = clock::secs(clock::now_ns());
         let fabric = self.engine.fabric();
         let Reach { active, silent, isolated } = fabric.reach(id);
-        let entries = fabric.fdb().entries(now_secs).into_iter().filter(|it| it.port == id);
         // A configured address does not prove that the station was heard.
-        let heard = entries.filter(|it| !matches!(it.claim, Claim::Pinned));
+        let heard =
+            fabric.fdb().behind(id, now_secs).filter(|it| !matches!(it.claim, Claim::Pinned));
         let frames = |queues: &[weir_engine::stats::QueueCounters]| {
             queues.iter().map(|queue| queue.frames.get()).sum::<u64>()
         };
@@ -75,7 +75,7 @@ impl Switch {
         let fdb = self.engine.fabric().fdb();
         let members = overlay.port.networks();
         let mut stations = BTreeMap::<(Vid, IpAddr), (u32, Option<u32>)>::new();
-        for entry in fdb.entries(now_secs).into_iter().filter(|it| it.port == overlay.id) {
+        for entry in fdb.behind(overlay.id, now_secs) {
             let remote = fdb.remote(entry.vid, entry.mac, entry.port, now_secs);
             let Some(host) = remote.and_then(|remote| members.host(remote)) else { continue };
             let (number, heard_s) = stations.entry((entry.vid, host)).or_default();

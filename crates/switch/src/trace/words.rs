@@ -1,6 +1,8 @@
 //! The steps of a frame's path in words.
 
-use weir_config::{FilterRule, PortName, VifGroups};
+use std::collections::{BTreeMap, BTreeSet};
+
+use weir_config::{Direction, PortName, VifGroups};
 use weir_engine::burst::FrameError;
 use weir_engine::filter::Action;
 use weir_engine::guest::QueueDecision;
@@ -16,9 +18,9 @@ use crate::switch::Switch;
 
 /// Named facts about a port.
 struct Named {
-    id: PortId,
     name: PortName,
-    rules: Vec<FilterRule>,
+    /// The rules that match, by direction and place.
+    rules: BTreeMap<(bool, usize), String>,
     decisions: Vec<QueueDecision>,
     budget_ns: Option<u64>,
     isolated: bool,
@@ -38,7 +40,7 @@ impl Switch {
             return Err(TraceRefused::Length(frame.len()));
         }
         let steps = self.engine().trace(id, frame);
-        let ports = self.named_ports();
+        let ports = self.named_ports(&steps);
         let vlan = steps.iter().find_map(|step| match step {
             Step::Fabric(Thought { vid, .. }) => vid.map(|vid| self.vlan_name(vid)),
             _ => None,
@@ -72,23 +74,46 @@ impl Switch {
         }
     }
 
-    fn named_ports(&self) -> Vec<Named> {
+    /// Facts about all ports. Of rules and decisions, of which a thousand ports have many, only those that `steps` need.
+    fn named_ports(&self, steps: &[Step]) -> BTreeMap<PortId, Named> {
         let groups = self.groups_of_ports();
-        self.each_port(|id, name, rules, vif| Named {
-            id,
-            name: name.clone(),
-            rules: rules.to_vec(),
-            decisions: vif.map(|vif| vif.0.interface().decisions()).unwrap_or_default(),
-            budget_ns: vif.map(|vif| vif.1.ns()),
-            isolated: self.engine().fabric().view().is_isolated(id),
-            groups: groups.get(name).cloned().unwrap_or_default(),
-        })
+        let (mut matched, mut delivered) = (BTreeMap::<_, Vec<_>>::new(), BTreeSet::new());
+        for step in steps {
+            match *step {
+                Step::Filter { port, receives, rule: Some(place), .. } => {
+                    matched.entry(port).or_default().push((receives, place));
+                }
+                Step::Delivered { port } => drop(delivered.insert(port)),
+                _ => {}
+            }
+        }
+        let ports = self.each_port(|id, name, rules, vif| {
+            let text = |&(receives, place): &(bool, usize)| {
+                let mut all = rules.iter().filter(|rule| rule.direction == direction(receives));
+                Some(((receives, place), all.nth(place)?.to_string()))
+            };
+            let guest = vif.filter(|_| delivered.contains(&id));
+            let named = Named {
+                name: name.clone(),
+                rules: matched.get(&id).into_iter().flatten().filter_map(text).collect(),
+                decisions: guest.map(|vif| vif.0.interface().decisions()).unwrap_or_default(),
+                budget_ns: vif.map(|vif| vif.1.ns()),
+                isolated: self.engine().fabric().view().is_isolated(id),
+                groups: groups.get(name).cloned().unwrap_or_default(),
+            };
+            (id, named)
+        });
+        ports.into_iter().collect()
     }
+}
+
+fn direction(receives: bool) -> Direction {
+    if receives { Direction::Rx } else { Direction::Tx }
 }
 
 struct Words<'t> {
     switch: &'t Switch,
-    ports: &'t [Named],
+    ports: &'t BTreeMap<PortId, Named>,
     sender: PortId,
     ethernet: Option<Ethernet>,
     /// The name of the frame's VLAN for users.
@@ -100,7 +125,7 @@ struct Words<'t> {
 
 impl Words<'_> {
     fn of(&self, id: PortId) -> Option<&Named> {
-        self.ports.iter().find(|port| port.id == id)
+        self.ports.get(&id)
     }
 
     fn name(&self, id: PortId) -> String {
@@ -196,15 +221,11 @@ impl Words<'_> {
         rules: usize,
         action: Action,
     ) -> String {
-        let direction = match receives {
-            true => weir_config::Direction::Rx,
-            false => weir_config::Direction::Tx,
-        };
+        let direction = direction(receives);
         let Some(place) = rule else {
             return format!("none of {rules} {direction} rules matches: the frame passes");
         };
-        let configured = self.of(port).map_or(&[][..], |port| &port.rules);
-        let text = configured.iter().filter(|rule| rule.direction == direction).nth(place);
+        let text = self.of(port).and_then(|port| port.rules.get(&(receives, place)));
         let text = text.map(|rule| format!(", `{rule}`,")).unwrap_or_default();
         let does = if action == Action::Drop { "drops" } else { "accepts" };
         format!("{direction} rule {} of {rules}{text} matches and {does} the frame", place + 1)

@@ -151,7 +151,7 @@ warm_up = "200ms"
 run = "2s"
 topology = {{ sockets = 1, llcs_per_socket = 1, cores_per_llc = 2, threads_per_core = 1 }}
 worker = [{{ cpus = [1] }}]
-realization = {{ guests_are_threads = true, tx_calls_when_full = true, timers_ahead = true }}
+realization = {{ guests_are_threads = true, tx_calls_when_full = true, timers_ahead = true, awaits_answers = true }}
 guests = {{ count = 2, cpus = [0], moderation = "immediate", latency_budget = "250us" }}
 plot = {{ x = "packets", y = ["cpu_percent"] }}
 sweep = [{{ name = "packets", points = ["alone"], sweep = {{ "guests.count" = [2] }} }}]

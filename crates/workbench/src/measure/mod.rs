@@ -22,7 +22,7 @@ use super::LabError;
 use super::experiment::{Experiment, name_of};
 use super::file::{At, Figure, MeasuredFile};
 use super::output;
-use super::quiet::Quiet;
+use super::quiet::{Quiet, aside};
 use super::runs::progress;
 use crate::args::QuietArgs;
 
@@ -166,12 +166,15 @@ impl Rounds<'_> {
     /// Returns the counters at the start and at the end of each part.
     fn measured_once(&self, dir: &Path, stop: &AtomicBool) -> Result<Vec<Counts>, LabError> {
         let host = Host::start(&self.setting, dir)?;
-        rig::wait(self.setting.warm_up, stop, || host.has_failed());
-        let mut counts = vec![host.counts()];
-        for _ in 0..PARTS {
-            rig::wait(self.setting.run / PARTS, stop, || host.has_failed());
-            counts.push(host.counts());
-        }
+        let counts = aside(|| {
+            rig::wait(self.setting.warm_up, stop, || host.has_failed());
+            let mut counts = vec![host.counts()];
+            for _ in 0..PARTS {
+                rig::wait(self.setting.run / PARTS, stop, || host.has_failed());
+                counts.push(host.counts());
+            }
+            counts
+        });
         host.finish()?;
         match stop.load(Ordering::Relaxed) {
             true => Err(LabError::Interrupted),
@@ -343,6 +346,7 @@ mod tests {
             ("guests_are_threads = true\n", "", "guests_are_threads"),
             ("timers_ahead = true\n", "workers = \"dedicated\"\n", "its worker looks on"),
             ("timers_ahead = true\n", "", "`timers_ahead`"),
+            ("awaits_answers = true\n", "", "`awaits_answers`"),
             ("cpus = [1]", "cpus = []", "the worker is not pinned to one CPU"),
             ("cpus = [1]", "cpus = [0, 1]", "the worker is not pinned to one CPU"),
             ("[[worker]]\ncpus = [1]", "[[worker]]\ncount = 2\ncpus = [1]", "2 workers"),

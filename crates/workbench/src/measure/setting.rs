@@ -164,6 +164,7 @@ fn played(scenario: &Scenario) -> Result<(), Unreal> {
         tx_calls_when_full,
         guests_are_threads,
         timers_ahead,
+        awaits_answers,
         hold_timers,
         manager,
         client_threads: _, // of an uplink, which is refused
@@ -185,6 +186,7 @@ fn played(scenario: &Scenario) -> Result<(), Unreal> {
         (guests_poll, "its guests look at their rings all the time"),
         (!tx_calls_when_full, "its guests want calls for sent frames (`tx_calls_when_full`)"),
         (!timers_ahead, "its workers' timers are not set ahead (`timers_ahead`)"),
+        (!awaits_answers, "its workers do not wait awake for answers (`awaits_answers`)"),
         (guest(|it| it.poll.is_some()), "its guests poll by timers of their own"),
         (guest(|it| it.lro), "its guests merge segments"),
         (scenario.dispatch.is_some(), "its queues move"),

@@ -35,6 +35,7 @@ use weir_bed::{
 
 use self::{
     bed::Bed,
+    foreign::Rings,
     netboot::Firmware,
     parts::{Parts, TESTPMD_PACKAGE},
     qemu_cells::{QemuCell, Which, plain},
@@ -59,7 +60,7 @@ pub struct Cell {
 enum Kind {
     Qemu(QemuCell),
     Testpmd(Driver),
-    Foreign(Architecture),
+    Foreign(Architecture, Rings),
     NetBoot(Firmware),
     Other(fn(&mut Bed<'_>, &mut Record) -> Result<Verdict>),
 }
@@ -104,8 +105,13 @@ const fn linux_sid(options: &'static str, cell: QemuCell) -> Cell {
 
 /// A guest of another architecture, under the installed QEMU.
 const fn foreign(options: &'static str, architecture: Architecture) -> Cell {
+    foreign_with(options, architecture, foreign::SPLIT)
+}
+
+/// The same with other rings.
+const fn foreign_with(options: &'static str, architecture: Architecture, rings: Rings) -> Cell {
     let front_end = "QEMU of another architecture";
-    Cell { front_end, options, short: false, kind: Kind::Foreign(architecture) }
+    Cell { front_end, options, short: false, kind: Kind::Foreign(architecture, rings) }
 }
 
 /// Firmware that boots over the network.
@@ -195,11 +201,29 @@ const CELLS: &[Cell] = &[
     linux_sid("4 queues, packed", OF_SID.packed_queues(4)),
     linux_sid("4 queues, packed, in_order", OF_SID.packed_queues_in_order(4)),
     foreign("arm64", ARM64),
+    foreign_with("arm64, packed", ARM64, foreign::PACKED),
+    foreign_with(
+        "arm64, packed, in_order (declined by Linux 6.12)",
+        ARM64,
+        foreign::PACKED_IN_ORDER,
+    ),
+    foreign_with("arm64, 4 queues", ARM64, foreign::SPLIT_4),
+    foreign_with("arm64, 4 queues, packed", ARM64, foreign::PACKED_4),
     foreign("arm64, pages of 16 KiB", ARM64_16K),
     foreign("armhf", ARMHF),
     foreign("ppc64el, pages of 64 KiB", PPC64EL_64K),
+    foreign_with("ppc64el, pages of 64 KiB, 4 queues, packed", PPC64EL_64K, foreign::PACKED_4),
     foreign("riscv64", RISCV64),
+    foreign_with("riscv64, 4 queues, packed", RISCV64, foreign::PACKED_4),
     foreign("s390x, virtio-net-ccw", S390X),
+    foreign_with("s390x, virtio-net-ccw, packed", S390X, foreign::PACKED),
+    foreign_with(
+        "s390x, virtio-net-ccw, packed, in_order (declined by Linux 6.1)",
+        S390X,
+        foreign::PACKED_IN_ORDER,
+    ),
+    foreign_with("s390x, virtio-net-ccw, 4 queues", S390X, foreign::SPLIT_4),
+    foreign_with("s390x, virtio-net-ccw, 4 queues, packed", S390X, foreign::PACKED_4),
     short(other("user-mode Linux", "packed", uml::works)),
     other("user-mode Linux of Debian 13", "packed", uml::of_13),
     other("user-mode Linux of Debian sid", "packed, in_order", uml::of_sid),
@@ -282,7 +306,9 @@ impl Cell {
         let result = match &self.kind {
             Kind::Qemu(cell) => cell.run(bed, &mut record),
             Kind::Testpmd(driver) => driver.run(bed, &mut record),
-            Kind::Foreign(architecture) => foreign::run(architecture, bed, &mut record),
+            Kind::Foreign(architecture, rings) => {
+                foreign::run(architecture, *rings, bed, &mut record)
+            }
             Kind::NetBoot(firmware) => firmware.run(bed, &mut record),
             Kind::Other(run) => run(bed, &mut record),
         };

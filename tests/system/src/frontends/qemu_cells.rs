@@ -4,6 +4,7 @@ use weir_bed::{
     address,
     error::Result,
     foreign::{Architecture, Foreign},
+    process::run,
     qemu::{Guest, GuestSpec, Plug, QEMU, Qemu},
     weir::{Vif, Weir},
 };
@@ -19,12 +20,12 @@ const GUEST_CSUM: Feature = Feature { bit: 1, name: "guest_csum" };
 const GUEST_TSO4: Feature = Feature { bit: 7, name: "guest_tso4" };
 const HOST_TSO4: Feature = Feature { bit: 11, name: "host_tso4" };
 pub const MRG_RXBUF: Feature = Feature { bit: 15, name: "mrg_rxbuf" };
-const MQ: Feature = Feature { bit: 22, name: "mq" };
+pub const MQ: Feature = Feature { bit: 22, name: "mq" };
 const INDIRECT: Feature = Feature { bit: 28, name: "indirect" };
 const EVENT_IDX: Feature = Feature { bit: 29, name: "event_idx" };
 pub const VERSION_1: Feature = Feature { bit: 32, name: "version_1" };
-const RING_PACKED: Feature = Feature { bit: 34, name: "packed" };
-const IN_ORDER: Feature = Feature { bit: 35, name: "in_order" };
+pub const RING_PACKED: Feature = Feature { bit: 34, name: "packed" };
+pub const IN_ORDER: Feature = Feature { bit: 35, name: "in_order" };
 const RSS: Feature = Feature { bit: 60, name: "rss" };
 
 /// The QEMU of a cell.
@@ -223,6 +224,9 @@ impl QemuCell {
             Err(error) => return Ok(Verdict::Skipped(format!("no kernel: {error}"))),
         };
         record.version = Some(format!("{qemu}, Linux {}", image.linux()?));
+        if let Some(why) = lacks_in_order(self.device, &program, qemu)? {
+            return Ok(Verdict::Skipped(why));
+        }
         let queues = u8::try_from(self.expected.queues).ok();
         let (mut weir, mut partner) = bed.set_up(&[Vif { queues, ..Vif::default() }])?;
         let mut plug = weir.plug_into(qemu, TESTED)?;
@@ -261,6 +265,13 @@ impl QemuCell {
             }
         }
     }
+}
+
+/// The reason why this QEMU cannot have a device with these options, if they are with `in_order`.
+pub fn lacks_in_order(device: &str, program: &str, qemu: Qemu) -> Result<Option<String>> {
+    let known = || run(&[program, "-device", "virtio-net,help"]);
+    let lacks = device.contains("in_order=") && !known()?.contains(" in_order=");
+    Ok(lacks.then(|| format!("QEMU {qemu} has no option `in_order`")))
 }
 
 /// Ends the switch of a cell that has passed.

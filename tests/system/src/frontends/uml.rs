@@ -97,7 +97,12 @@ fn checked(programs: Result<UserModeLinux>, record: &mut Record) -> Found {
     let programs = programs.map_err(|error| format!("no user-mode Linux: {error}"))?;
     record.version = Some(programs.version.clone());
     let runs = programs.runs_here();
-    runs.map_err(|error| format!("user-mode Linux does not run here: {error}"))?;
+    runs.map_err(|error| {
+        format!(
+            "user-mode Linux does not run here, with or without a network: on processors with more registers than it \
+             knows, its first process dies or spins ({error})"
+        )
+    })?;
     Ok(programs)
 }
 

@@ -232,7 +232,8 @@ fn put_behind_iommu(weir: &Weir, lab: &Lab, spec: &mut GuestSpec) -> Result<()> 
 }
 
 /// Gives a guest 384 MiB in two halves, the higher one of which is shared and has the processors. Linux has its bounce
-/// buffers at the top of the memory, and rings where the processor is.
+/// buffers at the top of the memory, and rings where the processor is. A kernel at a random place can lie in the middle
+/// of the higher half, where it leaves no 64 MiB in one piece for the bounce buffers: they are in the lower half then.
 fn share_half(spec: &mut GuestSpec) {
     let mut before = String::new();
     for argument in &mut spec.plug.qemu_args {
@@ -248,7 +249,7 @@ fn share_half(spec: &mut GuestSpec) {
         before.clone_from(argument);
     }
     let kernel = format!(
-        "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={} swiotlb=force",
+        "console=ttyS0 quiet panic=-1 ipv6.disable=1 weir.address={} swiotlb=force nokaslr",
         spec.cidr
     );
     let more = [

@@ -231,6 +231,18 @@ impl Bed {
         self.network_detach("0")
     }
 
+    /// Gives a running guest a second interface.
+    pub fn attach_another(&mut self, domain: Domain, vif: &str) -> Result<()> {
+        self.network_attach(&domain.name(), vif)?;
+        let is_there = "i=0; until [ -e /sys/class/net/eth1 ]; do [ $((i+=1)) -lt 300 ] || exit 1; sleep 0.1; done";
+        self.run_in(domain, is_there, PATIENCE).map(drop)
+    }
+
+    /// Removes a guest's second interface.
+    pub fn detach_another(&mut self, domain: Domain) -> Result<()> {
+        self.run(&format!("xl network-detach {} 1", domain.name()), XL_PATIENCE).map(drop)
+    }
+
     fn network_attach(&mut self, domain: &str, vif: &str) -> Result<()> {
         let words = vif.replace(',', " ");
         self.run(&format!("xl network-attach {domain} {words}"), XL_PATIENCE).map(drop)

@@ -7,7 +7,7 @@ use weir_bed::{
     error::{Result, check},
 };
 
-use super::bed::{BackEnd, Bed, Domain, PATIENCE, WITH_CHANNEL};
+use super::bed::{BackEnd, Bed, Domain, PATIENCE, WITH_CHANNEL, interface};
 
 const FIRST: Domain = Domain(0);
 const SECOND: Domain = Domain(1);
@@ -20,6 +20,9 @@ const MIXED_SOCKET: &str = "/run/mixed.sock";
 const CONTROL: u8 = 3;
 const CONTROL_VIF: &str = "vif0.0";
 const CONTROL_QUEUES: usize = 2;
+
+/// The port of the connection that outlives its guest's move.
+const LINES_PORT: u16 = 5001;
 
 /// A vif is connected, disconnected, connected again, and served by a restarted back end, as with the test double.
 pub fn vifs_come_and_go(bed: &mut Bed) -> Result<()> {
@@ -151,13 +154,15 @@ pub fn xen_agent(bed: &mut Bed) -> Result<()> {
 }
 
 /// A guest that is saved and restored as another domain continues as before, and reaches another
-/// guest by the interface of the new domain.
+/// guest by the interface of the new domain. Its connection has lost nothing, nor when an interface with a rate comes
+/// and goes beside it.
 pub fn xen_guest_is_saved_and_restored(bed: &mut Bed) -> Result<()> {
     let weir = BackEnd::weir(bed)?;
     bed.connect(FIRST)?;
     bed.connect(SECOND)?;
     ping_both_ways(bed)?;
     bed.run_in(FIRST, "echo kept >/tmp/kept", PATIENCE)?;
+    send_lines(bed)?;
     let before = bed.vif(FIRST)?;
     bed.save_and_restore(FIRST)?;
     let after = bed.vif(FIRST)?;
@@ -173,10 +178,46 @@ pub fn xen_guest_is_saved_and_restored(bed: &mut Bed) -> Result<()> {
     ping_both_ways(bed)?;
     let stats = bed.weir("stats")?;
     check(!stats.contains(&before), || format!("{before} is still there:\n{stats}"))?;
+    bed.attach_another(FIRST, &format!("{},rate=10Mb/s", interface(&address::mac(CONTROL))))?;
+    let shown = bed.weir(&format!("vif show {}", after.replace(".0", ".1")))?;
+    check(shown.contains("10Mbit"), || format!("the toolstack's rate is not in force:\n{shown}"))?;
+    bed.detach_another(FIRST)?;
+    all_lines_came(bed)?;
     bed.destroy(FIRST)?;
     bed.detach(SECOND)?;
     nothing_mapped(bed)?;
     weir.stop(bed)
+}
+
+/// Has the first guest send a numbered line ten times a second to the second one, over one connection, until it has a
+/// file.
+fn send_lines(bed: &mut Bed) -> Result<()> {
+    // nc ends both directions where its input ends.
+    let receives = format!("tail -f /dev/null | nc -l -p {LINES_PORT} >/tmp/lines 2>/tmp/nc.log &");
+    bed.run_in(SECOND, &receives, PATIENCE)?;
+    let sends = format!(
+        "(i=0; until [ -e /tmp/enough ]; do echo $i; i=$((i+1)); echo $i >/tmp/sent; sleep 0.1; done) | \
+         nc {} {LINES_PORT} >/dev/null 2>&1 &",
+        SECOND.ip()
+    );
+    bed.run_in(FIRST, &sends, PATIENCE)?;
+    let some = "i=0; until [ $(wc -l </tmp/lines) -gt 9 ]; do \
+                [ $((i+=1)) -lt 300 ] || { cat /tmp/nc.log; exit 1; }; sleep 0.1; done";
+    bed.run_in(SECOND, some, PATIENCE).map(drop)
+}
+
+/// Ends the connection of [`send_lines`]. Every line must have come, in its order.
+fn all_lines_came(bed: &mut Bed) -> Result<()> {
+    let sent = bed.run_in(FIRST, "touch /tmp/enough; sleep 1; cat /tmp/sent", PATIENCE)?;
+    let all = format!(
+        "i=0; until [ $(wc -l </tmp/lines) = {} ]; do [ $((i+=1)) -lt 300 ] || break; sleep 0.1; done; \
+         awk '$1 != NR - 1 {{ print \"line\", NR, \"is\", $1; exit }} END {{ print NR }}' /tmp/lines",
+        sent.trim()
+    );
+    let came = bed.run_in(SECOND, &all, PATIENCE)?;
+    check(came.trim() == sent.trim(), || {
+        format!("{} lines were sent, and came: {came}", sent.trim())
+    })
 }
 
 /// Makes the guest with a channel poll, and waits until it does.

@@ -6,7 +6,7 @@ use weir_limits::LATENCY_BUDGET_NS_MAX;
 use weir_policy::law::LAW;
 use weir_policy::pace::Rest;
 
-use super::{Worker, hand_over, is_of, memory};
+use super::{Worker, hand_over, is_of};
 use crate::frames::port::QueueRef;
 use crate::frames::port::Side;
 use crate::lost::blocked;
@@ -84,7 +84,7 @@ impl Worker {
         }
         let wait_ns_max = self.wait_ns_max(now_ns);
         let budget_ns = wait_ns_max.saturating_sub(self.lateness.lead_ns());
-        let awaited = self.served.map(memory).filter(|it| self.successors[*it].is_some());
+        let awaited = self.successors.awaited().map(|(memory, _)| memory);
         match self.pace.rest(now_ns, budget_ns, awaited) {
             // A receiver's kick, for which frames wait, is not seen while rings are polled.
             Rest::Poll(_) if !self.stalls.is_empty() => Rest::Sleep,
@@ -95,9 +95,7 @@ impl Worker {
     /// Polls one more queue: the one that had work next when the present queue was last served. The
     /// answer to a request comes from another guest, so a poll of that guest's queue finds it.
     pub(super) fn warm_successor(&mut self, now_ns: u64) {
-        let Some(queue) = self.served.and_then(|last| self.successors[memory(last)]) else {
-            return;
-        };
+        let Some((_, queue)) = self.successors.awaited() else { return };
         if self.warm.contains(queue) || self.ready.contains(queue) {
             return;
         }

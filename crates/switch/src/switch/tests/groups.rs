@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::PoisonError;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use weir_config::SecurityGroup;
 use weir_limits::{GROUP_REFUSALS, LOG_LINES_MAX};
@@ -201,6 +202,73 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
     forgets("a", bench.port("a").limits["connections"].used, 1);
     assert_eq!(bench.port("a").limits["connections"].used, 0);
     assert!(matches!(flush("nobody"), Response::Error { .. }));
+}
+
+#[test]
+fn a_group_that_is_set_ends_what_it_forbids_and_nothing_else() {
+    let bench = Bench::with("[group.web]\n[vif.a]\ngroups = [\"web\"]\n[vif.b]\n[vif.c]\n");
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let ([a], [b]) = (&mut a[..], &mut b[..]) else { panic!("a queue pair each") };
+    let set = |default_out: &str, rules: &[&str]| {
+        let group = serde_json::json!({"name": "web", "default_out": default_out, "rules": rules});
+        bench.switch.handle(Request::GroupPut { group: serde_json::from_value(group).unwrap() })
+    };
+    for frame in [udp(1, 2, [5000, 53]), udp(1, 2, [5000, 54])] {
+        put(a, &frame);
+        assert_eq!(next(b), frame);
+    }
+    assert_eq!(set("deny", &["out udp 53"]), Response::Ok);
+    assert!(matches!(set("deny", &["out udp 53 to any"]), Response::Noted { .. }), "the same");
+    bench.in_vain(a, &udp(1, 2, [5000, 54]), "a", "group_out");
+    bench.in_vain(b, &udp(2, 1, [54, 5000]), "a", "group_in");
+    put(b, &udp(2, 1, [53, 5000]));
+    assert_eq!(next(a), udp(2, 1, [53, 5000]));
+    // A rule for what is open is refused, and the rules of before hold.
+    assert!(matches!(set("allow", &["out udp 53"]), Response::Error { help: Some(_), .. }));
+    bench.in_vain(a, &udp(1, 2, [5000, 54]), "a", "group_out");
+    assert_eq!(set("allow", &[]), Response::Ok);
+    put(a, &udp(1, 2, [5000, 54]));
+    assert_eq!(next(b), udp(1, 2, [5000, 54]));
+}
+
+#[test]
+fn queues_that_move_between_workers_keep_their_connections() {
+    const FLOWS: u16 = 50;
+    let bench = Bench::with("[group.web]\n[vif.a]\ngroups = [\"web\"]\n[vif.b]\n[vif.c]\n");
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let ([a], [b]) = (&mut a[..], &mut b[..]) else { panic!("a queue pair each") };
+    let ids = ["a", "b"].map(|vif| bench.switch.port_id(&name(vif)).unwrap());
+    let (moves, ends) = (AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let _stops = weir_testing::SetAtEnd(&ends);
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let turn = moves.fetch_add(1, Ordering::Relaxed);
+                for (id, worker) in ids.into_iter().zip([turn, turn / 2]) {
+                    bench.switch.engine.assign(id, 0, worker % 2).unwrap();
+                }
+            }
+        });
+        let mut rounds = 0;
+        while rounds < 40 || moves.load(Ordering::Relaxed) < 40 {
+            for port in 5000..5000 + FLOWS {
+                put(a, &udp(1, 2, [port, 53]));
+            }
+            for port in 5000..5000 + FLOWS {
+                assert_eq!(next(b), udp(1, 2, [port, 53]));
+                put(b, &udp(2, 1, [53, port]));
+            }
+            for port in 5000..5000 + FLOWS {
+                assert_eq!(next(a), udp(2, 1, [53, port]));
+            }
+            rounds += 1;
+        }
+        bench.in_vain(b, &udp(2, 1, [54, 5000]), "a", "group_in");
+    });
+    assert_eq!(bench.port("a").limits["connections"].used, u64::from(FLOWS));
+    assert_eq!(bench.refused("a", "group_in"), 1);
 }
 
 #[test]

@@ -266,4 +266,14 @@ fn every_bound_that_a_tenant_can_fill_is_shown() {
     }
     assert_eq!(stats.limits["front_ends"], Limit::new(2, limits::PORTS_MAX));
     assert_eq!(stats.limits["ports"].used, 3);
+    // Of the one interface in a group.
+    assert_eq!(stats.limits["connections"], port.limits["connections"]);
+    let bytes = stats.limits["connection_tables_bytes"];
+    let places = limits::GROUP_CONNECTIONS_MAX as u64;
+    assert!((places..limits::GROUP_CONNECTION_BYTES_MAX as u64 * places).contains(&bytes.used));
+    assert_eq!(bytes.max, bytes.used * limits::PORTS_MAX as u64);
+    assert_eq!(bench.set("b", "groups=web"), Response::Ok);
+    let stats = stats_as_clients_see_them(&bench);
+    assert_eq!(stats.limits["connections"].max, 2 * places);
+    assert_eq!(stats.limits["connection_tables_bytes"].used, 2 * bytes.used);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::control::{Extent, Part, Put, PutOutcome, VifOrigin};
-use weir_limits::{CONTROL_PORTS_MAX, PORTS_MAX};
+use weir_limits::{CONTROL_PORTS_MAX, CONTROL_PORTS_TOGETHER_MAX, PORTS_MAX};
 
 impl Bench {
     pub(super) fn config(&self, vif: &str, settings: &str) -> VifConfig {
@@ -55,6 +55,27 @@ fn ports_come_in_parts_by_name() {
     let many = (0..PORTS_MAX).map(|n| name(&format!("p{n:04}"))).collect();
     let (some, total) = Part::default().of(many, |it| it);
     assert_eq!((some.len(), total), (CONTROL_PORTS_MAX, PORTS_MAX));
+}
+
+/// Whoever asks for the counters, or for a part of the interfaces, waits for the keys of a few.
+#[test]
+fn of_many_changed_interfaces_the_first_have_their_keys_and_each_has_them_in_its_part() {
+    const MORE: usize = 3;
+    let all: Vec<_> = (0..CONTROL_PORTS_TOGETHER_MAX + MORE).map(|n| format!("v{n:02}")).collect();
+    let bench = Bench::with(&all.iter().map(|vif| format!("[vif.{vif}]\n")).collect::<String>());
+    assert_eq!(bench.switch.unsaved(), Vec::<String>::new());
+    for vif in &all {
+        assert!(matches!(bench.set(vif, "mtu=1400"), Response::Ok | Response::Noted { .. }));
+    }
+    bench.switch.handle(Request::VifAdd { config: bench.config("late", "").into() });
+    let (first, others) = all.split_at(CONTROL_PORTS_TOGETHER_MAX);
+    let first = first.iter().map(|vif| format!("vif.{vif}.mtu"));
+    let others = others.iter().map(|vif| format!("vif.{vif} (changed)"));
+    let late = ["vif.late (added)".to_owned()];
+    assert_eq!(bench.switch.unsaved(), first.chain(others).chain(late).collect::<Vec<_>>());
+    assert_eq!(bench.listed(&all[0]).unsaved, ["mtu"]);
+    assert_eq!(bench.listed(&all[CONTROL_PORTS_TOGETHER_MAX]).unsaved, ["mtu"]);
+    assert_eq!(bench.listed("late").unsaved, ["added"]);
 }
 
 pub(super) fn refusal(response: Response) -> String {

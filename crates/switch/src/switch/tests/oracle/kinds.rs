@@ -292,6 +292,21 @@ impl Packet {
         Self { bytes, ask: None, ..self }
     }
 
+    /// The packet with this traffic class.
+    fn of_class(mut self, class: u8) -> Self {
+        match self.ethertype {
+            0x0800 => {
+                self.bytes[1] = class;
+                self.bytes[10..12].fill(0);
+                let checksum = !sum(&self.bytes[..20]);
+                self.bytes[10..12].copy_from_slice(&checksum.to_be_bytes());
+            }
+            _ => self.bytes[..2].copy_from_slice(&[0x60 | class >> 4, class << 4]),
+        }
+        self.name += &format!(" of class {class}");
+        self
+    }
+
     fn called(self, name: &str) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -313,7 +328,11 @@ fn packets() -> Vec<Packet> {
         &[10, 0, 0, 2],
     ];
     let zero = |len| Body { own: None, ask: None, ..udp(len) };
-    vec![
+    // Each mark of congestion (RFC 3168), and one behind a DSCP.
+    let classes = [1, 2, 3, 0xb9];
+    let of_classes = |packet: Packet| classes.map(|class| packet.clone().of_class(class));
+    let marked = [ipv4(tcp(90)), ipv6(udp(91))].map(of_classes);
+    let mut packets = vec![
         ipv4(tcp(0)),
         ipv4(tcp(1)).called("TCP with a byte over IPv4"),
         ipv4(tcp(1460)).called("full TCP over IPv4"),
@@ -376,7 +395,9 @@ fn packets() -> Vec<Packet> {
         other("a full frame", 0x88b5, data(1500)),
         other("a byte more than a full frame", 0x88b5, data(1501)),
         other("five bytes more than a full frame", 0x88b5, data(1505)),
-    ]
+    ];
+    packets.extend(marked.into_iter().flatten());
+    packets
 }
 
 /// Frames that the device is to cut, with their names.
