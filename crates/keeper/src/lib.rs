@@ -107,18 +107,23 @@ mod tests {
         assert_eq!(taken.keys().collect::<Vec<_>>(), ["SWITCH/state"]);
     }
 
-    #[test]
-    fn an_old_keeper_hears_of_each_name_that_an_end_removes() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("keeper.sock");
-        let listener = listening(&path).unwrap();
+    /// A weir, and the other end of its connection: a keeper that has nothing, and says only that.
+    fn weir_at_an_old_keeper(path: &Path) -> (Keeper, OwnedFd) {
+        let listener = listening(path).unwrap();
         let answers = std::thread::spawn(move || {
             let one = eventually("somebody comes", || rustix::net::accept(&listener).ok());
             send(&one, &Word::Ready, None).unwrap();
             one
         });
-        let (weir, _) = weir(&path);
-        let keeper = answers.join().unwrap();
+        let (weir, _) = weir(path);
+        (weir, answers.join().unwrap())
+    }
+
+    #[test]
+    fn an_old_keeper_hears_of_each_name_that_an_end_removes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keeper.sock");
+        let (weir, keeper) = weir_at_an_old_keeper(&path);
         weir.end("SWITCH/state");
         weir.remove("web0/1");
         let words = std::iter::from_fn(|| match receive(&keeper).unwrap() {
@@ -427,14 +432,7 @@ mod tests {
     fn a_keeper_that_reads_nothing_any_more_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("keeper.sock");
-        let listener = listening(&path).unwrap();
-        let answers = std::thread::spawn(move || {
-            let one = eventually("somebody comes", || rustix::net::accept(&listener).ok());
-            send(&one, &Word::Ready, None).unwrap();
-            one
-        });
-        let (weir, _) = weir(&path);
-        let _held = answers.join().unwrap();
+        let (weir, _held) = weir_at_an_old_keeper(&path);
         assert!(weir.is_there());
         let event = Arc::new(event());
         eventually("it is given up", || {
