@@ -443,22 +443,22 @@ fn root_the_users_of_the_configuration_have_to_be_some() {
         let text = String::from_utf8_lossy(&weir.stderr).into_owned();
         assert!(!weir.status.success() && text.contains(says), "{text}");
     }
-    // Those of an interface's socket as well, and a template's before anybody takes it.
-    for (table, key, commands) in [
-        ("vif.web0", "user", &[&["check", "--host"][..], &["run"]][..]),
-        ("template.t", "group", &[&["check", "--host"]]),
+    // The group of an interface's socket as well, and a template's before anybody takes it.
+    for (table, commands) in [
+        ("vif.web0", &[&["check", "--host"][..], &["run"]][..]),
+        ("template.t", &[&["check", "--host"]]),
     ] {
         let file = dir.path().join("weir.toml");
         let control = dir.path().join("c.sock");
-        let text = format!("[{table}]\nsocket_{key} = \"no-such\"\n");
+        let text = format!("[{table}]\nsocket_group = \"no-such\"\n");
         fs::write(&file, format!("[switch]\ncontrol = {control:?}\n{text}")).unwrap();
         for command in commands {
             let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
             let weir = weir.args(*command).arg(&file).output().unwrap();
             let said = String::from_utf8_lossy(&[weir.stdout, weir.stderr].concat()).into_owned();
             let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-            let says = format!("there is no {key} no-such");
-            assert!(!weir.status.success() && words.contains(&says), "{command:?}: {said}");
+            let says = words.contains("there is no group no-such");
+            assert!(!weir.status.success() && says, "{command:?}: {said}");
         }
     }
 }
