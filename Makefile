@@ -21,7 +21,7 @@ set-up: ## Install what building needs (needs root)
 	$(XTASK) packages --to-build
 
 demo: libpcap ## See weir at work: built-in guests, no VM, no root (20 s)
-	$(CARGO) run --release -p weir -- demo
+	$(CARGO) run --release -p weir-bench -- demo
 
 demo-vm: ## The same with two real Linux guests under QEMU (needs root)
 	$(XTASK) demo-vm
@@ -32,8 +32,8 @@ demo-fabric: ## Three hosts under BGP EVPN: a guest that moves, a host that dies
 fabric: libpcap ## System tests with the installed FRR, and that of each root in WEIR_FRR_ROOT (needs root, some 5 minutes)
 	$(XTASK) fabric
 
-build: libpcap ## Build weir as it ships
-	$(CARGO) build --release -p weir
+build: libpcap ## Build weir, weir-bench and weir-lab as they ship
+	$(CARGO) build --release -p weir -p weir-bench -p weir-workbench
 
 deb: libpcap ## The Debian package, target/deb/weir_*.deb (needs debhelper, dh-apparmor)
 	@command -v dh_apparmor >/dev/null || { echo "as root: apt-get install -y debhelper dh-apparmor" >&2; exit 1; }
@@ -76,7 +76,7 @@ soak: ## All of that and more by chance, with real guests, for HOURS (2; needs r
 	$(XTASK) soak --hours $(or $(HOURS),2)
 
 lab-soak: libpcap ## Hosts in virtual time on which things go wrong, until Ctrl-C
-	$(CARGO) run --release -p weir -- lab soak
+	$(CARGO) run --release -p weir-workbench -- soak
 
 fuzz: ## Every fuzz target for its share of MINUTES (10)
 	$(XTASK) fuzz --minutes $(or $(MINUTES),10)
@@ -92,10 +92,10 @@ bench: ## Measure weir against its peers (needs root, over an hour)
 
 lab-report: libpcap ## Run the lab's experiments; write docs/lab.md, target/lab and target/lab-report.html
 	rm -rf target/lab
-	$(CARGO) run --release -p weir -- lab report --all --verdicts docs/lab.md --markdown target/lab --html target/lab-report.html
+	$(CARGO) run --release -p weir-workbench -- report --all --verdicts docs/lab.md --markdown target/lab --html target/lab-report.html
 
 lab-sensitivity: libpcap ## The same page with each fitted cost varied: target/lab-sensitivity.html, some 25 times the work
-	$(CARGO) run --release -p weir -- lab report --all --sensitivity --html target/lab-sensitivity.html
+	$(CARGO) run --release -p weir-workbench -- report --all --sensitivity --html target/lab-sensitivity.html
 
 fmt: ## Format the code
 	$(CARGO) fmt --all

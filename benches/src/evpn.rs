@@ -1,6 +1,6 @@
 //! A fabric under BGP EVPN: two hosts as namespaces with weir and FRR, and a router between them. Also the cost of an
-//! EVPN route, from which the lab estimates the largest fabric (`weir_lab::fabric`): CPU time and memory of FRR and
-//! weir, on the host that announces addresses and on a host that learns them.
+//! EVPN route, from which `crates/lab/tests/host/fabric.rs` estimates the largest fabric: CPU time and memory of FRR
+//! and weir, on the host that announces addresses and on a host that learns them.
 
 use std::{
     collections::HashMap,

@@ -301,7 +301,7 @@ fn by_stage(bench: &Bench<'_>, moderation: Option<&'static str>) -> Result<[f64;
     let times = RoundTrips::parse(&line).ok_or_else(|| Error::parse("round trips", &*line))?;
     let run = Run { times, cores: f64::NAN, all_cores: f64::NAN };
     let way = checked(run, REQUESTS_PER_SECOND * SECONDS)?.times.us[0] / 2.0;
-    // It is another run, since following takes time itself.
+    // Requests are followed in a run of their own, since following takes time.
     let mut load = ask()?;
     let seen = until_seen(&weir)?;
     load.line()?;

@@ -20,7 +20,9 @@ fail() { say "FAILED: $*"; exit 1; }
 [ "$(id -u)" = 0 ] || fail "needs root"
 command -v debootstrap systemd-nspawn >/dev/null ||
     fail "needs debootstrap and systemd-nspawn: apt-get install -y debootstrap systemd-container"
-package=$(ls "${PACKAGES:-$repository/target/deb}"/weir_*.deb 2>/dev/null) || fail "no package: make deb"
+packages=${PACKAGES:-$repository/target/deb}
+package=$(ls "$packages"/weir_*.deb 2>/dev/null) && lab=$(ls "$packages"/weir-lab_*.deb 2>/dev/null) ||
+    fail "no packages: make deb"
 
 # Mounts are this script's own, and end with it.
 if [ "${1:-}" != --unshared ]; then
@@ -59,7 +61,7 @@ rm -r "$later/tree"
 given=$work/given
 rm -rf "$given"
 mkdir -p "$given/later"
-cp "$package" "$here/steps.sh" "$here/apparmor.sh" "$here/console.py" "$given/"
+cp "$package" "$lab" "$here/steps.sh" "$here/apparmor.sh" "$here/console.py" "$given/"
 cd "$repository"
 grep -rlZ --include='*.md' '^<!-- tests/deb/steps.sh runs these lines' README.md docs | xargs -0 cp -t "$given"
 cd "$work"

@@ -67,7 +67,7 @@ mkdir -p /dev/net
 chmod 666 /dev/net/tun
 
 say "lintian"
-runuser -u nobody -- lintian --fail-on error --tag-display-limit 0 weir_*.deb || fail "lintian finds errors"
+runuser -u nobody -- lintian --fail-on error --tag-display-limit 0 weir_*.deb weir-lab_*.deb || fail "lintian finds errors"
 
 say "install, libvirt, two domains that ping: the commands of install.md"
 block install.md 1 >/tmp/commands
@@ -98,7 +98,12 @@ for process in $(pgrep -x weir) $(pgrep -x weir-helper || true); do
     grep '^Groups:' "/proc/$process/status" | grep -qw "$frrvty" || fail "process $process is not in FRR's group"
 done
 ss -Hlun | grep -q '192\.168\.77\.1:53 ' || fail "the host cannot ask weir for names"
-for page in $(dpkg --listfiles weir | grep '/man/man[18]/.'); do
+! weir lab list 2>/tmp/lab.log || fail "weir has the lab"
+grep -q 'package weir-lab' /tmp/lab.log || fail "weir does not say where the lab is"
+quiet_apt install ./weir-lab_*.deb
+weir lab list | grep -q dong-fig11 || fail "no lab"
+weir demo --json --seconds 1 >/dev/null || fail "no demo"
+for page in $(dpkg --listfiles weir weir-lab | grep '/man/man[18]/.'); do
     MANROFFOPT=-wall man --warnings "$page" 2>&1 >/dev/null | tee /tmp/man.log
     [ ! -s /tmp/man.log ] || fail "man page $page"
     name=$(basename "$page" .gz)
@@ -106,7 +111,7 @@ for page in $(dpkg --listfiles weir | grep '/man/man[18]/.'); do
 done
 [ "$(dpkg --listfiles weir | grep -c '/man/man[18]/.')" -ge 35 ] || fail "not a page for each command"
 bash -c 'for f in /usr/share/bash-completion/completions/weir*; do . "$f" || exit 1; done
-    complete -p weir weir-agent weir-keeper weir-vhost-user-net' >/dev/null || fail "bash does not know weir"
+    complete -p weir weir-agent weir-bench weir-keeper weir-lab weir-vhost-user-net' >/dev/null || fail "bash does not know weir"
 zsh -c 'autoload -U compinit && compinit -u && [[ ${_comps[weir]} = _weir ]]' || fail "zsh does not know weir"
 [ -n "$(fish -c 'complete -C "weir qemu"')" ] || fail "fish does not complete weir"
 description=/usr/share/qemu/vhost-user/50-weir-net.json
@@ -357,7 +362,7 @@ quiet_apt remove weir
 [ ! -e /usr/bin/weir ] && [ ! -e /run/weir ] && [ ! -e /run/weir-keeper ] || fail "something is left"
 
 say "purge"
-quiet_apt purge weir
+quiet_apt purge weir weir-lab
 for left in /etc/weir /etc/apparmor.d/weir /etc/apparmor.d/local/weir /usr/share/doc/weir \
     /etc/systemd/system/multi-user.target.wants/weir.service /var/lib/systemd/deb-systemd-helper-enabled/weir.service.dsh-also; do
     [ ! -e $left ] || fail "$left is left"

@@ -85,6 +85,8 @@ tried() { # TEST
     *_many_domains_*) echo "20 domains at once" ;;
     *_moves_with_its_domain_*) echo "migrate between two libvirtds; a migration that fails" ;;
     *_does_not_start_and_says_why) echo "domains that are refused" ;;
+    *_has_an_interface_by_its_pattern) echo "attach and detach by the socket of a pattern; shutdown" ;;
+    *_a_virtual_iommu_gets_*) echo "a device behind a virtual IOMMU, by weir libvirt define" ;;
     *_gets_an_interface_by_one_command) echo "weir libvirt define, check, undefine" ;;
     *_operations_by_chance_*) echo "100 operations by chance: no interface is left" ;;
     esac
@@ -112,6 +114,14 @@ libvirt() { # SUITE
         result "$work/libvirt-$1.tsv" "libvirt of Debian $release" "$(version_of libvirt-daemon-system)" "$what" \
             "$verdict" "$why"
     done <"$work/verdicts"
+    test=what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments
+    if (cd "$repository" && WEIR_LIBVIRT_ROOT=$root "$cargo" test -p weir --test runs $test) >>"$log" 2>&1; then
+        verdict=works why=
+    else
+        verdict=FAILED why=$test
+    fi
+    result "$work/libvirt-$1.tsv" "QEMU of Debian $release" "$(version_of qemu-system-x86)" \
+        "\`weir qemu-args\` for Proxmox VE, vmspawn, Incus; \`--iommu\`" "$verdict" "$why"
 }
 
 proxmox() { # SUITE

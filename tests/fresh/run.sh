@@ -30,6 +30,8 @@ fi
 
 mkdir -p "$work"
 unpack "$suite" "$root"
+# `ip netns exec` refuses a root that is no mount.
+mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
@@ -82,8 +84,8 @@ if [ -n "${PACKAGE_TO:-}" ]; then
     enter env HOME=/root make -C /home/newcomer/weir --no-print-directory deb >"$log" 2>&1 ||
         { tail -n 20 "$log"; fail "make deb: see $log"; }
     mkdir -p "$PACKAGE_TO"
-    rm -f "$PACKAGE_TO"/weir_*.deb
-    cp "$root"/home/newcomer/weir/target/deb/weir_*.deb "$PACKAGE_TO/"
+    rm -f "$PACKAGE_TO"/weir*.deb
+    cp "$root"/home/newcomer/weir/target/deb/weir_*.deb "$root"/home/newcomer/weir/target/deb/weir-lab_*.deb "$PACKAGE_TO/"
 
     say "root's make demo-vm"
     # `ip netns exec` puts the namespace's own in its place.

@@ -246,6 +246,12 @@ fn how_to_add_a_kind_of_port_and_a_key_names_what_exists() {
         }
     }
     assert!(found > 40, "{found} files and names");
+    let rows = |table: &str| {
+        let rest = section.split_once(table).map_or("", |(_, rest)| rest);
+        let rest = rest.split_once("|---|---|\n").map_or("", |(_, rest)| rest);
+        rest.lines().take_while(|line| line.starts_with("| ")).count()
+    };
+    assert_eq!([rows("touches six files:"), rows("## A key in seven places")], [6, 7]);
     assert!(missing.is_empty(), "CONTRIBUTING.md names what is not there: {missing:#?}");
 }
 

@@ -2,8 +2,8 @@
 //! have written.
 //!
 //! All `*.rs` of a crate's `src` are counted, without tests: `tests.rs`, files below a directory `tests` or
-//! `testing`, `testing.rs`, and modules with `#[cfg(test)]`. Examples, xtask, tests/, benches and fuzz are not
-//! counted.
+//! `testing`, `testing.rs`, and modules with `#[cfg(test)]`. The crate `testing`, examples, xtask, tests/, benches and
+//! fuzz are not counted.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 120_400;
+const CODE_MAX: usize = 119_250;
 const SHARE_MAX_PERCENT: usize = 15;
 const COMMAND_MAX: usize = 5_480;
 /// The crate of the command.
@@ -153,7 +153,7 @@ fn count(dir: &Path) -> Result<BTreeMap<String, Lines>> {
     for path in entries(dir)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let src = path.join("src");
-        if src.is_dir() {
+        if src.is_dir() && name != "testing" {
             crates.insert(name, below(&src)?);
         }
     }

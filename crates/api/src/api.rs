@@ -394,7 +394,7 @@ pub(crate) struct Pieces(VecDeque<Bytes>);
 
 impl Pieces {
     pub(crate) fn add(&mut self, bytes: impl Into<Vec<u8>>) {
-        // They may wait for their reader for seconds, without the room to grow.
+        // The bytes may wait for their reader for seconds, so they keep no spare room.
         self.0.push_back(Vec::into_boxed_slice(bytes.into()).into());
     }
 }

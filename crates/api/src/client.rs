@@ -171,16 +171,7 @@ impl Client {
         let socket = self.path.clone();
         let no_answer = |reason: String| ClientError::NoAnswer { path: socket.clone(), reason };
         let unknown = || ClientError::UnknownAnswer { path: socket.clone() };
-        let (content_type, body) = match sent {
-            Some((content_type, body)) => (Some(content_type), body),
-            None => (None, Bytes::new()),
-        };
-        let mut request = Request::builder().method(method).uri(path).header(header::HOST, "weir");
-        if let Some(content_type) = content_type {
-            request = request.header(header::CONTENT_TYPE, content_type);
-        }
-        let request =
-            request.body(Full::new(body)).map_err(|error| no_answer(error.to_string()))?;
+        let request = self.request(method, path, sent)?;
         let sender = &mut self.sender;
         let exchange = async {
             sender.ready().await?;
@@ -199,10 +190,22 @@ impl Client {
         if status == StatusCode::OK {
             return serde_json::from_slice(&body).map_err(|_| unknown());
         }
-        match serde_json::from_slice(&body) {
-            Ok(Problem { detail, help, .. }) => Err(ClientError::Refused { message: detail, help }),
-            Err(_) => Err(unknown()),
-        }
+        Err(refusal(&body).unwrap_or_else(unknown))
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        sent: Sent,
+    ) -> Result<Request<Full<Bytes>>, ClientError> {
+        let request = Request::builder().method(method).uri(path).header(header::HOST, "weir");
+        let request = match sent {
+            Some((kind, body)) => request.header(header::CONTENT_TYPE, kind).body(Full::new(body)),
+            None => request.body(Full::default()),
+        };
+        let path = self.path.clone();
+        request.map_err(|error| ClientError::NoAnswer { path, reason: error.to_string() })
     }
 
     fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
@@ -291,7 +294,7 @@ impl Client {
             let last = all.last().map(&key);
             let after = last.as_ref().map(|last| format!("&after={last}")).unwrap_or_default();
             let part: Vec<T> = self.get(&format!("{path}?limit={limit}{after}"))?;
-            // A weir from before parts sends all at once, whatever it is asked for.
+            // An older weir knows no parts: it sends all at once, whatever it is asked for.
             if last.is_some() && part.last().map(&key) == last {
                 return Ok(all);
             }
@@ -447,12 +450,7 @@ impl Client {
     ) -> Result<(), ClientError> {
         let socket = self.path.clone();
         let no_answer = |reason: String| ClientError::NoAnswer { path: socket.clone(), reason };
-        let Some((content_type, body)) = sent else { return Ok(()) };
-        let request = Request::builder().method(Method::POST).uri(path);
-        let request =
-            request.header(header::HOST, "weir").header(header::CONTENT_TYPE, content_type);
-        let request =
-            request.body(Full::new(body)).map_err(|error| no_answer(error.to_string()))?;
+        let request = self.request(Method::POST, path, sent)?;
         let sender = &mut self.sender;
         self.runtime.block_on(async {
             let failed = |error: hyper::Error| no_answer(reason(&error));
@@ -460,12 +458,8 @@ impl Client {
             let (head, mut body) = sender.send_request(request).await.map_err(failed)?.into_parts();
             if head.status != StatusCode::OK {
                 let body = body.collect().await.map_err(failed)?.to_bytes();
-                return Err(match serde_json::from_slice(&body) {
-                    Ok(Problem { detail, help, .. }) => {
-                        ClientError::Refused { message: detail, help }
-                    }
-                    Err(_) => ClientError::UnknownAnswer { path: socket.clone() },
-                });
+                let unknown = || ClientError::UnknownAnswer { path: socket.clone() };
+                return Err(refusal(&body).unwrap_or_else(unknown));
             }
             while let Some(frame) = body.frame().await {
                 let goes_on = frame.map_err(failed)?.data_ref().is_none_or(|bytes| each(bytes));
@@ -491,6 +485,12 @@ impl Client {
     pub fn set_stages(&mut self, on: bool) -> Result<(), ClientError> {
         self.ask(Method::PUT, "/v1/stages", json(&Stages { on })).map(|_: Done| ())
     }
+}
+
+/// weir's refusal in the body of an answer.
+fn refusal(body: &[u8]) -> Option<ClientError> {
+    let Problem { detail, help, .. } = serde_json::from_slice(body).ok()?;
+    Some(ClientError::Refused { message: detail, help })
 }
 
 /// An error with its cause.

@@ -1,10 +1,14 @@
 //! Refusals: the reason, and the remedy (RFC 9457).
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::response::Response as Described;
+use utoipa::openapi::{Content, Ref, RefOr, ResponseBuilder};
+use utoipa::{IntoResponses, ToSchema};
 use weir_limits::CONTROL_CONNECTIONS_MAX;
 use weir_switch::control::{self, Refusal};
 
@@ -18,12 +22,33 @@ pub struct Problem {
     /// The refused request, and the reason.
     pub detail: String,
     /// The remedy.
-    #[serde(default)]
     pub help: Option<String>,
 }
 
 /// The media type of a problem in JSON.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Types that stand for a [`Problem`] of a status in the list of a route's answers.
+macro_rules! refusals {
+    ($($name:ident = $status:literal;)+) => {$(
+        pub(crate) enum $name {}
+
+        impl IntoResponses for $name {
+            fn responses() -> BTreeMap<String, RefOr<Described>> {
+                let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+                let response = ResponseBuilder::new().content("application/json", problem);
+                BTreeMap::from([($status.to_owned(), response.into())])
+            }
+        }
+    )+};
+}
+
+refusals! {
+    Bad = "400";
+    NotAllowed = "403";
+    Missing = "404";
+    Conflict = "409";
+}
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {

@@ -164,9 +164,7 @@ impl ApiServer {
 impl Drop for ApiServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
-        if let Some(reactor) = self.reactor.take() {
-            let _ = reactor.join();
-        }
+        let _ = self.reactor.take().map(JoinHandle::join);
     }
 }
 

@@ -1,6 +1,25 @@
-//! `weir bench` and `weir demo` on the command line.
+//! The command line of `weir-bench`.
 
-use clap::Args;
+use clap::{Args, Parser, Subcommand};
+
+/// Measures weir on this machine with built-in guests; needs no VM and no root
+#[derive(Debug, Parser)]
+#[command(name = "weir-bench", version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    /// Something other than to measure.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// What to measure.
+    #[command(flatten)]
+    pub bench: BenchArgs,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Switch traffic between built-in guests and show live figures
+    Demo(DemoArgs),
+}
 
 /// `weir demo`
 #[derive(Debug, Args)]

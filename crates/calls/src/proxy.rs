@@ -255,6 +255,6 @@ fn is_writable(fd: BorrowedFd<'_>) -> bool {
 
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
-    // Neither is ever negative, and weir does not run for centuries.
+    // Neither field is ever negative, and weir does not run for centuries.
     (now.tv_sec as u64) * 1_000_000_000 + now.tv_nsec as u64
 }

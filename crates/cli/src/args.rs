@@ -2,14 +2,13 @@
 
 mod look;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, ArgAction, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use weir_bench::args::{BenchArgs, DemoArgs};
 use weir_config::{
     Config, FilterRule, GroupDefault, GroupRule, Key, PortName, SecurityGroup, Setting, SocketPath,
     TemplateName, ValueError, VifChanges, VifConfig,
@@ -17,7 +16,6 @@ use weir_config::{
 use weir_doctor::bridging::UplinkCommand;
 use weir_doctor::qemu::{MemorySize, QemuVersion};
 use weir_libvirt::LibvirtCommand;
-use weir_workbench::args::LabCommand;
 
 use crate::vm_args::Monitor;
 
@@ -70,12 +68,14 @@ const GROUPS: &[(&str, &[&str])] = &[
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Switch traffic between built-in guests and show live figures
-    Demo(DemoArgs),
+    #[command(disable_help_flag = true)]
+    Demo(Passed),
     /// Measure weir on this machine with built-in guests; needs no VM and no root
-    Bench(BenchArgs),
+    #[command(disable_help_flag = true)]
+    Bench(Passed),
     /// Run the papers' experiments in virtual time and compare the figures
-    #[command(subcommand)]
-    Lab(LabCommand),
+    #[command(disable_help_flag = true)]
+    Lab(Passed),
     /// Run the switch until SIGTERM or SIGINT; SIGHUP reloads the file
     Run(RunArgs),
     /// Check a configuration file and show every problem with its line
@@ -122,6 +122,14 @@ pub enum Command {
     Trace(TraceArgs),
     /// Find what is wrong with the host and the switch, and say what mends it
     Doctor(DoctorArgs),
+}
+
+/// `weir demo`, `weir bench` and `weir lab`, which are programs of their own
+#[derive(Debug, Args)]
+pub struct Passed {
+    /// Arguments of that program, whose --help shows them
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub args: Vec<OsString>,
 }
 
 /// `weir run`

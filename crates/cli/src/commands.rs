@@ -1,17 +1,18 @@
 //! The commands that need no switch in this process.
 
 use std::collections::BTreeSet;
+use std::env;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
 use miette::Report;
 use weir_api::{Client, ClientError, Serving};
-use weir_bench::BenchError;
-use weir_bench::demo::DemoError;
 use weir_config::descriptors::Carried;
 use weir_config::reload::ShownSetting;
 use weir_config::{
@@ -27,7 +28,6 @@ use weir_switch::stats::{MemberStats, MulticastStats, SwitchStats};
 use weir_switch::{memory, sandbox};
 use weir_text::plain::{self, Obeyed, Plain};
 use weir_text::{Table, count, time};
-use weir_workbench::LabError;
 
 use crate::args::{AddressesArgs, CheckArgs, ExplainArgs, QemuArgs, StatsArgs, VifCommand};
 use crate::run::RunError;
@@ -68,10 +68,6 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
     let Err(report) = result else {
         return ExitCode::SUCCESS;
     };
-    // The reader of the output has stopped reading, as in `weir stats | head`.
-    if output_error(&report).is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
-        return ExitCode::SUCCESS;
-    }
     if let Some(CommandError::Unwell) = report.downcast_ref() {
         return EXIT_UNWELL.into();
     }
@@ -80,33 +76,32 @@ pub fn exit_code(result: Result<(), Report>) -> ExitCode {
         eprintln!("weir: {}", weir_libvirt::sentence(error));
         return EXIT_FAILED.into();
     }
-    let is_invalid = matches!(report.downcast_ref(), Some(RunError::Config(_)))
-        || matches!(report.downcast_ref(), Some(LabError::Invalid(_)));
     let code = match report.downcast_ref() {
-        _ if is_invalid => EXIT_CONFIG,
+        _ if matches!(report.downcast_ref(), Some(RunError::Config(_))) => EXIT_CONFIG,
         Some(CommandError::Config(_)) => EXIT_CONFIG,
         Some(CommandError::Client(ClientError::NotRunning { .. })) => EXIT_NOT_RUNNING,
         _ => EXIT_FAILED,
     };
-    eprint!("{}", plain::report(&format!("{report:?}\n")));
-    code.into()
+    let output = match report.downcast_ref() {
+        Some(CommandError::Output(error)) => Some(error),
+        _ => None,
+    };
+    plain::ended(&report, output, code)
 }
 
-/// The error of writing the output, if that is the cause.
-fn output_error(report: &Report) -> Option<&io::Error> {
-    if let Some(CommandError::Output(error)) = report.downcast_ref() {
-        return Some(error);
-    }
-    if let Some(LabError::Output(error)) = report.downcast_ref() {
-        return Some(error);
-    }
-    if let Some(BenchError::Output(error)) = report.downcast_ref() {
-        return Some(error);
-    }
-    match report.downcast_ref() {
-        Some(DemoError::Output(error)) => Some(error),
-        _ => None,
-    }
+/// Becomes the program `name`, which lies beside this one or where the shell finds programs.
+///
+/// # Errors
+/// [`CommandError::NoProgram`] if it cannot be started.
+pub fn become_program(
+    name: &'static str,
+    first: Option<&str>,
+    args: &[OsString],
+) -> Result<(), CommandError> {
+    let beside = env::current_exe().ok().map(|this| this.with_file_name(name));
+    let program = beside.filter(|path| path.exists()).unwrap_or_else(|| name.into());
+    let why = Command::new(program).args(first).args(args).exec();
+    Err(CommandError::NoProgram { name, why })
 }
 
 /// The defaults of this user, with the control socket of `--control` if it is given.
@@ -242,7 +237,7 @@ pub fn qemu_args(
         qemu_version: args.qemu_version.or(installed),
         // A version that the user names can be that of another host.
         kvm: (asks && args.monitor == Monitor::Qemu).then(weir_doctor::qemu::kvm),
-        architecture: std::env::consts::ARCH,
+        architecture: env::consts::ARCH,
         iommu: args.iommu,
     };
     let vm_args = args.monitor.args(&vifs, &options)?;

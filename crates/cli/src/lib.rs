@@ -17,8 +17,6 @@ mod ending;
 mod frame;
 pub mod run;
 mod show;
-#[cfg(test)]
-mod testing;
 pub mod top;
 pub mod vhost_user_net;
 pub mod vm_args;

@@ -9,23 +9,18 @@ use miette::Report;
 use weir::args::{Cli, Command};
 use weir::commands;
 use weir_doctor::bridging;
+use weir_switch::{compiler, host, programs, upgrade};
 use weir_text::plain::{Obeyed, Plain};
 
 fn main() -> ExitCode {
-    if let Some(ended) = weir_switch::run_helper_if_asked(weir::run::log_to_stderr) {
-        return ended;
-    }
-    if let Some(ended) = weir_switch::upgrade::run_if_asked() {
-        return ended;
-    }
-    if let Some(ended) = weir_switch::programs::run_if_asked(weir::run::log_to_stderr) {
-        return ended;
-    }
-    if let Some(ended) = weir_switch::compiler::run_if_asked() {
-        return ended;
-    }
-    let told = || weir_switch::host::tell_resolved_if_asked(weir::run::log_to_stderr);
-    if let Some(ended) = bridging::run_if_asked().or_else(told) {
+    let log = weir::run::log_to_stderr;
+    let part = weir_switch::run_helper_if_asked(log)
+        .or_else(upgrade::run_if_asked)
+        .or_else(|| programs::run_if_asked(log))
+        .or_else(compiler::run_if_asked)
+        .or_else(bridging::run_if_asked)
+        .or_else(|| host::tell_resolved_if_asked(log));
+    if let Some(ended) = part {
         return ended;
     }
     commands::exit_code(run(Cli::parse_grouped()))
@@ -33,20 +28,14 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<(), Report> {
     let defaults = commands::defaults(cli.control)?;
-    // The output is not locked, because the demo's display also writes to it and restores the terminal from any
-    // thread.
     let mut out = io::stdout();
     // These commands can print text from a file, a guest or another program.
     let plain = || Plain::new(io::stdout(), Obeyed::Lines);
     let terminal = commands::stdout_is_terminal();
     match cli.command {
-        Command::Demo(args) => {
-            weir_bench::demo::run(&args, &mut out, terminal)?;
-        }
-        Command::Bench(args) => {
-            weir_bench::run(&args, &mut out)?;
-        }
-        Command::Lab(command) => weir_workbench::run(&command, &mut out)?,
+        Command::Demo(it) => commands::become_program("weir-bench", Some("demo"), &it.args)?,
+        Command::Bench(it) => commands::become_program("weir-bench", None, &it.args)?,
+        Command::Lab(it) => commands::become_program("weir-lab", None, &it.args)?,
         Command::Run(args) => weir::run::run(&args, &defaults)?,
         Command::Check(args) => commands::check(&args, &defaults, &mut plain())?,
         Command::Diff(args) => commands::diff(&args, &defaults, &mut plain())?,

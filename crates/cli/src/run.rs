@@ -12,8 +12,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 use weir_api::{ApiServer, Client, Serving, ServingError};
 use weir_config::descriptors;
 use weir_config::{Config, ConfigError, Defaults, LatencyBudget, PortName, SocketPath, VifConfig};
@@ -109,10 +109,10 @@ pub fn log_to_stderr() {
     let (filter, wrong) = log_filter(&asked.to_string_lossy());
     let colours = io::stderr().is_terminal();
     let writer = move || Plain::new(io::stderr(), Obeyed::Record { colours });
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer);
-    let log = log.with_ansi(colours);
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = lines.with_ansi(colours).with_target(false);
     // Installing the log fails only if there is a log already, which then serves the purpose.
-    let _ = log.with_target(false).try_init();
+    let _ = tracing_subscriber::registry().with(lines).with(filter).try_init();
     if let Some(wrong) = wrong {
         tracing::warn!("{wrong}");
     }
@@ -120,29 +120,35 @@ pub fn log_to_stderr() {
 
 /// The filter for the text of [`LOG_VARIABLE`]. An empty text and a wrong one select info; a wrong
 /// one is returned as well.
-fn log_filter(text: &str) -> (EnvFilter, Option<String>) {
-    let info = || EnvFilter::new("info");
-    let text = text.trim();
-    if text.is_empty() {
-        return (info(), None);
+fn log_filter(text: &str) -> (Targets, Option<String>) {
+    let mut filter = Targets::new();
+    let words: Vec<_> = text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect();
+    for word in &words {
+        // The library would read a word that is no level as the name of a module, and a filter for one module drops
+        // all other messages.
+        let (module, level) = match word.split_once('=') {
+            Some((module, "")) => (Some(module), None),
+            Some((module, level)) => (Some(module), level.parse().ok()),
+            None if word.starts_with("weir") => (Some(*word), Some(LevelFilter::TRACE)),
+            None => (None, word.parse().ok()),
+        };
+        filter = match (module, level) {
+            (Some(module), Some(level)) if !module.is_empty() && !module.contains('[') => {
+                filter.with_target(module, level)
+            }
+            (None, Some(level)) => filter.with_default(level),
+            _ => {
+                let levels = "error, warn, info, debug, trace, off, or weir_CRATE=LEVEL";
+                let said =
+                    format!("{LOG_VARIABLE}: `{word}` is no level: {levels}; weir logs at info");
+                return (Targets::new().with_default(LevelFilter::INFO), Some(said));
+            }
+        };
     }
-    // The library reads a word that is no level as the name of a module, and a filter for that
-    // module alone drops all messages.
-    let is_known = |word: &&str| word.parse::<LevelFilter>().is_ok() || word.starts_with("weir");
-    let mut words =
-        text.split(',').map(str::trim).filter(|word| !word.contains(['=', '[', '{', '}', ']']));
-    let wrong = words.find(|word| !is_known(word));
-    match (wrong, EnvFilter::try_new(text)) {
-        (None, Ok(filter)) => (filter, None),
-        (wrong, _) => {
-            let wrong = wrong.unwrap_or(text);
-            let levels = "error, warn, info, debug, trace, off, or weir_CRATE=LEVEL";
-            (
-                info(),
-                Some(format!("{LOG_VARIABLE}: `{wrong}` is no level: {levels}; weir logs at info")),
-            )
-        }
+    if words.is_empty() {
+        filter = filter.with_default(LevelFilter::INFO);
     }
+    (filter, None)
 }
 
 /// Runs the switch of a configuration file.
@@ -434,13 +440,18 @@ fn catch_signals(signals: &[i32]) -> Result<Signals, RunError> {
 
 #[cfg(test)]
 mod tests {
+    use tracing_subscriber::{Layer, Registry};
+
     use super::*;
 
     #[test]
     fn a_wrong_word_for_the_log_is_named_and_turns_nothing_off() {
-        for wrong in ["verbose", "debug,verbose", "weir_api=loud", "=", "info, debg"] {
+        let most = |filter: &Targets| Layer::<Registry>::max_level_hint(filter);
+        let wrong =
+            ["verbose", "debug,verbose", "weir_api=loud", "=", "info, debg", "[span]=trace"];
+        for wrong in wrong {
             let (filter, said) = log_filter(wrong);
-            assert_eq!(filter.max_level_hint(), Some(LevelFilter::INFO), "{wrong}");
+            assert_eq!(most(&filter), Some(LevelFilter::INFO), "{wrong}");
             let said = said.unwrap_or_default();
             assert!(said.contains("is no level: error, warn, info"), "{wrong}: {said}");
         }
@@ -450,10 +461,9 @@ mod tests {
             ("off", LevelFilter::OFF),
             ("weir_api", LevelFilter::TRACE),
             ("warn,weir_port_vhost=debug", LevelFilter::DEBUG),
-            ("info,[span{field=a}]=trace", LevelFilter::TRACE),
         ] {
             let (filter, said) = log_filter(good);
-            assert_eq!((filter.max_level_hint(), said), (Some(level), None), "{good}");
+            assert_eq!((most(&filter), said), (Some(level), None), "{good}");
         }
     }
 }

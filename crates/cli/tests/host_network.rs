@@ -28,7 +28,8 @@ fn networkd(dir: &Path) -> Output {
         cp \"$0\"/* /run/systemd/network/
         ip link add eth0 type veth peer name far0
         /lib/systemd/systemd-networkd >/run/log 2>&1 & daemon=$!
-        until [ -e /sys/class/net/br0 ] || grep -q 'Enumeration completed' /run/log; do sleep 0.1; done
+        # The log of systemd 257 does not tell when it has seen all links.
+        until [ -e /run/systemd/netif/state ]; do sleep 0.1; done
         ip tuntap add weir0 mode tap
         for _ in $(seq 100); do
             ip -d link show weir0 | grep -q 'master br0' && break

@@ -22,6 +22,33 @@ const OPERATIONS: usize = 20;
 /// The domains that start at once.
 const DOMAINS: usize = 20;
 
+/// What a disk boots, at 0x7c00. It lets go of devices that are detached and powers the machine off when it is asked to,
+/// by the registers that QEMU's machine `pc` has under SeaBIOS.
+#[rustfmt::skip]
+const GUEST: [u8; 44] = [
+    0xb8, 0x00, 0x01,       //        mov ax, 0x0100    the power button
+    0xba, 0x02, 0x06,       //        mov dx, 0x0602    PM1_EN
+    0xef,                   //        out dx, ax
+    0xfb,                   //        sti
+    0xf4,                   // again: hlt               until the timer's next tick
+    0x66, 0x31, 0xc0,       //        xor eax, eax
+    0xba, 0x10, 0xae,       //        mov dx, 0xae10    the bus
+    0x66, 0xef,             //        out dx, eax
+    0xb2, 0x04,             //        mov dl, 0x04      slots to empty
+    0x66, 0xed,             //        in eax, dx
+    0xb2, 0x08,             //        mov dl, 0x08      eject them
+    0x66, 0xef,             //        out dx, eax
+    0xba, 0x00, 0x06,       //        mov dx, 0x0600    PM1_STS
+    0xed,                   //        in ax, dx
+    0xf6, 0xc4, 0x01,       //        test ah, 1        the button is pressed
+    0x74, 0xe6,             //        jz again
+    0xba, 0x04, 0x06,       //        mov dx, 0x0604    PM1_CNT
+    0xb8, 0x00, 0x20,       //        mov ax, 0x2000    off
+    0xef,                   //        out dx, ax
+    0xf4,                   // end:   hlt
+    0xeb, 0xfd,             //        jmp end
+];
+
 /// The time that libvirtd has to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -40,6 +67,10 @@ match = \"tcp dst port 25\"
 action = \"drop\"
 [template.blue]
 network = \"blue\"
+[vif-on-demand.\"hot*\"]
+directory = \"{HOT}\"
+template = \"red\"
+forget_s = 1
 ";
 
 /// weir with its keeper, and a libvirtd whose hook calls weir. Each process ends before the directory is removed.
@@ -133,6 +164,9 @@ impl Host {
             let expected = "/etc/libvirt/hooks/qemu.d/weir: libvirt calls it from now on\n";
             assert_eq!(text(&said), expected);
         }
+        let hot = host.path("hot").display().to_string();
+        let made = host.inside(&["install", "-d", "-o", "libvirt-qemu", &hot]);
+        assert!(made.status.success(), "{}", text(&made));
         Some(host)
     }
 
@@ -258,6 +292,29 @@ impl Host {
         path.to_string_lossy().into_owned()
     }
 
+    /// A disk for a domain, with [`GUEST`].
+    fn disk(&self, number: usize) -> String {
+        let path = self.path(&format!("d{number}.img"));
+        let mut sector = [0; 512];
+        sector[..GUEST.len()].copy_from_slice(&GUEST);
+        sector[510..].copy_from_slice(&[0x55, 0xaa]);
+        fs::write(&path, sector).unwrap();
+        format!(
+            "<disk type='file' device='disk'><driver name='qemu' type='raw'/>\
+             <source file='{}'/><target dev='hda' bus='ide'/></disk>",
+            path.display()
+        )
+    }
+
+    /// The guest turns the domain off. It hears nothing before it has booted.
+    fn shut_down(&self, domain: &str) {
+        eventually(&format!("{domain} ends by itself"), || {
+            let _ = self.virsh(&["shutdown", domain]);
+            let running = self.does(&["list", "--name"]);
+            (!running.split_whitespace().any(|it| it == domain)).then_some(())
+        });
+    }
+
     /// A domain's file. `{DIR}` stands for the directory of the sockets.
     fn domain(&self, number: usize, elements: &str, interfaces: &str) -> String {
         let place = self.dir.path().display().to_string();
@@ -281,7 +338,8 @@ impl Host {
 fn write_config(place: &Path, rate: &str) {
     let [control, keeper] = ["control.sock", "keeper.sock"].map(|name| place.join(name));
     let switch = format!("[switch]\ncontrol = {control:?}\nkeeper = {keeper:?}\nworkers = 1\n");
-    let tenants = TENANTS.replace("{RATE}", rate);
+    let hot = place.join("hot").display().to_string();
+    let tenants = TENANTS.replace("{RATE}", rate).replace("{HOT}", &hot);
     fs::write(place.join("weir.toml"), format!("{switch}[vif.file]\n{tenants}")).unwrap();
 }
 
@@ -376,7 +434,8 @@ fn root_an_interface_is_there_while_its_domain_has_a_qemu() {
     let Some(mut host) = Host::of_named_system() else { return };
     let saved = host.path("saved").display().to_string();
     let elements = "<weir:vif vlan='7'/><weir:vif socket='{DIR}/late.sock'/>";
-    host.does(&["define", &host.domain(1, elements, &interface("web1", 1))]);
+    let devices = host.disk(1) + &interface("web1", 1);
+    host.does(&["define", &host.domain(1, elements, &devices)]);
     let late = host.device("late", 2);
     let both: &[&str] = &["late", "web1"];
     for (operation, left) in [
@@ -386,17 +445,28 @@ fn root_an_interface_is_there_while_its_domain_has_a_qemu() {
         (&["reset", "d1"], both),
         (&["attach-device", "d1", &late, "--live"], both),
         (&["detach-device", "d1", &late, "--live"], both),
-        (&["shutdown", "d1"], both),
         (&["save", "d1", &saved], &[]),
         (&["restore", &saved], both),
         (&["managedsave", "d1"], &[]),
         (&["start", "d1"], both),
         (&["destroy", "d1"], &[]),
-        (&["create", &host.domain(1, elements, &interface("web1", 1))], both),
+        (&["start", "d1"], both),
     ] {
         host.does(operation);
         assert_eq!(host.names(), left, "{operation:?}\n{}", host.log());
     }
+    // Ends that nobody asked libvirt for: the guest's own, and that of a QEMU that is killed.
+    let gone = || eventually("the interfaces go", || host.names().is_empty().then_some(()));
+    host.shut_down("d1");
+    gone();
+    host.does(&["start", "d1"]);
+    assert_eq!(host.names(), both);
+    let killed = host.inside(&["sh", "-c", "kill -KILL $(cat /run/libvirt/qemu/d1.pid)"]);
+    assert!(killed.status.success(), "{}", text(&killed));
+    gone();
+    host.does(&["undefine", "d1"]);
+    host.does(&["create", &host.domain(1, elements, &devices)]);
+    assert_eq!(host.names(), both);
     // Each of these replaces weir's process.
     for end in [Host::upgrade_weir, Host::kill_weir, Host::upgrade_weir, Host::upgrade_weir] {
         end(&mut host);
@@ -406,6 +476,78 @@ fn root_an_interface_is_there_while_its_domain_has_a_qemu() {
             vifs.any(|vif| vif["config"]["name"] == "web1" && vif["state"] == "connected")
                 .then_some(())
         });
+    }
+    host.does(&["destroy", "d1"]);
+    assert_eq!(host.names(), Vec::<String>::new());
+}
+
+/// No hook is called for such a device, and the domain has no element of weir's.
+#[test]
+fn root_a_device_that_is_attached_has_an_interface_by_its_pattern() {
+    let Some(host) = Host::start() else { return };
+    host.does(&["create", &host.domain(1, "", &host.disk(1))]);
+    let device = host.device("hot1", 2);
+    let listens = fs::read_to_string(&device)
+        .unwrap()
+        .replace("/hot1.sock' mode='client'>", "/hot/hot1.sock' mode='server'>")
+        .replace("<reconnect enabled='yes' timeout='1'/>", "");
+    fs::write(&device, listens).unwrap();
+    let socket = host.path("hot/hot1.sock");
+    let attached = || {
+        host.does(&["attach-device", "d1", &device, "--live"]);
+        eventually("weir is connected", || {
+            let vif = host.vifs().pop().filter(|vif| vif["state"] == "connected")?;
+            let config = &vif["config"];
+            assert_eq!((&config["name"], &config["template"]), (&"hot1".into(), &"red".into()));
+            assert_eq!(config["by"], "on-demand:hot*", "{config}");
+            assert_eq!(config["sharing"]["rate"], "1Gbit", "{config}");
+            Some(())
+        });
+    };
+    let gone = || eventually("the interface goes", || host.names().is_empty().then_some(()));
+    for _ in 0..2 {
+        attached();
+        // The guest lets go of the device when it has booted.
+        eventually("the device goes", || {
+            let _ = host.virsh(&["detach-device", "d1", &device, "--live"]);
+            (!host.does(&["dumpxml", "d1"]).contains("hot1.sock")).then_some(())
+        });
+        gone();
+        assert!(!socket.exists());
+    }
+    attached();
+    host.shut_down("d1");
+    gone();
+    host.does(&["create", &host.domain(1, "", &host.disk(1))]);
+    attached();
+    host.does(&["destroy", "d1"]);
+    gone();
+}
+
+#[test]
+fn root_a_domain_with_a_virtual_iommu_gets_an_interface_behind_it_by_one_command() {
+    let Some(host) = Host::start() else { return };
+    let file =
+        host.domain(1, "", "<iommu model='intel'><driver intremap='on' iotlb='on'/></iommu>");
+    let xml = fs::read_to_string(&file).unwrap();
+    let xml = xml.replace("machine='pc'", "machine='q35'");
+    fs::write(&file, xml.replace("<acpi/>", "<acpi/><ioapic driver='qemu'/>")).unwrap();
+    host.does(&["define", &file]);
+    let control = host.path("control.sock").display().to_string();
+    for command in [&["define", "d1", "web1", "access_platform=true"][..], &["check", "d1"]] {
+        let program = [env!("CARGO_BIN_EXE_weir"), "--control", &control, "libvirt"];
+        let said = host.inside(&[&program[..], command].concat());
+        assert!(said.status.success(), "{}", text(&said));
+    }
+    host.does(&["start", "d1"]);
+    let config = host.config_of("web1");
+    assert_eq!(config["access_platform"], true, "{config}");
+    eventually("QEMU is connected", || {
+        host.vifs().iter().any(|vif| vif["state"] == "connected").then_some(())
+    });
+    let devices = host.does(&["qemu-monitor-command", "d1", "--hmp", "info qtree"]);
+    for has in ["dev: intel-iommu", "device-iotlb = true", "ats = true", "iommu_platform = true"] {
+        assert!(devices.contains(has), "{has}: {devices}");
     }
     host.does(&["destroy", "d1"]);
     assert_eq!(host.names(), Vec::<String>::new());
@@ -631,7 +773,7 @@ fn root_operations_by_chance_leave_no_interface_behind() {
     println!("WEIR_LIBVIRT_SEED={seed}");
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     for domain in 1..=2 {
-        let interfaces = interface(&format!("web{domain}"), domain);
+        let interfaces = host.disk(domain) + &interface(&format!("web{domain}"), domain);
         let elements =
             format!("<weir:vif vlan='7'/><weir:vif socket='{{DIR}}/late{domain}.sock'/>");
         host.does(&["define", &host.domain(domain, &elements, &interfaces)]);

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::ptrace;
@@ -268,27 +269,74 @@ fn a_signal_ends_weir_in_time_whichever_thread_stands_still_and_nothing_is_left(
     }
 }
 
+/// A weir whose interfaces have a guest each.
+struct Served {
+    weir: Weir,
+    _guests: Vec<Vif>,
+    _keeper: Option<Running>,
+    dir: tempfile::TempDir,
+}
+
+impl Served {
+    fn start(interfaces: usize, is_kept: bool) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("keeper.sock");
+        let keeper = is_kept.then(|| {
+            let process =
+                Command::new(env!("CARGO_BIN_EXE_weir-keeper")).arg(&path).spawn().unwrap();
+            eventually("the keeper listens", || weir_keeper::connect(&path).ok());
+            Running(process)
+        });
+        let kept = if is_kept { format!("keeper = {path:?}\n") } else { String::new() };
+        let vifs = (0..interfaces).map(|n| format!("[vif.v{n}]\n")).collect::<String>();
+        let weir = Weir::start(dir.path(), &format!("workers = 1\n{kept}{vifs}"), &[]);
+        assert_eq!(weir.other_news(), "READY=1");
+        let guest = |n: usize| {
+            let [high, low] = (n as u16).to_be_bytes();
+            let options = Options::new(Mac([0x52, 0x54, 0, 0, high, low]));
+            let socket = dir.path().join(format!("v{n}.sock"));
+            eventually("weir serves a guest", || Vif::connect(&socket, &options).ok())
+        };
+        let guests = (0..interfaces).map(guest).collect();
+        Self { weir, _guests: guests, _keeper: keeper, dir }
+    }
+}
+
+/// Beside programs that take all processors, with a front end at each of a thousand interfaces:
+/// `cargo test --release -p weir --test watchdog -- --ignored --nocapture how_long_an_end_takes`
+#[test]
+#[ignore = "a measurement, which needs release and minutes"]
+fn how_long_an_end_takes() {
+    for (is_kept, load) in [(false, 0), (true, 0), (false, 15), (true, 15)] {
+        for _ in 0..3 {
+            let mut served = Served::start(1_000, is_kept);
+            let ends = AtomicBool::new(false);
+            let (took, status) = std::thread::scope(|scope| {
+                for _ in 0..load {
+                    scope.spawn(|| {
+                        while !ends.load(Ordering::Relaxed) {
+                            std::hint::spin_loop();
+                        }
+                    });
+                }
+                std::thread::sleep(Duration::from_millis(500));
+                let since = Instant::now();
+                served.weir.signal(Signal::TERM);
+                let status = served.weir.process.wait().unwrap();
+                ends.store(true, Ordering::Relaxed);
+                (since.elapsed(), status)
+            });
+            println!("keeper {is_kept}, {load} others that compute: {took:.2?}, {status}");
+        }
+    }
+}
+
 /// The system calls that the main thread, the thread of sessions and the helper make one after another at the end of a
 /// weir with so many interfaces, each with a silent guest, and perhaps with a keeper; and the threads that begin then.
 /// `None` if the machine was too busy for an end in order.
 fn steps_of_an_end(interfaces: usize, is_kept: bool) -> Option<(usize, usize)> {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("keeper.sock");
-    let keeper = is_kept.then(|| {
-        let process = Command::new(env!("CARGO_BIN_EXE_weir-keeper")).arg(&path).spawn().unwrap();
-        eventually("the keeper listens", || weir_keeper::connect(&path).ok());
-        Running(process)
-    });
-    let kept = if is_kept { format!("keeper = {path:?}\n") } else { String::new() };
-    let vifs = (0..interfaces).map(|n| format!("[vif.v{n}]\n")).collect::<String>();
-    let mut weir = Weir::start(dir.path(), &format!("workers = 1\n{kept}{vifs}"), &[]);
-    assert_eq!(weir.other_news(), "READY=1");
-    let guest = |n: usize| {
-        let options = Options::new(Mac([0x52, 0x54, 0, 0, 0, n as u8]));
-        let socket = dir.path().join(format!("v{n}.sock"));
-        eventually("weir serves a guest", || Vif::connect(&socket, &options).ok())
-    };
-    let guests: Vec<_> = (0..interfaces).map(guest).collect();
+    let mut served = Served::start(interfaces, is_kept);
+    let Served { weir, dir, .. } = &mut served;
     let id = weir.process.id();
     eventually("sessions are silent", || {
         let tasks = fs::read_dir(format!("/proc/{id}/task")).unwrap();
@@ -318,7 +366,6 @@ fn steps_of_an_end(interfaces: usize, is_kept: bool) -> Option<(usize, usize)> {
     let status = eventually("it ends", || weir.process.try_wait().unwrap());
     assert!(status.success() || status.code() == Some(6), "{status}: {}", weir.log());
     eventually("its calls are written", || strace.0.try_wait().unwrap());
-    drop((guests, keeper));
     let calls = fs::read_to_string(calls).unwrap();
     let calls = calls.lines().filter(|line| !line.contains(" resumed>"));
     let (mut steps, mut threads) = (0, 0);

@@ -12,8 +12,8 @@ use super::mirror::check_mirrors;
 use super::overlay::{NetworkError, Networks};
 use super::sharing::Sharing;
 use super::template::{NoSuchTemplate, Templates};
-use super::values::{LatencyBudget, Schedule, SocketPath, SocketRole, UplinkKind};
-use super::{UplinkConfig, VifConfig, XenConfig};
+use super::values::{LatencyBudget, Schedule, SocketPath, SocketRole};
+use super::{Behind, UplinkConfig, VifConfig, XenConfig};
 
 /// The name by which commands ask where workers run: no port has it.
 pub const PLACEMENT: &str = "placement";
@@ -25,7 +25,7 @@ pub struct TableFault {
     pub table: String,
     /// The fault of the table.
     pub fault: Fault,
-    /// The fault for a reader who has the text at hand; `None` if `fault` says all.
+    /// The fault for a reader who sees the text beside it; `None` if `fault` says all.
     pub(super) shown: Option<Shown>,
 }
 
@@ -84,13 +84,13 @@ impl Whole<'_> {
         let sockets = self.vifs.iter().map(|vif| (vif.socket.to_string(), table_of(vif)));
         repeated("socket", "socket", sockets, &mut faults);
         self.macs(&mut faults);
-        for (what, key, is_stream) in [("interface", "name", false), ("socket", "path", true)] {
-            let of_kind =
-                |it: &&&UplinkConfig| !it.is_bond() && (it.kind == UplinkKind::Stream) == is_stream;
-            let devices = self.uplinks.iter().filter(of_kind);
-            let devices = devices.map(|it| (it.device(), it.table()));
-            repeated(what, key, devices, &mut faults);
-        }
+        let devices = |is: fn(Behind) -> bool| {
+            let those = self.uplinks.iter().filter(move |it| is(it.kind.behind()));
+            those.map(|it| (it.device(), it.table()))
+        };
+        let interfaces = devices(|it| matches!(it, Behind::Made | Behind::Card));
+        repeated("interface", "name", interfaces, &mut faults);
+        repeated("socket", "path", devices(|it| it == Behind::Socket), &mut faults);
         faults
     }
 
@@ -149,7 +149,7 @@ impl Whole<'_> {
                     continue;
                 };
                 queues += usize::from(member.queues.get());
-                if member.is_bond() || member.kind == UplinkKind::Stream {
+                if !member.kind.has_interface() {
                     let kind = member.kind;
                     refuse(format!("{name} is a {kind}"), "name uplinks with an interface");
                 }

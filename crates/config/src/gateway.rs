@@ -308,59 +308,71 @@ impl<T: FromToml + Clone + PartialEq + fmt::Display> Value for Elements<T> {
     }
 }
 
+/// Makes a type around `$inner` that is written as `$inner` is, if `$is_good`.
+macro_rules! checked_text {
+    ($name:ident($inner:ty), $is_good:expr, $expected:literal) => {
+        impl $name {
+            const EXPECTED: &str = $expected;
+        }
+
+        impl FromStr for $name {
+            type Err = ValueError;
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                let parsed = text.parse::<$inner>().ok().filter($is_good);
+                let (value, expected) = (text, Self::EXPECTED);
+                parsed
+                    .map(Self)
+                    .ok_or_else(|| ValueError::Quantity { value: value.into(), expected })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
 /// An address that weir has in a network, with the prefix length of its subnet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OwnAddress(IpNet);
 
 impl OwnAddress {
-    const EXPECTED: &str =
-        "a station's address and the length of its subnet's prefix, such as \"192.168.77.1/24\"";
-
     /// The address and its subnet.
     pub const fn get(self) -> IpNet {
         self.0
     }
 }
 
-impl FromStr for OwnAddress {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let net: Option<IpNet> = text.parse().ok();
-        let is_hosts = |net: &IpNet| {
-            let address = net.addr();
-            let is_station = match net {
-                // No station has the first or the last address of a subnet (RFC 1122 §3.2.1.3).
-                IpNet::V4(net) => {
-                    (1..=30).contains(&net.prefix_len())
-                        && net.addr() != net.network()
-                        && net.addr() != net.broadcast()
-                        && !net.addr().is_broadcast()
-                        && net.addr().octets()[0] != 0
-                }
-                // A link-local address means nothing without a link. The first address of a subnet stands for any of
-                // its routers (RFC 4291 §2.6.1).
-                IpNet::V6(net) => {
-                    (1..=126).contains(&net.prefix_len())
-                        && net.addr() != net.network()
-                        && !net.addr().is_unicast_link_local()
-                        && net.addr().to_ipv4_mapped().is_none()
-                }
-            };
-            is_station
-                && !address.is_multicast()
-                && !address.is_unspecified()
-                && !address.is_loopback()
+checked_text! {
+    OwnAddress(IpNet),
+    |net| {
+        let address = net.addr();
+        let is_station = match net {
+            // No station has the first or the last address of a subnet (RFC 1122 §3.2.1.3).
+            IpNet::V4(net) => {
+                (1..=30).contains(&net.prefix_len())
+                    && net.addr() != net.network()
+                    && net.addr() != net.broadcast()
+                    && !net.addr().is_broadcast()
+                    && net.addr().octets()[0] != 0
+            }
+            // A link-local address means nothing without a link. The first address of a subnet stands for any of
+            // its routers (RFC 4291 §2.6.1).
+            IpNet::V6(net) => {
+                (1..=126).contains(&net.prefix_len())
+                    && net.addr() != net.network()
+                    && !net.addr().is_unicast_link_local()
+                    && net.addr().to_ipv4_mapped().is_none()
+            }
         };
-        net.filter(is_hosts)
-            .map(Self)
-            .ok_or_else(|| ValueError::Quantity { value: text.into(), expected: Self::EXPECTED })
-    }
-}
-
-impl fmt::Display for OwnAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
+        is_station
+            && !address.is_multicast()
+            && !address.is_unspecified()
+            && !address.is_loopback()
+    },
+    "a station's address and the length of its subnet's prefix, such as \"192.168.77.1/24\""
 }
 
 /// The host's addresses on a TAP: one up to [`limits::OWN_ADDRESSES_MAX`].
@@ -468,56 +480,26 @@ impl fmt::Display for AddressRange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ipv4Text(Ipv4Addr);
 
-impl fmt::Display for Ipv4Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl Ipv4Text {
-    const EXPECTED: &str = "an IPv4 address in quotes, such as \"192.168.77.1\"";
-}
-
-impl FromStr for Ipv4Text {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let ip = text.parse::<Ipv4Addr>().ok();
-        let ip = ip.filter(|ip| !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified());
-        ip.map(Self)
-            .ok_or_else(|| ValueError::Quantity { value: text.into(), expected: Self::EXPECTED })
-    }
+checked_text! {
+    Ipv4Text(Ipv4Addr),
+    |ip| !ip.is_multicast() && !ip.is_broadcast() && !ip.is_unspecified(),
+    "an IPv4 address in quotes, such as \"192.168.77.1\""
 }
 
 /// The address of a DNS server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ServerText(IpAddr);
 
-impl fmt::Display for ServerText {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl ServerText {
-    const EXPECTED: &str = "an address in quotes, such as \"9.9.9.9\"";
-}
-
-impl FromStr for ServerText {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let ip = text.parse::<IpAddr>().ok().filter(|ip| {
-            // A link-local address means nothing without a link.
-            let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
-            let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
-            !ip.is_multicast()
-                && !ip.is_unspecified()
-                && !ip.is_loopback()
-                && !link_local
-                && !broadcast
-        });
-        ip.map(Self)
-            .ok_or_else(|| ValueError::Quantity { value: text.into(), expected: Self::EXPECTED })
-    }
+checked_text! {
+    ServerText(IpAddr),
+    |ip| {
+        // A link-local address means nothing without a link.
+        let link_local = matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
+        let broadcast = matches!(ip, IpAddr::V4(ip) if ip.is_broadcast());
+        let nobody = ip.is_multicast() || ip.is_unspecified() || ip.is_loopback();
+        !nobody && !link_local && !broadcast
+    },
+    "an address in quotes, such as \"9.9.9.9\""
 }
 
 /// A domain (RFC 1035 §2.3.1, with digits first as RFC 1123 §2.1 allows), in lower case.
@@ -888,7 +870,8 @@ fn check_own(
     report_repeated(("address", &place, "name each address once"), places, problems);
 }
 
-/// Checks fixed addresses. `subnets` are those of DHCP and of DHCPv6, where the network has the server, and its subnet.
+/// Checks fixed addresses. `v4` and `v6` are the subnets in which DHCP and DHCPv6 give addresses: `None` without the
+/// server, `Some(None)` without such a subnet.
 fn check_fixed(
     section: &Section<'_>,
     fixed: &[Located<FixedAddress>],

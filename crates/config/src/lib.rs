@@ -103,7 +103,7 @@ pub use settings::Setting;
 pub use sharing::{Receiving, ReceivingChanges, Sharing, SharingChanges};
 pub use switch::{Admins, ApiConfig, ListenAddress, PlacementConfig, Program, SwitchConfig};
 pub use template::{NoSuchTemplate, OnDemandConfig, OnDemandKeys, TemplateConfig, Templates};
-pub use uplink::UplinkConfig;
+pub use uplink::{Behind, UplinkConfig, UplinkKind};
 pub use values::{
     BitRate, BondMode, BondUplinks, BurstSize, ChannelName, ContainerBytes, Direction, Dscp,
     Execution, FdbEntries, FilePath, FilterAction, ForgetSecs, GroupDefault, GroupName, GuardMode,
@@ -111,8 +111,8 @@ pub use values::{
     MemoryMax, MirroredPorts, Mtu, NamePattern, NetworkName, OnDemandMax, OverlayDscp, Owner,
     PacketBurst, PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RingSize,
     RuleDirection, RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole,
-    TagProtocol, TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, VlanMode,
-    Vni, Weight, WorkerCount, Workers,
+    TagProtocol, TemplateName, TrunkVids, UdpPort, UserName, ValueError, Vid, VlanMode, Vni,
+    Weight, WorkerCount, Workers,
 };
 pub use vif::{StormChanges, StormControl, VifChanges, VifConfig};
 pub use xen::{Bridges, XenConfig};

@@ -18,11 +18,10 @@ use super::overlay::{self, Networks};
 use super::section::{Places, Section, document, missing};
 use super::switch;
 use super::template::{self, Copied, OnDemandConfig, Templates, templates};
-use super::values::{
-    Execution, LatencyBudget, PlacementMode, PortName, SocketPath, UplinkKind, UserName,
-};
+use super::values::{Execution, LatencyBudget, PlacementMode, PortName, SocketPath, UserName};
 use super::{
-    Config, Defaults, Groups, PlacementConfig, SwitchConfig, UplinkConfig, VifConfig, XenConfig,
+    Behind, Config, Defaults, Groups, PlacementConfig, SwitchConfig, UplinkConfig, UplinkKind,
+    VifConfig, XenConfig,
 };
 
 /// A port with its places in the text.
@@ -245,11 +244,12 @@ fn uplink(mut section: Section<'_>, problems: &mut Vec<Problem>) -> Option<Place
     if !section.has("kind") {
         problems.push(missing(&section, "kind", "add `kind = \"tap\"`"));
     }
-    let has_interface = !section.is_word("kind", &UplinkKind::Stream.to_string());
+    let kind: Option<UplinkKind> = section.value("kind", &mut Vec::new());
+    let has_interface = kind.is_none_or(|kind| kind.behind() != Behind::Socket);
     if has_interface && !section.has("name") {
         problems.push(missing(&section, "name", "name the interface, such as `name = \"weir0\"`"));
     }
-    if section.is_word("kind", &UplinkKind::Bond.to_string())
+    if kind == Some(UplinkKind::Bond)
         && let Some(span) = section.refuse("kind")
     {
         problems.push(

@@ -21,8 +21,7 @@ use super::values::{
     MemoryMax, MirroredPorts, Mtu, NetworkName, OnDemandMax, OverlayDscp, Owner, PacketBurst,
     PacketRate, Period, PlacementMode, PortName, QueuePairs, Realization, RingSize, RuleDirection,
     RxFrames, RxUsecs, Schedule, SecurityGroup, SocketMode, SocketPath, SocketRole, TagProtocol,
-    TemplateName, TrunkVids, UdpPort, UplinkKind, UserName, ValueError, Vid, Vni, Weight,
-    WorkerCount, Workers,
+    TemplateName, TrunkVids, UdpPort, UserName, ValueError, Vid, Vni, Weight, WorkerCount, Workers,
 };
 
 /// The label of a value that has the right form and is not allowed.
@@ -529,15 +528,14 @@ from_toml_string! {
     NetworkName = "the name of a network in quotes, such as \"blue\"";
     SecurityGroup = "the name of a group in quotes, such as \"web\"";
     TemplateName = "the name of a template in quotes, such as \"tenant\"";
-    GroupDefault = "\"deny\" or \"allow\"";
-    RuleDirection = "\"in\" or \"out\"";
+    GroupDefault = GroupDefault::EXPECTED;
+    RuleDirection = RuleDirection::EXPECTED;
     HostAddress = "an address in quotes, such as \"192.0.2.1\"";
     ChannelName = ChannelName::EXPECTED;
     Owner = Owner::EXPECTED;
-    TagProtocol = "the kind of its own tags, \"802.1q\" or \"802.1ad\"";
-    BondMode = "\"active-backup\", \"balance\" or \"lacp\"";
-    LacpRate = "\"slow\" or \"fast\"";
-    UplinkKind = "the kind of the uplink, \"tap\", \"af_packet\", \"af_xdp\" or \"stream\"";
+    TagProtocol = TagProtocol::EXPECTED;
+    BondMode = BondMode::EXPECTED;
+    LacpRate = LacpRate::EXPECTED;
     UserName = "a user in quotes, such as \"weir\"";
     GroupName = "a group in quotes, such as \"weir\"";
     FilePath = "a path in quotes, such as \"/etc/weir/token\"";
@@ -546,13 +544,13 @@ from_toml_string! {
     SocketMode = "an octal mode in quotes, such as \"0660\"";
     LatencyBudget = "a duration in quotes, such as \"250us\"";
     MacAddress = "a MAC address in quotes, such as \"52:54:00:12:34:56\"";
-    SocketRole = "\"server\" or \"client\"";
-    Execution = "\"tasklet\", \"threads\" or \"rt-threads\"";
-    Realization = "\"adaptive\", \"shared\" or \"dedicated\"";
-    PlacementMode = "\"off\", \"static\" or \"dynamic\"";
-    Direction = "\"tx\" or \"rx\"";
-    FilterAction = "\"accept\" or \"drop\"";
-    GuardMode = "\"off\", \"configured\" or \"snooped\"";
+    SocketRole = SocketRole::EXPECTED;
+    Execution = Execution::EXPECTED;
+    Realization = Realization::EXPECTED;
+    PlacementMode = PlacementMode::EXPECTED;
+    Direction = Direction::EXPECTED;
+    FilterAction = FilterAction::EXPECTED;
+    GuardMode = GuardMode::EXPECTED;
     Schedule = "the name of a schedule in quotes, such as \"drr\"";
     BitRate = "a rate in quotes, such as \"1Gbit\"";
     BurstSize = "a number of bytes in quotes, such as \"256KiB\"";

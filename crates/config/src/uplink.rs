@@ -1,4 +1,4 @@
-//! `[uplink.NAME]`: the keys of a port to the host or the outside.
+//! `[uplink.NAME]`: the kinds of ports to the host or the outside, and the keys of such a port.
 
 use serde::{Deserialize, Serialize};
 use weir_limits::STREAM_MTU_MAX;
@@ -7,15 +7,82 @@ use super::error::{Fault, HEADER};
 use super::filter::FilterRule;
 use super::gateway::HostAddresses;
 use super::keys::{Key, NEEDS_A_RESTART, Rows, keys};
+use super::section::from_toml_string;
 use super::switch::Program;
 use super::values::{
     BondMode, BondUplinks, InterfaceName, LacpRate, Mtu, PortName, QueuePairs, SocketPath,
-    TagProtocol, UplinkKind, VlanMode, Weight,
+    TagProtocol, VlanMode, Weight, words,
 };
 use super::vlan::IN_PLACE_OF_VLAN;
 
 /// The reason why keys of the device are fixed.
 const DEVICE_IS_OPEN: &str = "the device is open; needs a restart";
+
+words! {
+    /// The kind of device behind an uplink.
+    UplinkKind {
+        /// A TAP interface, made if it does not exist (`IFF_MULTI_QUEUE` with several queues).
+        #[default]
+        Tap = "tap",
+        /// An existing interface. Packet sockets share its frames by flow.
+        AfPacket = "af_packet",
+        /// An existing interface that weir has for itself, with an AF_XDP socket for each receive queue.
+        AfXdp = "af_xdp",
+        /// A stream socket that somebody else listens on, such as gvproxy's; each frame has its length in front.
+        Stream = "stream",
+        /// Several of these together, as one port. It is a table of its own, `[bond.NAME]`.
+        Bond = "bond",
+    }
+}
+
+from_toml_string! {
+    UplinkKind = UplinkKind::EXPECTED;
+}
+
+/// The device behind an uplink, as the rest of weir distinguishes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Behind {
+    /// An interface of the host that weir makes if it does not exist.
+    Made,
+    /// An existing interface of the host, whose interrupts weir can set.
+    Card,
+    /// A socket.
+    Socket,
+    /// Other uplinks.
+    Uplinks,
+}
+
+impl UplinkKind {
+    /// The device behind an uplink of this kind.
+    pub fn behind(self) -> Behind {
+        match self {
+            Self::Tap => Behind::Made,
+            Self::AfPacket | Self::AfXdp => Behind::Card,
+            Self::Stream => Behind::Socket,
+            Self::Bond => Behind::Uplinks,
+        }
+    }
+
+    /// True if weir makes its interface of the host.
+    pub fn is_made(self) -> bool {
+        self.behind() == Behind::Made
+    }
+
+    /// True if it uses an existing interface of the host, whose interrupts weir can set.
+    pub fn has_card(self) -> bool {
+        self.behind() == Behind::Card
+    }
+
+    /// True if it has an interface of the host.
+    pub fn has_interface(self) -> bool {
+        self.is_made() || self.has_card()
+    }
+
+    /// True if weir has the card's receive queues for itself. Another weir cannot take them over.
+    pub fn has_cards_queues(self) -> bool {
+        self == Self::AfXdp
+    }
+}
 
 keys! {
     /// `[uplink.NAME]`: a port to the host or the outside.
@@ -159,19 +226,19 @@ impl UplinkConfig {
 
     /// The host's interface behind the uplink, a stream's socket, or the uplinks of a bond.
     pub fn device(&self) -> String {
-        match (&self.path, self.kind) {
-            (Some(path), UplinkKind::Stream) => path.to_string(),
-            (_, UplinkKind::Bond) => {
+        match (&self.path, self.kind.behind()) {
+            (Some(path), Behind::Socket) => path.to_string(),
+            (_, Behind::Uplinks) => {
                 self.uplinks.as_ref().map_or(String::new(), ToString::to_string)
             }
             _ => self.interface.to_string(),
         }
     }
 
-    /// The MTU to which its frames are held. A stream has none of its own.
+    /// The MTU to which its frames are held. A socket has none of its own.
     pub fn mtu_held(&self) -> Option<Mtu> {
-        match self.kind {
-            UplinkKind::Stream => Some(self.mtu()),
+        match self.kind.behind() {
+            Behind::Socket => Some(self.mtu()),
             _ => self.mtu,
         }
     }
@@ -241,5 +308,36 @@ impl UplinkConfig {
     /// The port's MTU: the configured one, or Ethernet's 1500.
     pub fn mtu(&self) -> Mtu {
         self.mtu.unwrap_or(Mtu::ETHERNET)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod examples {
+    use super::UplinkKind;
+
+    /// A table of this kind of uplink, with the keys that only this kind has, and the other tables that it needs.
+    pub(crate) fn of(kind: UplinkKind) -> (&'static str, &'static str) {
+        match kind {
+            UplinkKind::Tap => (
+                "[uplink.u]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\naddress = [\"10.9.0.1/24\", \"fd00:9::1/64\"]\n",
+                "",
+            ),
+            UplinkKind::AfPacket => (
+                "[uplink.u]\nkind = \"af_packet\"\nname = \"eth0\"\ntrunk = [10, 20]\nnative = 10\n",
+                "",
+            ),
+            UplinkKind::AfXdp => (
+                "[uplink.u]\nkind = \"af_xdp\"\nname = \"eth0\"\nrss_rebalance = false\nweight = 3\n",
+                "",
+            ),
+            UplinkKind::Stream => (
+                "[uplink.u]\nkind = \"stream\"\npath = \"/run/weir/out.sock\"\nhost_access = true\nmtu = 1400\n",
+                "",
+            ),
+            UplinkKind::Bond => (
+                "[bond.u]\nuplinks = [\"e1\", \"e2\"]\nmode = \"balance\"\nvlan = 7\n",
+                "[uplink.e1]\nkind = \"tap\"\nname = \"e1\"\n[uplink.e2]\nkind = \"tap\"\nname = \"e2\"\n",
+            ),
+        }
     }
 }

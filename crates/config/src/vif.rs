@@ -74,10 +74,8 @@ keys! {
         /// The number of frames that ends a hold.
         rx_frames: Option<RxFrames> => Change<RxFrames> = None, [];
         /// The bytes of frames that fill a container, by policies that aggregate.
-        #[serde(default)]
         container_bytes: Option<ContainerBytes> => Change<ContainerBytes> = None, [];
         /// The socket for the guest's agent; interfaces of one VM name the same.
-        #[serde(default)]
         agent: Option<SocketPath> = None, [
             fixed(SOCKET_EXISTS),
             not_of_templates("each virtual machine has its own"),
@@ -89,7 +87,6 @@ keys! {
             not_of_xen("the guest's configuration gives each its own: vif = ['mac=00:16:3e:00:00:01,...']")
         ];
         /// The program that keeps it, such as `libvirt:UUID`.
-        #[serde(default)]
         by: Option<Owner> = None, [
             fixed("it belongs to whom it was added by"),
             not_of_templates("an owner adds each of its interfaces: `weir vif add NAME by=...`"),
@@ -98,7 +95,6 @@ keys! {
         /// Whether the guest is held to one source MAC address.
         mac_check: bool => Option<bool> = true, [];
         /// Whether it reaches no other isolated interface; by default its network's.
-        #[serde(default)]
         isolated: Option<bool> => Change<bool> = None, [not_of_copies()];
         /// Whether a multicast router may be in the guest.
         #[serde(default)]

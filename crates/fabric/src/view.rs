@@ -149,7 +149,8 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The VLAN of a frame that may come in. Learns its source address, and tells whether it was known.
+    /// Learns the source address of a frame that the port may send. Returns the frame's VLAN, and whether the address was
+    /// known.
     fn admit(
         &self,
         ingress: PortId,

@@ -120,7 +120,7 @@ fn find(links: Links, path: &Path) -> io::Result<(OwnedFd, Stat)> {
     Ok((socket, found))
 }
 
-/// Refuses a file in the directory `here` that is no socket, or is of somebody whom weir does not expect there.
+/// Refuses a file in the directory `here` that is no socket, or whose owner weir does not expect there.
 fn check(here: &Stat, found: &Stat, path: impl FnOnce() -> PathBuf) -> Result<(), Unreachable> {
     if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
         return Err(Unreachable::NotASocket(path()));

@@ -7,7 +7,7 @@ use weir_limits::{GROUP_DATAGRAMS, GROUP_FRAGMENTS_NS, GROUP_RANGES_MAX};
 use crate::packet::{Flow, Key, Part};
 use crate::rules::Direction;
 
-/// Places in a set, of which a datagram may take any.
+/// Places in a set. A datagram may take any of them.
 const WAYS: usize = 4;
 const _: () = assert!(GROUP_DATAGRAMS.is_multiple_of(WAYS));
 

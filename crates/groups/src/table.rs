@@ -379,7 +379,9 @@ pub struct Table {
     live: u32,
     /// Connections that found no place.
     full: u64,
+    /// The bucket that is swept next, and the time at which the first one was.
     sweep: usize,
+    swept: u32,
     /// The time at which the table was made.
     pub(crate) since_ns: u64,
     pub(crate) fragments: Fragments,
@@ -464,6 +466,7 @@ impl Table {
             live: 0,
             full: 0,
             sweep: 0,
+            swept: ticks(now_ns),
             since_ns: now_ns,
             fragments: Fragments::default(),
             refusals: Refusals::default(),
@@ -787,6 +790,11 @@ impl Table {
             };
             return Some(Room::Free(emptier * WAYS + way));
         }
+        // This place was read already.
+        let home = spots.home();
+        if rank_of(&self.entries[home], now).is_none_or(|rank| rank >> 32 == u64::from(ENDED)) {
+            return Some(Room::Free(home));
+        }
         // The rank of a connection that stays is below each other one.
         let mut best = (u64::from(u32::MAX), None);
         for bucket in [emptier, other] {
@@ -832,9 +840,16 @@ impl Table {
         None
     }
 
-    /// Clears ended connections from one bucket. Each new connection pays for one.
+    /// Clears connections that are over from one bucket. Each new connection pays for one, but all buckets are swept no
+    /// more often than connections can be over.
     fn sweep_one(&mut self, now: u32) {
         let bucket = self.sweep;
+        if bucket == 0 {
+            if ticks_since(now, self.swept) <= LIVES_TICKS {
+                return;
+            }
+            self.swept = now;
+        }
         self.sweep = (self.sweep + 1) % BUCKETS;
         let mut ways = with_tag(&self.tags[bucket], 0) ^ ALL_WAYS;
         while ways != 0 {
@@ -907,6 +922,38 @@ mod tests {
         assert_eq!(lost, 0);
         // Both buckets of a few are full of confirmed ones.
         assert!(table.full < CONFIRMED / 1000, "{} refused", table.full);
+    }
+
+    #[test]
+    fn buckets_are_swept_no_more_often_than_connections_can_be_over() {
+        let mut table = Table::new(1, 0);
+        ask_for(&mut table, State::SynSent, 1);
+        let mut swept = |now: u32| {
+            let mut sweeps = |_: &usize| {
+                let before = table.sweep;
+                table.sweep_one(now);
+                table.sweep != before
+            };
+            ((0..2 * BUCKETS).filter(|nth| sweeps(nth)).count(), table.live)
+        };
+        assert_eq!(swept(LIVES_TICKS), (0, 1));
+        assert_eq!(swept(LIVES_TICKS + 1), (BUCKETS, 1), "no half-open one is over yet");
+        assert_eq!(swept(3 * LIVES_TICKS + 5), (BUCKETS, 0));
+    }
+
+    #[test]
+    fn a_new_connection_displaces_one_that_has_ended_before_any_other() {
+        let mut table = Table::new(1, 0);
+        for number in 0..GROUP_CONNECTIONS_MAX as u64 {
+            let state = if number % 4 == 0 { State::SynSent } else { State::TimeWait };
+            ask_for(&mut table, state, number);
+        }
+        for number in 0..10_000 {
+            ask_for(&mut table, State::Established, 10_000_000 + number);
+        }
+        let is_there = |number: &u64| table.find(&key(*number), 1).1.is_some();
+        let half_open = (0..GROUP_CONNECTIONS_MAX as u64).step_by(4);
+        assert_eq!(half_open.filter(is_there).count(), GROUP_CONNECTIONS_MAX / 4);
     }
 
     #[test]

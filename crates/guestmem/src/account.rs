@@ -255,6 +255,8 @@ pub struct Account {
     /// The account's name in the total.
     name: u64,
     total: &'static Total,
+    /// CPU time in which another thread has unmapped this memory, and which was not taken yet.
+    pub(crate) unmapping_ns: AtomicU64,
     /// Allowed file systems besides tmpfs and hugetlbfs.
     file_systems: Box<[String]>,
 }
@@ -272,7 +274,7 @@ impl Account {
         let max_bytes = max_bytes.clamp(MEMORY_MAX_MIN, MEMORY_MAX_MAX);
         let name = total.join(MEM_TABLES_MAX as u64 * max_bytes);
         let (max_bytes, file_systems) = (AtomicU64::new(max_bytes), Box::default());
-        Self { max_bytes, name, total, file_systems }
+        Self { max_bytes, name, total, unmapping_ns: AtomicU64::default(), file_systems }
     }
 
     /// Sets the limit of a memory table from now on; a larger table stays.
@@ -290,6 +292,11 @@ impl Account {
     /// Returns the memory mapped now, by this table and by older ones that a worker still uses.
     pub fn mapped(&self) -> Mapped {
         self.total.mapped_by(self.name)
+    }
+
+    /// Returns the CPU time (ns) that another thread has spent on unmapping this memory since the last call.
+    pub fn take_unmapping_ns(&self) -> u64 {
+        self.unmapping_ns.swap(0, Ordering::Relaxed)
     }
 
     pub(crate) fn file_systems(&self) -> &[String] {
@@ -347,7 +354,7 @@ impl Default for Account {
 /// Room for one mapping, held for the lifetime of this value.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    account: Arc<Account>,
+    pub(crate) account: Arc<Account>,
     len: u64,
     regions: u64,
 }

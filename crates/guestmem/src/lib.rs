@@ -17,11 +17,11 @@
 //! | `iotlb.rs` | [`Iotlb`], [`Asks`]: the translations of a virtual IOMMU, and questions about missing ones |
 //! | `log.rs` | [`DirtyLog`], [`WriteLog`]: the written pages of a guest that migrates |
 //! | `slice.rs` | [`Slice`]: reads, writes, copies |
-//! | `window.rs` | [`Window`], [`Elements`]: the fields of a ring; `window_loom.rs` is its stand-in under a model checker |
+//! | `window.rs` | [`Window`], [`Elements`]: fields of a ring; `testing/window.rs` stands in under a model checker |
 //! | `datagrams.rs` | [`Outbox`], [`receive_messages`]: many messages at once to and from slices, with UDP GSO and GRO |
 //! | `host.rs` | [`HostBuffer`]: weir's own memory, in the same shape |
 //! | `pages.rs` | [`MappedPages`]: whole pages, for the kernel to put packets into, or mapped from a device file |
-//! | `ticks.rs` | [`ticks`]: the processor's counter; no memory, but `unsafe` to read |
+//! | `ticks.rs` | [`ticks`]: the processor's counter and the kernel's clocks; no memory, but `unsafe` to read |
 //! | `unused.rs` | [`leave_program`]: pages of weir's own that it does not need for now |
 //! | `watch.rs` | `watch`: for tests, a check between any two writes |
 //! | `monitor.rs` | [`monitor`]: waiting for a cache line; `unsafe` for the same reason |
@@ -47,7 +47,7 @@ pub mod ticks;
 mod unused;
 #[cfg(all(feature = "watch-writes", not(loom)))]
 pub mod watch;
-#[cfg_attr(loom, path = "window_loom.rs")]
+#[cfg_attr(loom, path = "testing/window.rs")]
 mod window;
 
 pub use account::{Account, Bound, Mapped, share_among, total_mapped};

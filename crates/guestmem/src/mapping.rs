@@ -191,7 +191,7 @@ impl Mapping {
             )
         }
         .map_err(|e| os("mmap", e.into()))?;
-        let held = Held { base, len: extent.len, registration, _charge: charge };
+        let held = Held { base, len: extent.len, registration, charge };
         held.registration.guard(base as usize, extent.len);
         // A core dump must not contain guests' memory. SAFETY: advice about this mapping, which
         // changes none of its bytes.
@@ -248,7 +248,7 @@ impl Mapping {
             mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::empty(), flags)
         }
         .map_err(|e| os("mmap", e.into()))?;
-        let held = Held { base, len, registration, _charge: charge };
+        let held = Held { base, len, registration, charge };
         for (from, to, len) in pages {
             // An old length of 0 maps the same pages of the file a second time (mremap(2)).
             // SAFETY: `len` bytes from `from` on are whole pages of a shared mapping that lives, of pages of the usual
@@ -386,7 +386,7 @@ pub(crate) struct Held {
     len: usize,
     registration: Registration,
     /// The charge is released last.
-    _charge: Charge,
+    pub(crate) charge: Charge,
 }
 
 // SAFETY: an address range that this alone owns; any thread may unmap it.

@@ -3,13 +3,15 @@
 //! A worker keeps the memory of its burst. If a front end takes memory away meanwhile, the worker
 //! is its last user. Unmapping would make the worker wait while the kernel takes down page tables
 //! of gigabytes and flushes every other CPU's TLB. Memory that waits here still counts in its front
-//! end's account, which bounds it.
+//! end's account, which bounds it. So does the time that unmapping takes here.
 
 use std::cell::Cell;
 use std::io;
-use std::sync::{Mutex, OnceLock, mpsc};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 
 use crate::mapping::Held;
+use crate::ticks::thread_cpu_ns;
 
 /// The lock is held during an unmapping here, so that a test can delay it.
 #[cfg(test)]
@@ -39,7 +41,10 @@ pub(crate) fn start() -> io::Result<()> {
             for held in receiver {
                 #[cfg(test)]
                 let _unmapping = UNMAPPING.lock().unwrap_or_else(|e| e.into_inner());
+                let (account, before_ns) = (Arc::clone(&held.charge.account), thread_cpu_ns());
                 drop(held);
+                let took_ns = thread_cpu_ns().saturating_sub(before_ns);
+                account.unmapping_ns.fetch_add(took_ns, Ordering::Relaxed);
             }
         };
         std::thread::Builder::new().name("weir-unmap".into()).spawn(run)?;

@@ -26,6 +26,16 @@ pub enum MemoryError {
         /// Guest-physical address of the other region.
         second: u64,
     },
+    /// A region has bytes of a file that two others have.
+    #[error(
+        "the region at guest address {second:#x} and two others, one at {first:#x}, share bytes of a file"
+    )]
+    Thrice {
+        /// Guest-physical address of one of the others.
+        first: u64,
+        /// Guest-physical address of the region.
+        second: u64,
+    },
     /// There are more regions than [`MEM_SLOTS_MAX`].
     #[error("more than {MEM_SLOTS_MAX} memory regions")]
     TooMany,
@@ -220,13 +230,20 @@ impl GuestMemory {
                 || overlaps(spec.user_address, spec.size, other.spec.user_address, other.spec.size)
         });
         if let Some(other) = overlap {
-            return Err(MemoryError::Overlap {
-                first: other.spec.guest_address,
-                second: spec.guest_address,
-            });
+            let (first, second) = (other.spec.guest_address, spec.guest_address);
+            return Err(MemoryError::Overlap { first, second });
         }
         let others = self.regions.iter().map(|region| region.mapped_bytes()).sum();
         let mapping = Mapping::new(spec, file, &self.account, others)?;
+        // Pages that weir has touched are unmapped one by one, in each region. No front end needs a byte in a third one.
+        let mut same = self.regions.iter().filter(|other| {
+            let (at, other_at) = (spec.mmap_offset, other.spec.mmap_offset);
+            mapping.file() == other.file() && overlaps(at, spec.size, other_at, other.spec.size)
+        });
+        if let (Some(_), Some(other)) = (same.next(), same.next()) {
+            let (first, second) = (other.spec.guest_address, spec.guest_address);
+            return Err(MemoryError::Thrice { first, second });
+        }
         let position = self.regions.partition_point(|r| r.spec.guest_address < spec.guest_address);
         self.regions.insert(position, Arc::new(mapping));
         self.translate();

@@ -118,6 +118,22 @@ fn regions_that_overlap_are_refused() {
     ));
 }
 
+/// Else a small file could be a terabyte, whose pages take seconds to unmap once they are touched.
+#[test]
+fn bytes_of_a_file_are_in_two_regions_at_most() {
+    let (file, other) = (memfd(0x4000), memfd(0x4000));
+    let mut memory = GuestMemory::default();
+    let mut add = |slot: u64, offset: u64, size: u64, file: &File| {
+        memory.add(RegionSpec { mmap_offset: offset, ..spec(slot << 20, size) }, file)
+    };
+    add(0, 0, 0x4000, &file).unwrap();
+    add(1, 0x1000, 0x1000, &file).unwrap();
+    let refused = add(2, 0x1fff, 0x1000, &file).unwrap_err();
+    assert!(matches!(refused, MemoryError::Thrice { first: 0x10_0000, second: 0x20_0000 }));
+    add(3, 0x2000, 0x2000, &file).unwrap();
+    add(4, 0, 0x4000, &other).unwrap();
+}
+
 #[test]
 fn a_region_longer_than_its_file_is_refused() {
     let error = GuestMemory::map(&[(spec(0, 0x2001), memfd(0x2000))]).unwrap_err();
@@ -164,10 +180,11 @@ fn an_offset_inside_a_page_finds_the_right_bytes() {
 
 #[test]
 fn as_many_regions_as_memory_slots_and_no_more() {
-    let file = memfd(0x1000);
+    let file = memfd((weir_limits::MEM_SLOTS_MAX as u64) << 12);
     let mut memory = GuestMemory::default();
     for slot in 0..weir_limits::MEM_SLOTS_MAX as u64 {
-        memory.add(spec(slot << 20, 0x1000), &file).unwrap();
+        let region = RegionSpec { mmap_offset: slot << 12, ..spec(slot << 20, 0x1000) };
+        memory.add(region, &file).unwrap();
     }
     let one_more = spec(1 << 40, 0x1000);
     assert!(matches!(memory.add(one_more, &file), Err(MemoryError::TooMany)));

@@ -1,4 +1,6 @@
-//! The processor's own counter, the cheapest clock.
+//! The processor's own counter, the cheapest clock, and the kernel's clocks.
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// Unit of [`now`], for people.
 pub const UNIT: &str = if cfg!(target_arch = "x86_64") {
@@ -8,6 +10,24 @@ pub const UNIT: &str = if cfg!(target_arch = "x86_64") {
 } else {
     "ns"
 };
+
+#[inline]
+fn ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    // Both fields are never negative for these clocks.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Returns the time of `CLOCK_MONOTONIC` (ns).
+#[inline]
+pub fn now_ns() -> u64 {
+    ns(ClockId::Monotonic)
+}
+
+/// Returns the CPU time of the calling thread (ns).
+pub fn thread_cpu_ns() -> u64 {
+    ns(ClockId::ThreadCPUTime)
+}
 
 /// Reads the CPU's counter. Its rate is constant whatever the core's clock does, and a machine's
 /// cores agree on it as far as a kernel that uses it for its own clock can tell. The read does not

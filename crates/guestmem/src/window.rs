@@ -1,6 +1,6 @@
 //! Ring structures in foreign memory, and the fence between one side's writes and reads.
 //!
-//! A model checker runs the rings on `window_loom.rs` instead, which has the same items.
+//! A model checker runs the rings on `testing/window.rs` instead, which has the same items.
 
 use std::any::Any;
 use std::marker::PhantomData;

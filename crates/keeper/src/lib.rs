@@ -81,7 +81,7 @@ mod tests {
         let mut server = Server::listen(&path).unwrap();
         let first = std::thread::scope(|scope| {
             let first = scope.spawn(|| weir(&path).0);
-            // It is accepted, says its number, takes, and is given what there is.
+            // The steps: accept weir, hear its number, hear that it takes over, and give it what is kept.
             (0..4).for_each(|_| server.step());
             first.join().unwrap()
         });

@@ -51,7 +51,6 @@
 pub mod calendar;
 pub mod cpus;
 pub mod estimate;
-pub mod fabric;
 pub mod faults;
 pub mod host;
 pub mod link;

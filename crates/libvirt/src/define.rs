@@ -279,13 +279,22 @@ fn with_device(
 ) -> Result<String, LibvirtError> {
     let [rx_ring, tx_ring] = vif.ring_sizes().map(|size| size.to_string());
     let mtu = vif.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
+    let has_iommu = {
+        let document = domain::parse(&xml)?;
+        child(document.root_element(), "devices").is_some_and(|it| child(it, "iommu").is_some())
+    };
+    let behind = if vif.access_platform { "on" } else { "off" };
+    let behind = ["iommu", "ats"].map(|it| ("access_platform", "driver", it, behind.to_owned()));
     for (key, element, attribute, value) in [
         ("mac", "mac", "address", vif.mac_or_derived().to_string()),
         ("queues", "driver", "queues", vif.queues.to_string()),
         ("rx_ring", "driver", "rx_queue_size", rx_ring),
         ("tx_ring", "driver", "tx_queue_size", tx_ring),
         ("mtu", "mtu", "size", mtu),
-    ] {
+    ]
+    .into_iter()
+    .chain(behind.into_iter().filter(|_| has_iommu))
+    {
         let is_said = |it: &String| it.split_once('=').is_some_and(|(said, _)| said == key);
         let document = domain::parse(&xml)?;
         let interface = interface_on(document.root_element(), vif.socket.as_str());
@@ -549,6 +558,16 @@ mod tests {
         assert_ne!(bare, once);
         let filled = defined(&bare, "web0", &["queues=2"]).unwrap();
         assert!(filled.contains("<driver queues='2'/>"), "{filled}");
+        // A domain with an IOMMU has its device behind it, and weir hears of the end of a translation.
+        let iommu = |xml: &str| xml.replace("</devices>", "<iommu model='intel'/></devices>");
+        for xml in [XML, &once] {
+            let behind = defined(&iommu(xml), "web0", &["access_platform=true"]).unwrap();
+            assert!(behind.contains("<driver ats='on' iommu='on' queues='1'"), "{behind}");
+            let before = defined(&behind, "web0", &["access_platform=false"]).unwrap();
+            assert!(before.contains("<driver ats='off' iommu='off' queues='1'"), "{before}");
+            let silent = defined(xml, "web0", &["access_platform=true"]).unwrap();
+            assert!(!silent.contains("iommu") && !silent.contains("ats="), "{silent}");
+        }
     }
 
     #[test]

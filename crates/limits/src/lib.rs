@@ -752,7 +752,7 @@ pub const EVENTS_WAITING_MAX: usize = 1024;
 pub const PROGRAM_WORDS_MAX: usize = 16;
 /// Longest argument of such a program (bytes).
 pub const PROGRAM_WORD_LEN_MAX: usize = 255;
-/// Such programs that run at the same time.
+/// Most of these programs that run at the same time.
 pub const PROGRAMS_AT_ONCE_MAX: usize = 4;
 /// Time (ns) after which such a program is killed.
 pub const PROGRAM_NS_MAX: u64 = 10_000_000_000;

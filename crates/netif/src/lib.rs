@@ -7,7 +7,7 @@
 //! | `message.rs` | the entries: requests, responses, extra infos; the copies of one system call ([`copies`]) |
 //! | `tx.rs` | [`TxBack`]: turns a guest's requests into checked packets |
 //! | `rx.rs` | [`RxBack`]: places frames into a guest's pages |
-//! | `netfront.rs` | the front end's half of a ring ([`FrontRing`]); the guest's side ([`TxFront`], [`RxFront`]) |
+//! | `testing.rs` | for tests: the front end's half of a ring, and the guest's side |
 //! | `offload.rs` | checksums and GSO, translated between netif and virtio-net |
 //! | `ctrl.rs` | the control ring, and the hash that a guest sets up with it |
 //!
@@ -20,9 +20,10 @@ mod back;
 mod ctrl;
 mod error;
 pub mod message;
-mod netfront;
 mod offload;
 mod rx;
+#[cfg(any(test, feature = "testing"))]
+mod testing;
 mod tx;
 
 pub use back::BackRing;
@@ -32,9 +33,10 @@ pub use ctrl::{
 };
 pub use error::{PacketError, RingError, SetupError};
 pub use message::{GrantCopy, Segment, Status, copies};
-pub use netfront::{FrontRing, RxFront, RxPacket, TxFront, TxResponse};
 pub use offload::{FrontFeatures, RxMeta, TxOffloadError};
 pub use rx::{RxBack, RxSegment};
+#[cfg(any(test, feature = "testing"))]
+pub use testing::{FrontRing, RxFront, RxPacket, TxFront, TxResponse};
 pub use tx::{Multicast, Taken, TxBack, TxGso, TxPacket, TxSlot};
 
 #[cfg(test)]

@@ -40,9 +40,11 @@ fn main() -> ExitCode {
 }
 
 /// The programs, with the sections of their pages.
-fn programs() -> [(Command, &'static str); 4] {
+fn programs() -> [(Command, &'static str); 6] {
     [
         (Cli::command(), ANYBODY),
+        (weir_bench::args::Cli::command(), ANYBODY),
+        (weir_workbench::args::LabCommand::command(), ANYBODY),
         (BackendArgs::command(), ADMINISTRATOR),
         (weir_agent::args::Args::command(), ADMINISTRATOR),
         (weir_keeper::Args::command(), ADMINISTRATOR),
@@ -155,9 +157,16 @@ fn fish_words(command: &Command) -> String {
     lines
 }
 
+/// The commands of `command` with pages of their own. `weir bench` and `weir lab` have those of the programs.
+fn subcommands<'a>(command: &'a Command, page: &'a str) -> impl Iterator<Item = &'a Command> {
+    let is_program = |name: &str| programs().iter().any(|(program, _)| program.get_name() == name);
+    let shown = command.get_subcommands().filter(|sub| !sub.is_hide_set());
+    shown.filter(move |sub| !is_program(&format!("{page}-{}", sub.get_name())))
+}
+
 /// The page of `command` and those of its commands, each with the program's name before it: `weir-vif-add.1`.
 fn write_pages(command: Command, section: &str, directory: &Path) -> io::Result<()> {
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+    for sub in subcommands(&command, command.get_display_name().unwrap_or_default()) {
         write_pages(sub.clone(), section, directory)?;
     }
     Man::new(command).section(section).source(SOURCE).generate_to(directory).map(drop)
@@ -176,7 +185,7 @@ mod tests {
         let shown = command.get_arguments().filter(|it| !it.is_hide_set());
         let options = shown.filter_map(|it| it.get_long().map(str::to_owned)).collect();
         found.push((page.into(), command.get_name().into(), options));
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        for sub in subcommands(command, page) {
             commands(sub, &format!("{page}-{}", sub.get_name()), found);
         }
     }

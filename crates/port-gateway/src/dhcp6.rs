@@ -341,8 +341,8 @@ impl Dhcp6 {
         Some(address)
     }
 
-    /// The configured address of the interface; else the present or last address of the client, an
-    /// address that the client names, or another one.
+    /// The configured address of the interface. Without one, the first of these that is free: the client's present or last
+    /// address, an address that the client names, any other address.
     fn choose(&self, client: &Client, named: &[Ipv6Addr], now_secs: u32) -> Option<Ipv6Addr> {
         if let Some(fixed) = self.vifs.get(&client.vif).and_then(|all| all.first()) {
             // Another interface keeps what it was given before until its lease ends.

@@ -72,7 +72,7 @@ pub(crate) enum Back {
 }
 
 impl Back {
-    /// The length of an answer that there is room for; the question of a datagram states it.
+    /// The longest answer that the connection takes. A question in a datagram states the length itself: `None`.
     pub(crate) fn room(&self) -> Option<usize> {
         match self {
             Self::Datagram(_) => None,
@@ -169,9 +169,7 @@ impl Drop for Forwarder {
     fn drop(&mut self) {
         lock(&self.inbox).ends = true;
         self.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

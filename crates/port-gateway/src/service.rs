@@ -128,9 +128,7 @@ fn bound<A: Address + Into<IpAddr>>(
 impl Drop for Service {
     fn drop(&mut self) {
         self.desk.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

@@ -106,11 +106,6 @@ impl PacketSocket {
     pub fn info(&self) -> &PacketInfo {
         &self.info
     }
-
-    /// The interface's sockets, in order.
-    pub fn sockets(&self) -> &[OwnedFd] {
-        &self.queues
-    }
 }
 
 /// Makes interface `index` accept frames for every address, until the returned descriptor is closed. The descriptor is

@@ -379,10 +379,8 @@ impl Drop for StreamDevice {
     fn drop(&mut self) {
         self.line.state().ends = true;
         self.line.woken.notify_one();
-        if let Some(thread) = self.thread.take() {
-            // The thread has logged its panic.
-            let _ = thread.join();
-        }
+        // The thread has logged its panic.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -473,7 +471,7 @@ const PREFIX_LEN: usize = 4;
 /// The beginning of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next<'s> {
-    /// This frame.
+    /// A whole frame.
     Whole(&'s [u8]),
     /// A part of a frame, or nothing.
     Part,

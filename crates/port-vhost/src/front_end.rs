@@ -16,7 +16,7 @@ use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, dear, lock};
 use weir_fabric::PortId;
 use weir_foreign::Foreign;
-use weir_limits::{SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
+use weir_limits::{SESSION_CPU_BURST_NS, SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_sandbox::descriptors;
 use weir_vhost_user::ConnectionError;
 
@@ -239,12 +239,17 @@ fn run(begins: Begins, port: &Arc<VhostPort>, handle: &Handle) -> Option<Box<Ses
         }
         Begins::Again(session) => Ok(session),
     };
-    let reason = match session.map(|session| serve(session, port, handle)) {
+    let mut spent_ns = 0;
+    let reason = match session.map(|session| serve(session, port, handle, &mut spent_ns)) {
         Ok(Over::Silent(session)) => return Some(session),
         Ok(Over::Asked) => return None,
         Ok(Over::For(reason)) => reason,
         Err(refusal) => StopReason::NotTakenUp(refusal),
     };
+    // A session that ends has unmapped all of its memory. The next one pauses for that, but not at its first messages:
+    // most of the time that touched memory takes was paid by who had it touched.
+    let end_ns = dear::thread_cpu_ns().saturating_sub(spent_ns);
+    port.spend(end_ns.min(SESSION_CPU_BURST_NS));
     if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
         port.log(Said::Disconnected, |unsaid| {
             tracing::info!(vif = port.name(), unsaid, "front end disconnected");
@@ -293,11 +298,10 @@ enum Over {
 }
 
 /// Serves until the session is over or silent. A session that is over is dropped with all it had.
-fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle) -> Over {
-    let mut cpu_ns = dear::thread_cpu_ns();
+fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle, spent_ns: &mut u64) -> Over {
     let mut stall_at = None;
     let mut held_back = HeldBack::default();
-    let mut turn_ns = cpu_ns;
+    let mut turn_ns = 0;
     while !handle.is_asked() {
         // One message at a time: when a session is at its limit, other threads on its processor wait for no more than
         // one.
@@ -315,8 +319,7 @@ fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle) -> Over {
             rustix::thread::sched_yield();
             turn_ns = now_ns;
         }
-        let pause = port.spend(now_ns.saturating_sub(cpu_ns));
-        cpu_ns = now_ns;
+        let pause = port.spend(now_ns.saturating_sub(std::mem::replace(spent_ns, now_ns)));
         held_back.set(pause.is_some());
         let flags = if session.connection.wants_write() { PollFlags::OUT } else { PollFlags::IN };
         match pause {
@@ -368,8 +371,8 @@ fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) -> bool {
 impl VhostPort {
     /// Notes that the session has used `used_ns` of a processor. Returns how long it has to pause.
     fn spend(&self, used_ns: u64) -> Option<Duration> {
-        weir_engine::lock(&self.allowance).spend(
-            used_ns,
+        lock(&self.allowance).spend(
+            used_ns + self.memory().take_unmapping_ns(),
             Instant::now(),
             HELD_BACK.load(Ordering::Relaxed),
         )

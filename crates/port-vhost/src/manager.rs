@@ -236,9 +236,7 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         self.end();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

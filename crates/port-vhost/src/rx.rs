@@ -45,7 +45,7 @@ const FETCHED_AHEAD: usize = 2048;
 
 /// Copies to be made without the queue's lock, and then to be [finished](finish).
 pub(crate) struct Copies<'m> {
-    /// From, to.
+    /// The place to copy from, and the place to copy to.
     slices: Slices<'m>,
     place: weir_engine::queue::Place,
 }

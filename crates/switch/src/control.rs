@@ -368,7 +368,6 @@ pub struct Put {
     #[serde(default)]
     pub changed: Vec<String>,
     /// A note for the caller.
-    #[serde(default)]
     pub note: Option<String>,
 }
 
@@ -417,7 +416,6 @@ pub struct VifStatus {
     /// The reason why the port stopped, if it did.
     pub stopped_reason: Option<String>,
     /// The process at the other end of the interface's socket, if it is visible in weir's PID namespace.
-    #[serde(default)]
     pub front_end: Option<u32>,
     /// The interface belongs to a Xen guest: the toolstack attached it.
     #[serde(default)]

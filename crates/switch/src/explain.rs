@@ -91,10 +91,8 @@ pub struct VifExplanation {
     /// Each receive queue.
     pub queues: Vec<QueueExplanation>,
     /// The manager's split of the budget; none for a policy that takes no part in the split.
-    #[serde(default)]
     pub split: Option<SplitExplanation>,
     /// The agent in the guest; none if none is configured.
-    #[serde(default)]
     pub agent: Option<AgentExplanation>,
     /// The interface's filter rules, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -109,13 +107,11 @@ pub struct VifExplanation {
     #[serde(default)]
     pub receiving: ReceivingExplanation,
     /// The source guard of the guest's addresses; none if it is off.
-    #[serde(default)]
     pub guard: Option<GuardExplanation>,
     /// The interface's security groups, and the frames that they refused; none without groups.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub groups: Option<GroupsExplanation>,
     /// The spread of flows over several receive queues; none if only one is in use.
-    #[serde(default)]
     pub steering: Option<SteeringExplanation>,
     /// The split of budgets with other weir hosts of the interface's network.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ipnet::IpNet;
-use weir_config::{Config, Defaults, UplinkConfig, UplinkKind};
+use weir_config::{Config, Defaults, UplinkConfig};
 
 use crate::nat::{
-    check_default, check_local, check_others, check_own, dropped_by, nft, tell_resolved,
+    addresses_of, check_default, check_host_side, check_local, check_others, check_own, dropped_by,
+    nft, tell_resolved,
 };
 pub use crate::nat::{ip, said_by, shown};
 use crate::programs;
-use crate::switch::{addresses_of, check_host_side};
 
 /// The directories of sysctl.d(5). A file replaces files of the same name in later directories.
 const DIRECTORIES: [&str; 5] =
@@ -79,7 +79,7 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
         if let Err((help, error)) = check_host_side(uplink, true) {
             all.push(Lack { what: format!("`{}`: {error}", uplink.table()), help });
         }
-        if uplink.kind == UplinkKind::Tap
+        if uplink.kind.is_made()
             && let Err((help, error)) =
                 check_own(&uplink.interface, &addresses_of(uplink), uplink.bridge.as_ref())
         {
@@ -129,10 +129,9 @@ pub fn lacks(config: &Config) -> Vec<Lack> {
 /// The card of a packet socket that this host does not have, as after a change of its name.
 fn no_card(links: &Path, uplink: &UplinkConfig) -> Option<Lack> {
     let name = uplink.interface.as_str();
-    let is_card = matches!(uplink.kind, UplinkKind::AfPacket | UplinkKind::AfXdp);
     let others = fs::read_dir(links).ok()?.flatten().map(|it| it.file_name());
     let others = Vec::from_iter(others.filter_map(|it| it.into_string().ok())).join(", ");
-    (is_card && !links.join(name).exists()).then(|| Lack {
+    (uplink.kind.has_card() && !links.join(name).exists()).then(|| Lack {
         what: format!("`{}`: this host has no interface `{name}`", uplink.table()),
         help: Some(format!("another `name`; there are: {others}")),
     })
@@ -192,7 +191,7 @@ pub fn lacks_of_a_start(config: &Config) -> Vec<Lack> {
     let has_nat = config.networks.with_gateway().any(|(_, _, gateway)| gateway.nat.is_some());
     all.extend(no_right().filter(|_| has_nat));
     let missing = |uplink: &&UplinkConfig| {
-        uplink.kind == UplinkKind::Tap
+        uplink.kind.is_made()
             && !Path::new("/sys/class/net").join(uplink.interface.as_str()).exists()
     };
     if !weir_sandbox::may_administer_networks() {

@@ -23,6 +23,11 @@
 
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
+
 pub mod capture;
 pub mod compiler;
 pub mod control;
@@ -53,6 +58,13 @@ pub use weir_engine::guest::GuestPort;
 pub fn leave_to_exit() {
     weir_guestmem::leave_memory_to_exit();
     weir_foreign::leave_to_exit();
+}
+
+/// A process of weir's ignores the signals that everybody in a service gets: they are meant for weir alone.
+fn leave_signals_to_weir() {
+    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
 }
 
 /// Returns memory that this process needed to start but does not need to serve: freed memory, and

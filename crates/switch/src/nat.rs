@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weir_config::{ForwardProtocol, InterfaceName};
+use weir_config::{ForwardProtocol, InterfaceName, UplinkConfig};
 use weir_wire::Mac;
 
 /// The paths of `nft` in distributions. Not all distributions have these directories in every user's search path.
@@ -254,7 +254,6 @@ struct ShownAddress {
 #[derive(Deserialize)]
 struct ShownRoute {
     dst: String,
-    #[serde(default)]
     dev: Option<String>,
     #[serde(default)]
     flags: Vec<String>,
@@ -441,6 +440,27 @@ impl HostInterface<'_> {
         }
         said_by("ip", ip()?.args(["-batch", "-"]), &batch)
     }
+}
+
+/// Checks that the host has the bridge of a TAP, and no other way to its subnets.
+///
+/// # Errors
+/// The fault, with the remedy where it is known.
+pub(crate) fn check_host_side(
+    config: &UplinkConfig,
+    wider_counts: bool,
+) -> Result<(), (Option<String>, io::Error)> {
+    config.bridge.as_ref().map_or(Ok(()), check_bridge)?;
+    let addresses = addresses_of(config);
+    match addresses.is_empty() {
+        true => Ok(()),
+        false => check_others(&config.interface, &addresses, wider_counts),
+    }
+}
+
+pub(crate) fn addresses_of(config: &UplinkConfig) -> Vec<IpNet> {
+    let all = config.address.iter().flat_map(|all| all.as_slice());
+    all.map(|address| address.get()).collect()
 }
 
 /// Checks that the host has this bridge.

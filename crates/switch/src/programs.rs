@@ -15,18 +15,15 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process_group, pidfd_open};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
-use weir_config::{Config, InterfaceName, PortName, Program, UplinkKind};
+use weir_config::{Config, InterfaceName, PortName, Program};
 use weir_engine::{lock, logs::Logs};
 use weir_limits::{
     EVENTS_LOOK_NS, PORTS_MAX, PROGRAM_NS_MAX, PROGRAM_OUTPUT_BYTES_MAX, PROGRAM_PAUSE_NS,
@@ -86,8 +83,7 @@ impl Tasks {
     fn of(config: &Config) -> Self {
         let all = Pair { up: config.switch.on_up.clone(), down: config.switch.on_down.clone() };
         let uplinks = config.uplinks.iter().map(|uplink| {
-            let interface = Some(&uplink.interface)
-                .filter(|_| uplink.kind == UplinkKind::Tap || uplink.kind.has_card());
+            let interface = Some(&uplink.interface).filter(|_| uplink.kind.has_interface());
             let own = Pair::of(uplink.on_up.as_ref(), uplink.on_down.as_ref(), &all);
             (uplink.name.clone(), (interface.cloned(), own))
         });
@@ -344,10 +340,7 @@ struct Runner {
 fn serve(socket: OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-runner");
     log();
-    // A signal to all processes of a service is meant for weir alone.
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
-        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
-    }
+    crate::leave_signals_to_weir();
     let Ok(Some((Told::Begin(tasks), _))) = wire::receive(socket.as_fd()) else {
         return ExitCode::FAILURE;
     };
@@ -590,18 +583,7 @@ impl Programs {
         if tasks.is_empty() {
             return Ok(None);
         }
-        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-        let (socket, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        let process = Command::new("/proc/self/exe")
-            .arg0(NAME)
-            .arg(ARGUMENT)
-            // A terminal's Ctrl-C is meant for weir.
-            .process_group(0)
-            .current_dir("/")
-            .env_remove("NOTIFY_SOCKET")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
+        let (socket, process) = wire::start(wire::OWN, NAME, &[ARGUMENT])?;
         wire::send(socket.as_fd(), &Told::Begin(tasks), None)?;
         let (told, failures, watch) = Default::default();
         Ok(Some(Self { socket, told, failures, watch, _process: process }))

@@ -323,7 +323,6 @@ port_stats! {
         /// The port's VLANs.
         pub vlan: VlanMode,
         /// Numbers of queue pairs; none on an uplink.
-        #[serde(default)]
         pub queue_pairs: Option<QueuePairNumbers>,
         /// One entry for each queue pair.
         pub queues: Vec<QueuePairStats>,
@@ -361,7 +360,6 @@ port_stats! {
         #[serde(default)]
         pub budget_breaches: BTreeMap<String, u64>,
         /// Settings of calls to the guest; none on an uplink.
-        #[serde(default)]
         pub calls: Option<CallSettings>,
         /// The port's filter rules, in their order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -424,13 +422,11 @@ pub struct SessionStats {
     /// The last such error.
     pub last_error: Option<String>,
     /// Seconds since that error; none if there was none.
-    #[serde(default)]
     pub last_error_s: Option<u64>,
     /// Connections that were refused because a session was open.
     #[serde(default)]
     pub turned_away: u64,
     /// Seconds since the last of them; none if there was none.
-    #[serde(default)]
     pub turned_away_s: Option<u64>,
     /// Pauses of sessions that took too much time or came too often.
     #[serde(default)]

@@ -14,7 +14,7 @@ use weir_config::{
 };
 use weir_engine::filter::PortRules;
 use weir_engine::guest::{CallPolicy, GuestPort, State};
-use weir_engine::{Engine, Execution, Options, PortCounters, PortSettings, Realization};
+use weir_engine::{Engine, Execution, Options, PortSettings, Realization};
 use weir_fabric::{Capacity, MacCheck, PortId, Snooping, SourceGuard};
 use weir_foreign::{Foreign, Party};
 use weir_guestmem::Account;
@@ -63,11 +63,9 @@ pub(crate) use keeping::Kept;
 use mirrors::{Candidate, Mirrors};
 use noted::Noted;
 use on_demand::{OnDemand, is_on_demand};
-pub use overlay::Devices;
 use overlay::Overlay;
 use settings::Source;
-pub use uplink_device::UplinkDevice;
-pub(crate) use uplink_device::{addresses_of, check_host_side};
+pub use uplink_device::{Devices, UplinkDevice};
 
 /// The most names of ports that an answer to a wrong name lists.
 const NAMES_SHOWN: usize = 10;
@@ -149,7 +147,6 @@ struct Uplink {
     config: UplinkConfig,
     id: PortId,
     port: Arc<dyn UplinkPort>,
-    counters: Arc<PortCounters>,
     rules: PortRules,
     _kept: Option<Kept>,
     /// The choice among the uplinks of a bond; `None` for another uplink.

@@ -36,7 +36,6 @@ pub struct TraceStep {
     /// The decision with its reason, or the event.
     pub says: String,
     /// The counter of [drops](crate::stats::PortStats::drops) that counts the frame.
-    #[serde(default)]
     #[schema(value_type = Option<String>)]
     pub dropped: Option<Cow<'static, str>>,
 }

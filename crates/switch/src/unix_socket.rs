@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::process::geteuid;
+use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use weir_config::{GroupName, NamePattern, OnDemandConfig, PortName, SocketMode, VifConfig};
@@ -368,12 +368,16 @@ impl BoundFile {
         access: &Access,
         group: Option<u32>,
     ) -> Option<Self> {
-        let group = access.group(group).ok()?;
-        let (socket, found) = own_socket(&Place::of(path).ok()?.path()).ok()?;
+        let place = Place::of(path).ok()?;
+        let (socket, found) = own_socket(&place.path()).ok()?;
         if (found.st_dev, found.st_ino) != file {
             return None;
         }
-        give(&socket, &found, group).ok()?;
+        // Without a group of its own the file has that of a new one, and no longer the one that it was given.
+        let directory = fs::metadata(place.path().parent()?).ok()?;
+        let is_inherited = directory.mode() & Mode::SGID.bits() != 0;
+        let usual = if is_inherited { directory.gid() } else { getegid().as_raw() };
+        give(&socket, &found, access.group(group).ok()?.or(Some(usual))).ok()?;
         set_mode(&socket, &found, access.mode).ok()?;
         Some(Self::new(path, file))
     }
@@ -851,8 +855,11 @@ mod tests {
         // The listener is forgotten, as if the program were killed.
         std::mem::forget(old);
         let again = kept.try_clone().unwrap();
+        // The earlier weir has given it to a group, which the present one does not name. Only root can.
+        let _ = std::os::unix::fs::chown(&path, None, Some(4711));
         let bound = BoundListener::adopt(kept, &path, file, &mode("0660").into()).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        let found = fs::metadata(&path).unwrap();
+        assert_eq!((found.mode() & 0o777, found.gid()), (0o660, getegid().as_raw()));
         let _front_end = UnixStream::connect(&path).unwrap();
         bound.listener().accept().unwrap();
         drop(bound);

@@ -3,8 +3,9 @@
 //! itself.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use weir_limits::CONFIG_TEXT_SHOWN_MAX;
 
@@ -113,6 +114,16 @@ impl<W: Write> Write for Plain<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+/// The exit code of a program that ends with `report`, which is printed. `output` is its cause if that was writing the
+/// output: a reader that has stopped reading, as in `weir stats | head`, is no failure.
+pub fn ended(report: &impl Debug, output: Option<&io::Error>, code: u8) -> ExitCode {
+    if output.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+        return ExitCode::SUCCESS;
+    }
+    eprint!("{}", self::report(&format!("{report:?}\n")));
+    code.into()
 }
 
 /// Returns a report for standard error, with its lines and colours.

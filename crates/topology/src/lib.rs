@@ -9,12 +9,12 @@
 //! | file | contents |
 //! |---|---|
 //! | `read.rs` | the tree; one file, read strictly and bounded; lists of CPUs, such as `0-3,8` |
-//! | `fixtures.rs` | trees of real machines, for tests |
+//! | `testing.rs` | trees of real machines, for tests |
 #![forbid(unsafe_code)]
 
-#[cfg(any(test, feature = "fixtures"))]
-pub mod fixtures;
 mod read;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use read::TopologyError;
 pub use read::{CpuListError, cpu_list, parse_cpu_list};
@@ -44,7 +44,7 @@ mod tests {
 
     fn tree(fixture: &str) -> TempDir {
         let dir = tempfile::tempdir().unwrap();
-        fixtures::expand(fixture, dir.path()).unwrap();
+        testing::expand(fixture, dir.path()).unwrap();
         dir
     }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn four_cores_share_one_cache() {
-        let topology = read(fixtures::ONE_CACHE);
+        let topology = read(testing::ONE_CACHE);
         assert!(topology.caches_known && topology.nodes_known);
         insta::assert_snapshot!(summary(&topology), @r"
     cores: 0 | 1 | 2 | 3
@@ -91,7 +91,7 @@ mod tests {
 
     #[test]
     fn two_sockets_have_a_cache_and_a_node_each() {
-        insta::assert_snapshot!(summary(&read(fixtures::TWO_SOCKETS_SMT)), @r"
+        insta::assert_snapshot!(summary(&read(testing::TWO_SOCKETS_SMT)), @r"
     cores: 0,16 | 1,17 | 2,18 | 3,19 | 4,20 | 5,21 | 6,22 | 7,23 | 8,24 | 9,25 | 10,26 | 11,27
         12,28 | 13,29 | 14,30 | 15,31
     caches: 0-7,16-23 | 8-15,24-31
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn three_cores_of_a_ccx_share_a_cache() {
-        let topology = read(fixtures::AMD_CCX);
+        let topology = read(testing::AMD_CCX);
         assert_eq!(topology.cpus.len(), 96);
         insta::assert_snapshot!(summary(&topology), @r"
     cores: 0,48 | 1,49 | 2,50 | 3,51 | 4,52 | 5,53 | 6,54 | 7,55 | 8,56 | 9,57 | 10,58 | 11,59
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn efficiency_cores_are_told_apart() {
-        insta::assert_snapshot!(summary(&read(fixtures::HYBRID)), @r"
+        insta::assert_snapshot!(summary(&read(testing::HYBRID)), @r"
     cores: 0-1 | 2-3 | 4-5 | 6-7 | 8-9 | 10-11 | 12 | 13 | 14 | 15 | 16 | 17
         18 | 19
     caches: 0-19
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_small_virtual_machine_has_one_cache_that_nobody_has_named() {
-        let topology = read(fixtures::SMALL_VM);
+        let topology = read(testing::SMALL_VM);
         assert!(!topology.caches_known && !topology.nodes_known);
         insta::assert_snapshot!(summary(&topology), @r"
     cores: 0 | 1
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn processors_that_are_offline_are_none() {
-        let dir = tree(fixtures::ONE_CACHE);
+        let dir = tree(testing::ONE_CACHE);
         fs::write(dir.path().join("devices/system/cpu/online"), "0,2-3\n").unwrap();
         let ids: Vec<_> =
             Topology::read(dir.path()).unwrap().cpus.iter().map(|cpu| cpu.id).collect();
@@ -184,12 +184,12 @@ mod tests {
             ("devices/system/node/node0/cpulist", "3-0", "ends before it begins"),
         ];
         for (path, content, reason) in cases {
-            let dir = tree(fixtures::ONE_CACHE);
+            let dir = tree(testing::ONE_CACHE);
             fs::write(dir.path().join(path), content).unwrap();
             let error = Topology::read(dir.path()).unwrap_err().to_string();
             assert!(error.contains(path) && error.contains(reason), "{error}");
         }
-        let dir = tree(fixtures::ONE_CACHE);
+        let dir = tree(testing::ONE_CACHE);
         let long = "0,".repeat(weir_limits::SYSFS_BYTES_MAX as usize);
         fs::write(dir.path().join("devices/system/cpu/online"), long).unwrap();
         assert!(matches!(Topology::read(dir.path()), Err(TopologyError::TooLong { .. })));

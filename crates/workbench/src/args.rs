@@ -1,14 +1,15 @@
-//! `weir lab` on the command line.
+//! The command line of `weir-lab`.
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Parser};
 
 /// Default number of seeds of `weir lab ablation`.
 const ABLATION_SEEDS: u64 = 3;
 
-/// `weir lab`
-#[derive(Debug, Subcommand)]
+/// Runs the papers' experiments in virtual time and compares the figures
+#[derive(Debug, Parser)]
+#[command(name = "weir-lab", version)]
 pub enum LabCommand {
     /// List the experiments
     List {

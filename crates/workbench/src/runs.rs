@@ -78,7 +78,7 @@ pub(super) fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outc
         run_point(experiment, at, scenario, first, &events, bar)
     })?;
     let seeds = experiment.seeds(STARTS_MAX);
-    // One seed says that nothing is left to chance, or that somebody wants this one.
+    // A scenario with one seed leaves nothing to chance, or somebody wants this seed.
     while first.len() > 1 {
         let unknown = output::unknown(&experiment.file, &points);
         let more: Vec<_> = (0..points.len())
@@ -90,7 +90,7 @@ pub(super) fn run_one(experiment: &Experiment, bar: &ProgressBar) -> Result<Outc
         let expected = more.iter().map(|(number, more)| {
             points[*number].events / points[*number].starts as u64 * more.len() as u64
         });
-        // They may take twice as long as those before.
+        // The other seeds may take twice as long as the first one did.
         let most = events.load(Ordering::Relaxed).saturating_add(2 * expected.sum::<u64>());
         if more.is_empty() || most > LAB_EVENTS_MAX {
             break;

@@ -296,7 +296,7 @@ fn conditions<'c>(
 pub fn unknown(claim: &ClaimFile, x: (&str, &[String]), starts: Starts<'_>) -> Vec<At> {
     let all = conditions(claim, x, starts);
     let each: Vec<_> = all.iter().map(|it| (it, it.holds(claim.y, starts))).collect();
-    // One that does not hold decides, whatever the others are.
+    // A condition that does not hold decides, whatever the others are.
     let open =
         |it: &&(_, Option<bool>)| it.1.is_none() && each.iter().all(|it| it.1 != Some(false));
     each.iter().filter(open).flat_map(|it| it.0.points.clone()).collect()

@@ -59,7 +59,7 @@ use crate::{
         attacker,
         report::{self, Result as Tried},
         stand_in::{self, Work},
-        switch::{CABLE, RESOLVER, UNDERLAY, UNDERLAY6},
+        switch::{CABLE, RESOLVER, UNDERLAY, UNDERLAY6, WIRES},
         trial::{self, Scene, Trial},
     },
 };
@@ -177,6 +177,11 @@ fn apart() -> Result<(), String> {
     let [own, peer] = UNDERLAY6.map(std::net::Ipv6Addr::from);
     ip(&format!("addr add {own}/64 dev {CABLE} nodad"))?;
     ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))?;
+    for wire in WIRES {
+        ip(&format!("link add {wire} type veth peer name {wire}-end"))?;
+        ip(&format!("link set {wire}-end up"))?;
+        ip(&format!("link set {wire} up"))?;
+    }
     // The host's resolver is silent, too.
     let own = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));
     let text = format!("nameserver {}\n", std::net::Ipv4Addr::from(RESOLVER));

@@ -57,6 +57,10 @@ pub const ALL: &[Attack] = &[
         "adds 500 regions of a page each, and sends buffers that lie in 15 of them"
     ),
     attack!(
+        one_file_at_many_addresses,
+        "shares the same memory as 400 regions, to have it mapped that often"
+    ),
+    attack!(
         files_that_are_no_memory,
         "shares a disk file, a device, /proc and a directory as memory"
     ),
@@ -166,9 +170,9 @@ fn regions_without_length(field: &Field) -> Strike {
 
 fn more_regions_than_there_are_slots(field: &Field) -> Strike {
     let guest = Guest::negotiate(&field.evil(0), Plan::default())?;
-    let file = memfd(1 << 20)?;
+    let file = memfd(600 << 12)?;
     for slot in 0..600_u64 {
-        let body = one_region(&region(slot << 21, 4096, (1 << 40) + (slot << 21), 0));
+        let body = one_region(&region(slot << 21, 4096, (1 << 40) + (slot << 21), slot << 12));
         if guest.link.tell(request::ADD_MEM_REG, &body, &[file.as_fd()]).is_err() {
             break;
         }
@@ -205,10 +209,11 @@ fn tables_without_pause(field: &Field) -> Strike {
 
 fn buffers_over_many_regions(field: &Field) -> Strike {
     let guest = field.plain()?;
-    // Regions of one page at contiguous guest addresses, all of them the same page of the file.
-    let file = memfd(4096)?;
+    // Regions of one page at contiguous guest addresses.
+    let file = memfd(500 * 4096)?;
     for page in 0..500_u64 {
-        let body = one_region(&region((1 << 40) + 4096 * page, 4096, (1 << 45) + 4096 * page, 0));
+        let at = 4096 * page;
+        let body = one_region(&region((1 << 40) + at, 4096, (1 << 45) + at, at));
         guest.link.tell(request::ADD_MEM_REG, &body, &[file.as_fd()])?;
     }
     guest.link.ask(request::GET_FEATURES)?;
@@ -219,6 +224,19 @@ fn buffers_over_many_regions(field: &Field) -> Strike {
     }
     guest.pump(1);
     guest.stopped("buffers over many regions")
+}
+
+fn one_file_at_many_addresses(field: &Field) -> Strike {
+    let guest = field.plain()?;
+    let file = memfd(1 << 29)?;
+    for number in 0..400_u64 {
+        let at = (1 << 46) + (number << 30);
+        let body = one_region(&region(at, 1 << 29, at, 0));
+        if guest.link.tell(request::ADD_MEM_REG, &body, &[file.as_fd()]).is_err() {
+            break;
+        }
+    }
+    guest.link.hung_up("the same memory 400 times")
 }
 
 fn files_that_are_no_memory(field: &Field) -> Strike {

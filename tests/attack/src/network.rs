@@ -1,6 +1,9 @@
 //! Guests of a network in which weir gives addresses and answers names.
 
-use std::time::{Duration, Instant};
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::{Duration, Instant},
+};
 
 use crate::{
     attack,
@@ -12,7 +15,7 @@ use crate::{
         guest::Guest,
         harm,
     },
-    measure::switch::{GIVEN, GREEN, RESOLVER, SECRET},
+    measure::switch::{GIVEN, GREEN, RESOLVER, SECRET, way_out},
     random::Random,
 };
 
@@ -55,6 +58,11 @@ pub const ALL: &[Attack] = &[
         "asks for ever new names outside, which the resolver never answers"
     ),
     attack!(names_of_another_network, "asks for the names and addresses of another network"),
+    attack!(
+        names_for_programs_of_the_host,
+        "asks at the host's own address, as a program of another user, faster than weir answers",
+        as_another_user
+    ),
 ];
 
 const DHCP_MAGIC: [u8; 4] = [99, 130, 83, 99];
@@ -689,6 +697,26 @@ fn names_of_another_network(field: &Field) -> Strike {
             return harm(format!("another network's name is answered (question {told})"));
         }
         two.is_answered("beside questions for another network")?;
+        field.struck();
+    }
+}
+
+fn names_for_programs_of_the_host(field: &Field) -> Strike {
+    let mut two = Two::meet(field)?;
+    let (mut random, mut id) = (Random::new(), 0_u16);
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    loop {
+        for _ in 0..64 {
+            id = id.wrapping_add(1);
+            let mut asks = question(id, &format!("n{id}.internal"), A);
+            let outside = question(id, &format!("n{id}.example"), A);
+            let at = random.below(asks.len() as u64) as usize;
+            socket.send_to(&outside, (way_out(field.dir()), 53))?;
+            socket.send_to(&asks, (way_out(field.dir()), 53))?;
+            asks[at] = random.next() as u8;
+            socket.send_to(&asks, (way_out(field.dir()), 53))?;
+        }
+        two.is_answered("beside a flood of the host's programs")?;
         field.struck();
     }
 }

@@ -21,7 +21,7 @@ use crate::{
         guest::{Guest, Plan},
         harm,
     },
-    measure::switch::{CABLE, OVERLAY_PORT, UNDERLAY, UNDERLAY6, VNI, host6},
+    measure::switch::{BONDED, CABLE, FABRIC, OVERLAY_PORT, UNDERLAY, UNDERLAY6, VNI, host6},
     random::Random,
     settings::Own,
 };
@@ -65,6 +65,16 @@ pub const ALL: &[Attack] = &[
     ),
     attack!(fragments_that_never_end, "sends first fragments of datagrams, and no other", as_root),
     attack!(fragments_that_overlap, "sends fragments that overlap and are out of order", as_root),
+    attack!(
+        addresses_claimed_in_a_fabric,
+        "claims ever new IP addresses in a network whose members FRR says, as a guest",
+        as_root
+    ),
+    attack!(
+        partners_that_are_guests,
+        "speaks LACP and its markers as a guest of a bond's VLAN, true and by chance",
+        as_root
+    ),
 ];
 
 /// The attacks on a weir of the attacker's own whose peers have IPv6 addresses.
@@ -384,6 +394,60 @@ fn headers_of_isolated_senders(field: &Field) -> Strike {
         field.struck();
     }
     Ok(())
+}
+
+/// Two guests of a network, and a frame of the first one for the second one.
+fn neighbours(field: &Field, names: [&str; 2]) -> Strike<([Ear; 2], Vec<u8>)> {
+    let [evil, good] = names.map(|name| Ear::attach(&field.socket(name)));
+    let (evil, good) = (evil?, good?);
+    good.say(&frame(BROADCAST, Guest::mac(221), EXPERIMENTAL, 60))?;
+    let last = frame(Guest::mac(221), Guest::mac(220), EXPERIMENTAL, 60);
+    Ok(([evil, good], last))
+}
+
+fn addresses_claimed_in_a_fabric(field: &Field) -> Strike {
+    let ([evil, mut good], last) = neighbours(field, FABRIC)?;
+    let (mac, mut random) = (Guest::mac(220), Random::new());
+    loop {
+        for _ in 0..64 {
+            let [a, b, c, d, kind, ..] = random.next().to_be_bytes();
+            let mut arp = frame(BROADCAST, mac, 0x0806, 14);
+            arp.extend([0, 1, 8, 0, 6, 4, 0, 1 + kind % 2]);
+            for _ in 0..2 {
+                arp.extend(mac);
+                arp.extend([a, b, c, d]);
+            }
+            arp.resize(60, 0);
+            evil.say(&arp)?;
+        }
+        good.must_hear(&evil, &last, "a frame behind claims is lost")?;
+        field.struck();
+    }
+}
+
+fn partners_that_are_guests(field: &Field) -> Strike {
+    let ([evil, mut good], last) = neighbours(field, BONDED)?;
+    let mut random = Random::new();
+    loop {
+        let said = |subtype: u8| {
+            let mut bytes = frame([1, 0x80, 0xc2, 0, 0, 2], Guest::mac(220), 0x8809, 14);
+            bytes.extend([subtype, 1]);
+            // The actor, the partner, and the collector: all bits of both states.
+            for part in [1, 2] {
+                bytes.extend([part, 20, 0, 1, 2, 0, 0, 0, 0, 9, 0, 7, 0, 1, 0, 1, 0x3f, 0, 0, 0]);
+            }
+            bytes.extend([3, 16]);
+            bytes.resize(124, 0);
+            for _ in 0..random.below(4) {
+                let at = 14 + random.below(110) as usize;
+                bytes[at] = random.next() as u8;
+            }
+            bytes
+        };
+        let frames: Vec<_> = [1, 1, 1, 2, 3, 10].map(said).into();
+        good.must_not_hear(&evil, &frames, &last, "a guest's LACP arrives")?;
+        field.struck();
+    }
 }
 
 /// The path to a peer with an IPv6 address, from the attacker's own weir.

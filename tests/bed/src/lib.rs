@@ -7,7 +7,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod address;
 pub mod browser;
 pub mod compatibility;
 pub mod error;
@@ -34,3 +33,22 @@ pub mod usage;
 pub mod weir;
 pub mod weir_stats;
 pub mod workspace;
+
+/// The addresses of test machines, by their number.
+pub mod address {
+    /// Ethernet address of machine `index`: locally administered, in QEMU's usual range.
+    pub fn mac(index: impl Into<u16>) -> String {
+        let [high, low] = (index.into() + 1).to_be_bytes();
+        format!("52:54:00:77:{high:02x}:{low:02x}")
+    }
+
+    /// IPv4 address of machine `index`.
+    pub fn ip(index: u8) -> String {
+        format!("10.77.0.{}", index + 1)
+    }
+
+    /// IPv4 address of machine `index` with its prefix length. All machines are in one subnet.
+    pub fn cidr(index: u8) -> String {
+        format!("{}/24", ip(index))
+    }
+}

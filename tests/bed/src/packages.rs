@@ -35,6 +35,8 @@ const TOOLS: &[Tool] = &[
     // Debian 13 compresses the modules of its kernels.
     Tool { program: "/usr/bin/xz", package: "xz-utils" },
     Tool { program: "/usr/bin/python3", package: "python3" },
+    // Makes roots of other releases, for their front ends.
+    Tool { program: "/usr/sbin/debootstrap", package: "debootstrap" },
     Tool { program: VSWITCHD, package: "openvswitch-switch-dpdk" },
     Tool { program: "/usr/bin/dpdk-testpmd", package: "dpdk-dev" },
     Tool { program: "/usr/bin/passt", package: "passt" },
@@ -384,7 +386,8 @@ fn backports_stanza(sources: &str, codename: &str) -> Option<String> {
     Some(lines.collect::<Vec<_>>().join("\n"))
 }
 
-fn codename() -> Result<String> {
+/// The name of this machine's release of Debian.
+pub fn codename() -> Result<String> {
     let path = Path::new("/etc/os-release");
     let text = fs::read_to_string(path).map_err(Error::io("read", path))?;
     let codename = text.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="));

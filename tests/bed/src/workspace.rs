@@ -100,7 +100,7 @@ pub fn socket_path(dir: &Path, name: &str) -> Result<PathBuf> {
 
 /// One cargo call builds all of these packages. For a single package, cargo would choose other features of its
 /// dependencies and compile the data path again.
-const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-fabric -p weir-groups -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-xen";
+const BUILD: &str = "build --release --bins -p weir -p weir-attack -p weir-bench -p weir-fabric -p weir-groups -p weir-life -p weir-port-vhost -p weir-port-xdp -p weir-port-xen -p weir-vif -p weir-workbench -p weir-xen";
 
 /// The examples that tests run. There are as many examples for measurements only, and linking one
 /// takes as long as linking weir.

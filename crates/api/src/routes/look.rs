@@ -17,7 +17,7 @@ use weir_switch::control::Request as Ask;
 use weir_switch::trace::{FollowRequest, FollowedFrame, Trace};
 
 use crate::api::{Answered, Endless, Named, Reader, Writer, body, parsed, written};
-use crate::problem::Problem;
+use crate::problem::{Bad, Conflict, Missing, NotAllowed, Problem};
 
 /// Pieces of a capture that wait for a slow client: further frames wait in rings.
 const PIECES: usize = 4;
@@ -29,7 +29,7 @@ const PIECES: usize = 4;
         content = Vec<u8>, content_type = "application/octet-stream",
         description = "The frame, from its destination address on."
     ),
-    responses((status = 200, body = Trace), (status = 404, body = Problem), (status = 409, body = Problem))
+    responses((status = 200, body = Trace), Missing, Conflict)
 )]
 pub(super) async fn trace(
     Reader(api, asker): Reader,
@@ -47,8 +47,7 @@ pub(super) async fn trace(
     request_body = FollowRequest,
     responses(
         (status = 200, content_type = "application/x-ndjson", body = FollowedFrame),
-        (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
+        Bad, NotAllowed, Missing, Conflict
     )
 )]
 pub(super) async fn trace_live(writer: Writer, Named(name): Named, request: Request) -> Answered {
@@ -71,8 +70,7 @@ pub(super) async fn trace_live(writer: Writer, Named(name): Named, request: Requ
     post, path = "/v1/captures", request_body = CaptureRequest,
     responses(
         (status = 200, content_type = "application/x-pcapng", body = Vec<u8>),
-        (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
+        Bad, NotAllowed, Missing, Conflict
     )
 )]
 pub(super) async fn capture(writer: Writer, request: Request) -> Answered {

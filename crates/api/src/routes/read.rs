@@ -21,7 +21,7 @@ use crate::api::{
     Answered, Asks, Endless, Listed, Named, Reader, counters, json, listed, port_names, written,
 };
 use crate::metrics::{self, Text};
-use crate::problem::Problem;
+use crate::problem::{Bad, Conflict, Missing, Problem};
 
 /// The whole switch: workers, limits, and every port's counters.
 #[utoipa::path(get, path = "/v1/switch", responses((status = 200, body = SwitchStats)))]
@@ -67,7 +67,7 @@ fn named_part(asked: Asks<Asked>) -> Result<Part, Problem> {
 /// the last port of this one, and an empty part is the end.
 #[utoipa::path(
     get, path = "/v1/ports", params(Asked),
-    responses((status = 200, body = Vec<PortStats>), (status = 400, body = Problem))
+    responses((status = 200, body = Vec<PortStats>), Bad)
 )]
 pub(super) async fn ports(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let part = named_part(asked)?;
@@ -87,7 +87,7 @@ pub(super) async fn ports(Reader(api, asker): Reader, asked: Asks<Asked>) -> Ans
 /// One port.
 #[utoipa::path(
     get, path = "/v1/ports/{port}", params(("port" = PortName, Path)),
-    responses((status = 200, body = PortStats), (status = 404, body = Problem))
+    responses((status = 200, body = PortStats), Missing)
 )]
 pub(super) async fn port(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.show(&asker, name, |port| port).await
@@ -96,7 +96,7 @@ pub(super) async fn port(Reader(api, asker): Reader, Named(name): Named) -> Resp
 /// A port's queue pairs.
 #[utoipa::path(
     get, path = "/v1/ports/{port}/queues", params(("port" = PortName, Path)),
-    responses((status = 200, body = Vec<QueuePairStats>), (status = 404, body = Problem))
+    responses((status = 200, body = Vec<QueuePairStats>), Missing)
 )]
 pub(super) async fn queues(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.show(&asker, name, |port| port.queues).await
@@ -106,7 +106,7 @@ pub(super) async fn queues(Reader(api, asker): Reader, Named(name): Named) -> Re
 /// unless a port has this name.
 #[utoipa::path(
     get, path = "/v1/ports/{port}/policies", params(("port" = PortName, Path)),
-    responses((status = 200, body = Explanation), (status = 404, body = Problem))
+    responses((status = 200, body = Explanation), Missing)
 )]
 pub(super) async fn policies(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.of_switch(&asker, Ask::VifExplain { name }).await
@@ -115,7 +115,7 @@ pub(super) async fn policies(Reader(api, asker): Reader, Named(name): Named) -> 
 /// A port's filter rules, with the counts of their matches.
 #[utoipa::path(
     get, path = "/v1/ports/{port}/filter", params(("port" = PortName, Path)),
-    responses((status = 200, body = Vec<RuleStats>), (status = 404, body = Problem))
+    responses((status = 200, body = Vec<RuleStats>), Missing)
 )]
 pub(super) async fn filter(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.show(&asker, name, |port| port.filter).await
@@ -153,7 +153,7 @@ pub(super) async fn metrics(Reader(api, asker): Reader) -> Answered {
 /// Stations that the switch knows, and the port behind which each is: a part, as of `/v1/ports`.
 #[utoipa::path(
     get, path = "/v1/addresses", params(Asked),
-    responses((status = 200, body = Vec<AddressEntry>), (status = 400, body = Problem))
+    responses((status = 200, body = Vec<AddressEntry>), Bad)
 )]
 pub(super) async fn addresses(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let address = |text: &str| {
@@ -181,7 +181,7 @@ pub(super) struct Page {
 /// Connections of an interface in groups, page by page. A connection that is there for the whole time is in one page.
 #[utoipa::path(
     get, path = "/v1/ports/{port}/connections", params(("port" = PortName, Path), Page),
-    responses((status = 200, body = ConnectionPage), (status = 404, body = Problem))
+    responses((status = 200, body = ConnectionPage), Missing)
 )]
 pub(super) async fn connections(
     Reader(api, asker): Reader,
@@ -195,14 +195,14 @@ pub(super) async fn connections(
 /// Interfaces with their configurations: a part, as of `/v1/ports`.
 #[utoipa::path(
     get, path = "/v1/vifs", params(Asked),
-    responses((status = 200, body = Vec<VifStatus>), (status = 400, body = Problem))
+    responses((status = 200, body = Vec<VifStatus>), Bad)
 )]
 pub(super) async fn vifs(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answered {
     let mut part = named_part(asked)?;
     let mut left = part.limit.clamp(1, CONTROL_PORTS_MAX);
     let mut list = Listed::in_place_of_the_last(&[(); 0]);
     loop {
-        // Of a few in each turn, as with ports.
+        // Each turn asks for a few, as with ports.
         part.limit = left.min(CONTROL_PORTS_TOGETHER_MAX);
         let ask = Ask::VifList(part.clone());
         let job = |handler: &dyn ControlHandler| match handler.handle(ask) {
@@ -223,7 +223,7 @@ pub(super) async fn vifs(Reader(api, asker): Reader, asked: Asks<Asked>) -> Answ
 /// One interface: each of its settings, and the source of each.
 #[utoipa::path(
     get, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)),
-    responses((status = 200, body = VifShown), (status = 404, body = Problem))
+    responses((status = 200, body = VifShown), Missing)
 )]
 pub(super) async fn vif(Reader(api, asker): Reader, Named(name): Named) -> Response {
     api.of_switch(&asker, Ask::VifShow { name }).await
@@ -234,10 +234,7 @@ pub(super) async fn vif(Reader(api, asker): Reader, Named(name): Named) -> Respo
 #[utoipa::path(
     get, path = "/v1/templates/{template}/vifs/{vif}",
     params(("template" = TemplateName, Path), ("vif" = PortName, Path)),
-    responses(
-        (status = 200, body = VifConfig), (status = 400, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = VifConfig), Bad, Missing, Conflict)
 )]
 pub(super) async fn vif_of_template(
     Reader(api, asker): Reader,

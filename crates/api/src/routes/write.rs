@@ -18,13 +18,12 @@ use weir_switch::control::{
 };
 
 use crate::api::{Answered, Api, Asker, Asks, Named, Writer, body, json, parsed, shown, text};
-use crate::problem::Problem;
+use crate::problem::{Bad, Conflict, Missing, NotAllowed, Problem};
 
 /// The change is done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Done {
     /// A note about the change.
-    #[serde(default)]
     pub note: Option<String>,
 }
 
@@ -119,7 +118,6 @@ const VIF_EXAMPLE: &str = "a `config` of GET /v1/vifs";
 #[into_params(parameter_in = Query)]
 pub(super) struct Under {
     /// The template of the keys that the body leaves out. Without a template the body has all keys.
-    #[serde(default)]
     template: Option<TemplateName>,
 }
 
@@ -156,11 +154,7 @@ fn wanted(
 /// Adds an interface.
 #[utoipa::path(
     post, path = "/v1/vifs", params(Under), request_body = VifConfig,
-    responses(
-        (status = 200, body = Done), (status = 400, body = Problem),
-        (status = 403, body = Problem), (status = 404, body = Problem),
-        (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), Bad, NotAllowed, Missing, Conflict)
 )]
 pub(super) async fn add_vif(writer: Writer, under: MaybeUnder, request: Request) -> Answered {
     let template = template_of(under)?;
@@ -183,10 +177,7 @@ fn is_one<N: PartialEq + Display>(path: &N, body: &N) -> Result<(), Problem> {
 /// changes if a key that differs cannot change under traffic.
 #[utoipa::path(
     put, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path), Under), request_body = VifConfig,
-    responses(
-        (status = 200, body = Put), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Put), Bad, NotAllowed, Missing, Conflict)
 )]
 pub(super) async fn put_vif(
     writer: Writer,
@@ -208,10 +199,7 @@ pub(super) async fn put_vif(
 /// Changes an interface in use. Settings that are not named stay as they are.
 #[utoipa::path(
     patch, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path)), request_body = VifChanges,
-    responses(
-        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), Bad, NotAllowed, Missing, Conflict)
 )]
 pub(super) async fn change_vif(
     Writer(api, asker): Writer,
@@ -237,10 +225,7 @@ pub(super) struct Removes {
 /// Removes an interface; its guest is disconnected.
 #[utoipa::path(
     delete, path = "/v1/vifs/{vif}", params(("vif" = PortName, Path), Removes),
-    responses(
-        (status = 200, body = Done), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), NotAllowed, Missing, Conflict)
 )]
 pub(super) async fn remove_vif(
     writer: Writer,
@@ -266,10 +251,7 @@ async fn removed(Writer(api, asker): Writer, removes: Asks<Removes>, ask: Ask) -
 #[utoipa::path(
     put, path = "/v1/groups/{group}", params(("group" = SecurityGroup, Path)),
     request_body = GroupConfig,
-    responses(
-        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), Bad, NotAllowed, Conflict)
 )]
 pub(super) async fn put_group(
     Writer(api, asker): Writer,
@@ -289,10 +271,7 @@ pub(super) async fn put_group(
 /// Removes a group, unless an interface, a rule or an ID names it.
 #[utoipa::path(
     delete, path = "/v1/groups/{group}", params(("group" = SecurityGroup, Path), Removes),
-    responses(
-        (status = 200, body = Done), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), NotAllowed, Missing, Conflict)
 )]
 pub(super) async fn remove_group(
     writer: Writer,
@@ -306,10 +285,7 @@ pub(super) async fn remove_group(
 #[utoipa::path(
     put, path = "/v1/ports/{port}/filter", params(("port" = PortName, Path)),
     request_body = Vec<FilterRule>,
-    responses(
-        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), Bad, NotAllowed, Missing, Conflict)
 )]
 pub(super) async fn set_filter(writer: Writer, Named(name): Named, request: Request) -> Answered {
     const EXAMPLE: &str = "[{\"direction\":\"tx\",\"match\":\"port 25\",\"action\":\"drop\"}]";
@@ -327,10 +303,7 @@ pub(super) async fn set_filter(writer: Writer, Named(name): Named, request: Requ
 #[utoipa::path(
     post, path = "/v1/configuration/difference",
     request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
-    responses(
-        (status = 200, body = weir_config::reload::Difference), (status = 403, body = Problem),
-        (status = 409, body = Problem)
-    )
+    responses((status = 200, body = weir_config::reload::Difference), NotAllowed, Conflict)
 )]
 pub(super) async fn difference(
     State(api): State<Api>,
@@ -345,10 +318,7 @@ pub(super) async fn difference(
 #[utoipa::path(
     post, path = "/v1/configuration/saved",
     request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
-    responses(
-        (status = 200, body = ConfigurationText), (status = 403, body = Problem),
-        (status = 409, body = Problem)
-    )
+    responses((status = 200, body = ConfigurationText), NotAllowed, Conflict)
 )]
 pub(super) async fn saved(State(api): State<Api>, writer: Writer, request: Request) -> Answered {
     api.configured(writer, request, cost::to_edit, |text| Ask::Saved { text }).await
@@ -358,10 +328,7 @@ pub(super) async fn saved(State(api): State<Api>, writer: Writer, request: Reque
 #[utoipa::path(
     put, path = "/v1/configuration", params(HowMuch),
     request_body(content = String, content_type = "application/toml", description = "As weir.toml."),
-    responses(
-        (status = 200, body = Reloaded), (status = 400, body = Problem),
-        (status = 403, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Reloaded), Bad, NotAllowed, Conflict)
 )]
 pub(super) async fn reload(
     State(api): State<Api>,
@@ -381,9 +348,7 @@ pub(super) async fn reload(
 /// Replaces this weir with the program that is now installed. This weir then ends.
 #[utoipa::path(
     post, path = "/v1/upgrade",
-    responses(
-        (status = 200, body = Done), (status = 403, body = Problem), (status = 409, body = Problem)
-    )
+    responses((status = 200, body = Done), NotAllowed, Conflict)
 )]
 pub(super) async fn upgrade(Writer(api, asker): Writer) -> Response {
     api.change(&asker, || Ok(Ask::Upgrade)).await
@@ -403,10 +368,7 @@ pub(super) struct Flushed {
 /// ends open go on.
 #[utoipa::path(
     delete, path = "/v1/connections", params(Flushed),
-    responses(
-        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem),
-        (status = 404, body = Problem)
-    )
+    responses((status = 200, body = Done), Bad, NotAllowed, Missing)
 )]
 pub(super) async fn flush(Writer(api, asker): Writer, flushed: Asks<Flushed>) -> Answered {
     let Query(Flushed { of }) = flushed.map_err(|error| Problem::bad(error.body_text()))?;
@@ -416,9 +378,7 @@ pub(super) async fn flush(Writer(api, asker): Writer, flushed: Asks<Flushed>) ->
 /// Begins or ends the measurement of the costs of a packet's stages.
 #[utoipa::path(
     put, path = "/v1/stages", request_body = Stages,
-    responses(
-        (status = 200, body = Done), (status = 400, body = Problem), (status = 403, body = Problem)
-    )
+    responses((status = 200, body = Done), Bad, NotAllowed)
 )]
 pub(super) async fn stages(Writer(api, asker): Writer, request: Request) -> Answered {
     let bytes = body(&asker, request).await?;

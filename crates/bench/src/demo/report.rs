@@ -233,7 +233,7 @@ pub(super) struct Quiet(ProgressBar);
 
 impl Quiet {
     pub(super) fn new(total: Duration) -> Self {
-        Self(crate::progress_of(total.as_secs()))
+        Self(crate::steps::progress_of(total.as_secs()))
     }
 }
 

@@ -121,10 +121,8 @@ impl Guest {
 impl Drop for Guest {
     fn drop(&mut self) {
         self.stop();
-        if let Some(thread) = self.thread.take() {
-            // A caller that drops the guest without `finish` has another error to report.
-            let _ = thread.join();
-        }
+        // A caller that drops the guest without `finish` has another error to report.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

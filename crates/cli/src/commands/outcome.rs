@@ -47,6 +47,18 @@ pub enum CommandError {
         /// The name.
         name: String,
     },
+    /// Another of weir's programs cannot be started.
+    #[error("cannot start {name}")]
+    #[diagnostic(help(
+        "the package weir-lab has it, and `cargo build --release -p weir-bench -p weir-workbench` builds it"
+    ))]
+    NoProgram {
+        /// The program.
+        name: &'static str,
+        /// The reason.
+        #[source]
+        why: io::Error,
+    },
     /// Some changes are impossible while weir runs.
     #[error("nothing changed: {} cannot change while weir runs", weir_text::count(*.number, "setting"))]
     Fixed {

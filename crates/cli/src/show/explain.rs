@@ -420,4 +420,4 @@ fn kept_by(it: &SharingExplanation) -> Vec<String> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

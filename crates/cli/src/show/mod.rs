@@ -14,7 +14,7 @@ use weir_switch::explain::Explanation;
 use weir_switch::stats::{RuleStats, SwitchStats};
 
 mod difference;
-mod explain;
+pub(crate) mod explain;
 mod manager;
 mod stats;
 mod status;

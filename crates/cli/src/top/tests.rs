@@ -16,7 +16,7 @@ use super::columns::{Column, Rates, fitting};
 use super::state::{Look, Next, Page, State};
 use super::*;
 use crate::args::{Cli, Command};
-use crate::testing::explanation;
+use crate::show::explain::tests::explanation_of;
 
 /// An interface that has moved `frames` hundred thousand frames.
 fn vif(name: &str, frames: u64) -> PortStats {
@@ -201,7 +201,7 @@ fn details_say_what_is_held_dropped_and_why() {
     };
     let explained = |name: &str| {
         let queues = vec![queue.clone()];
-        Explanation::Vif(Box::new(VifExplanation { queues, ..explanation(name) }))
+        Explanation::Vif(Box::new(VifExplanation { queues, ..explanation_of(name) }))
     };
     state.looked(Ok(Look { stats: stats(104), explained: Some(explained("web0")) }));
     assert!(!seen(&mut state, 80, 40).contains("BECAUSE"), "that is another one's");

@@ -9,14 +9,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
-use clap::CommandFactory;
+use clap::{CommandFactory, Parser};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use weir::args::Cli;
+use weir_bench::args::DemoArgs;
 use weir_testing::document::blocks;
 use weir_testing::{Running, eventually};
+use weir_workbench::args::LabCommand;
 
 /// A document whose configurations are not of weir.toml, but the lab's own. The lab's tests check
 /// them.
@@ -127,6 +129,22 @@ fn weir_words(line: &str) -> Option<Vec<String>> {
     (!words.is_empty() && !printed && !words.iter().any(stands_for_others)).then_some(words)
 }
 
+/// What the program that a line of weir is for makes of the line's words.
+fn parsed(words: &[String]) -> Result<clap::ArgMatches, clap::Error> {
+    let program = match words.first().map(String::as_str) {
+        Some("lab") => LabCommand::command(),
+        Some("demo") => return weir_bench::args::Cli::command().try_get_matches_from(named(words)),
+        Some("bench") => weir_bench::args::Cli::command(),
+        _ => return Cli::command().try_get_matches_from(named(words)),
+    };
+    program.try_get_matches_from(words)
+}
+
+/// The words behind a program's name.
+fn named(words: &[String]) -> impl Iterator<Item = &str> {
+    std::iter::once("weir").chain(words.iter().map(String::as_str))
+}
+
 fn begins(words: &[String], with: &[&str]) -> bool {
     words.len() >= with.len() && words.iter().zip(with).all(|(word, with)| word == with)
 }
@@ -148,10 +166,7 @@ impl Typed {
 
     /// True if the line has everything that a command needs. A span may only name a command.
     fn is_whole(&self) -> bool {
-        let understood = |words: &Vec<String>| {
-            let line = [&["weir".to_owned()], &words[..]].concat();
-            words.len() > 2 && Cli::command().try_get_matches_from(&line).is_ok()
-        };
+        let understood = |words: &Vec<String>| words.len() > 2 && parsed(words).is_ok();
         self.in_block || self.commands().iter().any(understood)
     }
 
@@ -316,8 +331,7 @@ fn each_documented_command_line_is_one_that_weir_understands() {
             if words.first().is_some_and(|word| word == "tell-resolved") {
                 continue;
             }
-            let line = [&["weir".to_owned()], &words[..]].concat();
-            if let Err(error) = Cli::command().try_get_matches_from(&line) {
+            if let Err(error) = parsed(&words) {
                 use clap::error::ErrorKind as Kind;
                 let asks = matches!(
                     error.kind(),
@@ -329,7 +343,7 @@ fn each_documented_command_line_is_one_that_weir_understands() {
                 );
                 // A line of a block must be a whole command, while a span may only name one.
                 let names = asks && !typed.in_block;
-                assert!(names, "{}: {}: {error}", typed.place, line.join(" "));
+                assert!(names, "{}: weir {}: {error}", typed.place, words.join(" "));
             }
             understood += 1;
         }
@@ -496,7 +510,7 @@ fn a_domain_of_a_running_libvirt_is_in_weirs_network_after_two_commands() {
     let commands = shell.first().unwrap().commands();
     assert!(commands.len() <= 2, "{commands:?}");
     assert!(commands.last().unwrap().1.starts_with("weir libvirt define "), "{commands:?}");
-    // What follows looks at it, and starts the domain.
+    // The other commands look at the domain, and start it.
     let rest: Vec<_> = shell[1..].iter().flat_map(|block| block.commands()).collect();
     let is_more =
         |line: &str| !line.starts_with("virsh ") && !line.starts_with("weir libvirt check ");
@@ -554,16 +568,22 @@ fn keys(value: &Value) -> BTreeSet<String> {
     object.keys().cloned().collect()
 }
 
-fn weir(args: &[&str]) -> Value {
-    let run = || Command::new(env!("CARGO_BIN_EXE_weir")).args(args).output().unwrap();
-    let says = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
-    // A measurement fails if other tests leave no time for it.
+/// What `run` prints. A measurement fails if other tests leave no time for it.
+fn printed<E: std::fmt::Display>(run: impl Fn(&mut Vec<u8>) -> Result<(), E>) -> Value {
     let output = eventually("time to measure", || {
-        Some(run()).filter(|output| !says(output).contains("machine may be busy"))
+        let mut output = Vec::new();
+        match run(&mut output) {
+            Ok(()) => Some(output),
+            Err(error) if error.to_string().contains("no packet arrived") => None,
+            Err(error) => panic!("{error}"),
+        }
     });
-    let says = says(&output);
-    assert!(says.is_empty(), "{args:?} is not quiet without a terminal: {says}");
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}"))
+    serde_json::from_slice(&output).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn lab(words: &str) -> Value {
+    let command = LabCommand::try_parse_from(format!("weir-lab {words}").split(' ')).unwrap();
+    printed(|out| weir_workbench::run(&command, out))
 }
 
 fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, bool)>) {
@@ -580,6 +600,11 @@ fn leaves(command: &clap::Command, name: &str, found: &mut Vec<(String, bool)>) 
 fn each_command_that_prints_a_table_prints_json_that_the_guide_describes() {
     let mut found = Vec::new();
     leaves(&Cli::command(), "", &mut found);
+    found.retain(|(name, _)| !["demo", "bench", "lab"].contains(&name.as_str()));
+    leaves(&LabCommand::command(), "lab", &mut found);
+    let bench = weir_bench::args::Cli::command();
+    found.push(("bench".into(), bench.get_arguments().any(|arg| arg.get_id() == "json")));
+    leaves(&bench, "", &mut found);
     let guide = guide();
     for (name, has_json) in &found {
         assert_eq!(*has_json, !NO_TABLE.contains(&name.as_str()), "weir {name}");
@@ -594,14 +619,16 @@ fn each_command_that_prints_a_table_prints_json_that_the_guide_describes() {
 
 #[test]
 fn json_has_the_fields_of_the_guide_and_is_alone_on_standard_output() {
-    assert_eq!(keys(&weir(&["demo", "--json", "--seconds", "1"])), fields("weir demo --json"));
-    let bench = weir(&["bench", "--json", "--seconds", "1", "--filter", "pps64_split"]);
-    assert_eq!(keys(&bench), fields("weir bench --json"));
-    let run = weir(&["lab", "run", "dong-fig12-15", "--json", "--seed", "1"]);
-    assert_eq!(keys(&run), fields("weir lab run --json"));
+    let demo = DemoArgs { seconds: 1, plain: false, json: true };
+    let demo = printed(|out| weir_bench::demo::run(&demo, out, false));
+    assert_eq!(keys(&demo), fields("weir demo --json"));
+    let words = "weir-bench --json --seconds 1 --filter pps64_split".split(' ');
+    let bench = weir_bench::args::Cli::try_parse_from(words).unwrap().bench;
+    assert_eq!(keys(&printed(|out| weir_bench::run(&bench, out))), fields("weir bench --json"));
+    assert_eq!(keys(&lab("run dong-fig12-15 --json --seed 1")), fields("weir lab run --json"));
     let listed: BTreeSet<_> =
         ["name", "points", "claims", "paper", "title"].map(str::to_owned).into();
-    assert_eq!(keys(&weir(&["lab", "list", "--json"])), listed);
+    assert_eq!(keys(&lab("list --json")), listed);
     assert!(guide().contains("an array of `name`, `points`, `claims`, `paper`, `title`"));
 }
 

@@ -361,7 +361,7 @@ fn root_connections_outlive_the_move_to_a_bridge_and_the_way_back() {
         let macs: Vec<_> = macs.lines().collect();
         assert_eq!(macs[0], macs[1]);
         assert!(host.does("ip link show master br0").contains("weir0"));
-        // The same once more, before and after the bridge has another port than it asks for.
+        // The command is given again, first as things are, then with weir0 out of the bridge.
         let again = host.does("$WEIR uplink bridge eth0 --with weir0");
         assert_eq!(again, "eth0 is a port of br0 already: --confirm has it stay\n");
         assert_eq!(host.state(), moved);

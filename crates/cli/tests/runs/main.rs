@@ -1,7 +1,6 @@
 //! weir's programs as a user starts them. A file is about a command, or about what several commands do with a running
 //! weir.
 
-mod bench;
 mod compile;
 mod host_side;
 mod look;

@@ -1,13 +1,16 @@
 //! The programs as a user starts them: output, diagnostics and exit codes.
 
 use std::ffi::OsStr;
+use std::fs;
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use weir_api::{ApiServer, Client};
+use weir_bed::libvirt;
 use weir_switch::control::{ControlHandler, Request, Response};
 use weir_testing::Running;
 
@@ -34,6 +37,32 @@ fn an_argument_that_is_no_text_is_refused_and_does_not_panic() {
     let argument = OsStr::from_bytes(b"\xff");
     let output = Command::new(env!("CARGO_BIN_EXE_weir")).arg(argument).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn bench_demo_and_lab_are_programs_beside_weir() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("weir");
+    let built = env!("CARGO_BIN_EXE_weir");
+    fs::hard_link(built, &own).or_else(|_| fs::copy(built, &own).map(drop)).unwrap();
+    let weir = |args: &[&str]| Command::new(&own).args(args).env("PATH", "/").output().unwrap();
+    let none = weir(&["lab", "list"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(stderr(&none).contains("package weir-lab"), "{}", stderr(&none));
+    for program in ["weir-bench", "weir-lab"] {
+        let script = dir.path().join(program);
+        fs::write(&script, "#!/bin/sh\necho ${0##*/} \"$@\"\nexit 7\n").unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for (args, started) in [
+        (&["demo", "--plain"][..], "weir-bench demo --plain\n"),
+        (&["bench", "--help"], "weir-bench --help\n"),
+        (&["lab", "run", "--seed", "1", "x"], "weir-lab run --seed 1 x\n"),
+        (&["lab"], "weir-lab\n"),
+    ] {
+        let output = weir(args);
+        assert_eq!((stdout(&output).as_str(), output.status.code()), (started, Some(7)));
+    }
 }
 
 #[test]
@@ -120,13 +149,39 @@ fn qemu_args_without_a_terminal_are_one_line_for_the_shell() {
     assert!(stderr(&output).contains("it has: a"), "{}", stderr(&output));
 }
 
+const QEMU: &str = "qemu-system-x86_64";
+
+/// The installed QEMU, or that of the system that `make hooks` names: its output after some lines to its monitor.
+fn qemu<'a>(args: impl IntoIterator<Item = &'a str>, monitor: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let words = args.into_iter().map(|word| format!("'{word}'")).collect::<Vec<_>>();
+    let line = format!("exec {QEMU} {}", words.join(" "));
+    let argv: Vec<String> = match libvirt::root() {
+        None => ["sh".into(), "-c".into(), line].into(),
+        Some(root) => {
+            let script = dir.path().join("script");
+            std::fs::write(&script, line).unwrap();
+            libvirt::command(&script, Some(&root), &[])
+        }
+    };
+    let mut qemu = Command::new(&argv[0]);
+    qemu.args(&argv[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut qemu = qemu.spawn().unwrap();
+    qemu.stdin.take().unwrap().write_all(monitor.as_bytes()).unwrap();
+    let output = qemu.wait_with_output().unwrap();
+    assert!(output.status.success(), "{argv:?}: {}", stdout(&output));
+    stdout(&output)
+}
+
 /// Command lines as the programs write them (qemu-server's tests, vmspawn.c, Incus's template of a configuration).
 #[test]
 fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() {
-    const QEMU: &str = "qemu-system-x86_64";
-    if !weir_testing::has(QEMU, "qemu-system-x86") {
+    if libvirt::root().is_none() && !weir_testing::has(QEMU, "qemu-system-x86") {
         return;
     }
+    let version = qemu(["--version"], "");
+    let version = version.split_whitespace().nth(3).unwrap();
+    let version = version.split('.').take(2).collect::<Vec<_>>().join(".");
     let dir = tempfile::tempdir().unwrap();
     let [control, socket, own] =
         ["c.sock", "a.sock", "qemu.conf"].map(|name| dir.path().join(name));
@@ -163,28 +218,25 @@ fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() 
             "",
             "weir-mem",
         ),
+        (
+            "--for vmspawn --memory 64M --iommu",
+            "-machine q35 -m 64M",
+            "SYSTEMD_VMSPAWN_QEMU_EXTRA='",
+            "'",
+            "weir-mem",
+        ),
         ("--for incus --iommu", &*incus, "raw.qemu: '", "'", "mem0"),
     ] {
-        let options = options.split(' ');
-        let args =
-            ["qemu-args", "a", "--config", &file].into_iter().chain(options).collect::<Vec<_>>();
+        let args = ["qemu-args", "a", "--config", &file, "--qemu-version", &version];
+        let args = args.into_iter().chain(options.split(' ')).collect::<Vec<_>>();
         let text = stdout(&weir(&args));
         let part =
             text.lines().find(|line| line.contains(begin)).unwrap().split_once(begin).unwrap().1;
         let part = if begin.starts_with('-') { format!("{begin}{part}") } else { part.into() };
         let part = part.strip_suffix(end).unwrap();
-        let mut qemu = Command::new(QEMU);
-        qemu.args("-S -nodefaults -display none -monitor stdio".split(' '));
-        qemu.args(before.split(' ').chain(part.split_whitespace()));
-        let mut qemu = qemu.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        qemu.stdin
-            .take()
-            .unwrap()
-            .write_all(b"info network\ninfo memdev\ninfo qtree\nquit\n")
-            .unwrap();
-        let output = qemu.wait_with_output().unwrap();
-        let said = stdout(&output);
-        assert!(output.status.success(), "{args:?}: {said}");
+        let begun = "-S -nodefaults -display none -monitor stdio".split(' ');
+        let begun = begun.chain(before.split(' ')).chain(part.split_whitespace());
+        let said = qemu(begun, "info network\ninfo memdev\ninfo qtree\nquit\n");
         let memory = said.split(&format!("memory backend: {shared}")).nth(1);
         assert!(memory.is_some_and(|it| it.contains("share: true")), "{args:?}: {said}");
         assert!(said.contains("weir-a: index=0,type=vhost-user"), "{args:?}: {said}");

@@ -3,6 +3,7 @@ use weir_limits::PORTS_MAX;
 use super::super::tests::parse;
 use super::*;
 use crate::UplinkKind;
+use crate::uplink::examples;
 
 /// A running switch with the configuration it was started with, and interfaces that were added while it runs.
 struct Started {
@@ -634,36 +635,10 @@ fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
     assert_eq!(steps.uplinks_added.len(), 2);
 }
 
-/// A table of this kind of uplink, with the keys that only this kind has, and the other tables that it needs.
-fn uplinks(kind: UplinkKind) -> (&'static str, &'static str) {
-    match kind {
-        UplinkKind::Tap => (
-            "[uplink.u]\nkind = \"tap\"\nname = \"weir0\"\nqueues = 2\naddress = [\"10.9.0.1/24\", \"fd00:9::1/64\"]\n",
-            "",
-        ),
-        UplinkKind::AfPacket => (
-            "[uplink.u]\nkind = \"af_packet\"\nname = \"eth0\"\ntrunk = [10, 20]\nnative = 10\n",
-            "",
-        ),
-        UplinkKind::AfXdp => (
-            "[uplink.u]\nkind = \"af_xdp\"\nname = \"eth0\"\nrss_rebalance = false\nweight = 3\n",
-            "",
-        ),
-        UplinkKind::Stream => (
-            "[uplink.u]\nkind = \"stream\"\npath = \"/run/weir/out.sock\"\nhost_access = true\nmtu = 1400\n",
-            "",
-        ),
-        UplinkKind::Bond => (
-            "[bond.u]\nuplinks = [\"e1\", \"e2\"]\nmode = \"balance\"\nvlan = 7\n",
-            "[uplink.e1]\nkind = \"tap\"\nname = \"e1\"\n[uplink.e2]\nkind = \"tap\"\nname = \"e2\"\n",
-        ),
-    }
-}
-
 #[test]
 fn an_uplink_of_each_kind_is_saved_and_read_back_the_same_whatever_the_file_had() {
     let kinds: Vec<_> =
-        UplinkKind::WORDS.iter().map(|kind| uplinks(kind.parse().unwrap())).collect();
+        UplinkKind::WORDS.iter().map(|kind| examples::of(kind.parse().unwrap())).collect();
     let filter = "filter = [{ direction = \"tx\", match = \"port 25\", action = \"drop\" }]\n";
     for (table, beside) in &kinds {
         let started = Started::with(&format!("{beside}{table}{filter}"));

@@ -26,9 +26,10 @@ pub use numbers::{
 };
 pub use quantities::{BitRate, BurstSize, LateTurns, LeaseTime, MemoryMax, Period, Schedule};
 pub use vlan::{MirroredPorts, TrunkVids, VlanMode};
+pub(crate) use words::words;
 pub use words::{
     BondMode, Direction, Execution, FilterAction, GroupDefault, GuardMode, LacpRate, PlacementMode,
-    Realization, RuleDirection, SocketRole, TagProtocol, UplinkKind,
+    Realization, RuleDirection, SocketRole, TagProtocol,
 };
 
 /// Gives a type the OpenAPI schema of the type that it is serialised as.
@@ -48,8 +49,8 @@ macro_rules! serde_as_text {
     ($type:ty) => {
         $crate::values::schema_as!($type, String);
         impl TryFrom<String> for $type {
-            type Error = ValueError;
-            fn try_from(text: String) -> Result<Self, ValueError> {
+            type Error = $crate::values::ValueError;
+            fn try_from(text: String) -> Result<Self, Self::Error> {
                 text.parse()
             }
         }

@@ -13,8 +13,19 @@ use weir_text::plain::{is_unprintable, plain_short};
 
 use super::{ValueError, schema_as, serde_as_text};
 
-/// Defines a type for text that was checked when it was made.
+/// Defines a type for text that was checked when it was made: by its `FromStr`, or by this rule, with this error.
 macro_rules! text {
+    ($(#[$doc:meta])* $name:ident: $rule:ident, $error:ident) => {
+        text! { $(#[$doc])* $name }
+
+        impl FromStr for $name {
+            type Err = ValueError;
+            fn from_str(text: &str) -> Result<Self, ValueError> {
+                let refused = || ValueError::$error { value: text.into() };
+                $rule(text).then(|| Self(text.into())).ok_or_else(refused)
+            }
+        }
+    };
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -41,63 +52,29 @@ macro_rules! text {
 text! {
     /// The name of a port (a VIF or an uplink): 1 to 32 characters out of `a-z0-9-_.`, beginning with a
     /// letter or a digit. It is safe as a file name, in a shell and in a VM monitor's options.
-    PortName
+    PortName: is_port_name, PortName
 }
 
-impl FromStr for PortName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let good = text.len() <= limits::PORT_NAME_LEN_MAX
-            && text.bytes().next().is_some_and(plain)
-            && text.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte));
-        if good { Ok(Self(text.into())) } else { Err(ValueError::PortName { value: text.into() }) }
-    }
+fn is_port_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    text.len() <= limits::PORT_NAME_LEN_MAX
+        && text.bytes().next().is_some_and(plain)
+        && text.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte))
 }
 
 text! {
     /// The name of a network. The rules are those of a port's name.
-    NetworkName
-}
-
-impl FromStr for NetworkName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.parse::<PortName>() {
-            Ok(PortName(name)) => Ok(Self(name)),
-            Err(_) => Err(ValueError::NetworkName { value: text.into() }),
-        }
-    }
+    NetworkName: is_port_name, NetworkName
 }
 
 text! {
     /// The name of a security group, in the form of a port's name.
-    SecurityGroup
-}
-
-impl FromStr for SecurityGroup {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.parse::<PortName>() {
-            Ok(PortName(name)) => Ok(Self(name)),
-            Err(_) => Err(ValueError::SecurityGroup { value: text.into() }),
-        }
-    }
+    SecurityGroup: is_port_name, SecurityGroup
 }
 
 text! {
     /// The name of a template, in the form of a port's name.
-    TemplateName
-}
-
-impl FromStr for TemplateName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.parse::<PortName>() {
-            Ok(PortName(name)) => Ok(Self(name)),
-            Err(_) => Err(ValueError::TemplateName { value: text.into() }),
-        }
-    }
+    TemplateName: is_port_name, TemplateName
 }
 
 text! {
@@ -134,10 +111,8 @@ impl FromStr for NamePattern {
         let refused = || ValueError::NamePattern { value: text.into() };
         let (before, after) = text.split_once('*').ok_or_else(refused)?;
         // With some character in place of the `*` it is a name.
-        match format!("{before}0{after}").parse::<PortName>() {
-            Ok(_) => Ok(Self(text.into())),
-            Err(_) => Err(refused()),
-        }
+        let is_name = is_port_name(&format!("{before}0{after}"));
+        is_name.then(|| Self(text.into())).ok_or_else(refused)
     }
 }
 
@@ -177,32 +152,12 @@ serde_as_text!(HostAddress);
 
 text! {
     /// A user of this machine, by name or by number: at most 32 printable characters without `:` and `/`.
-    UserName
-}
-
-impl FromStr for UserName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match is_account(text) {
-            true => Ok(Self(text.into())),
-            false => Err(ValueError::UserName { value: text.into() }),
-        }
-    }
+    UserName: is_account, UserName
 }
 
 text! {
     /// A group of this machine, by name or by number. The rules are those of a user's name.
-    GroupName
-}
-
-impl FromStr for GroupName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match is_account(text) {
-            true => Ok(Self(text.into())),
-            false => Err(ValueError::GroupName { value: text.into() }),
-        }
-    }
+    GroupName: is_account, GroupName
 }
 
 /// True if a user or a group can have this name.
@@ -213,7 +168,7 @@ fn is_account(text: &str) -> bool {
 
 text! {
     /// The absolute path of a file: text without control characters.
-    FilePath
+    FilePath: is_file_path, FilePath
 }
 
 impl FilePath {
@@ -223,35 +178,21 @@ impl FilePath {
     }
 }
 
-impl FromStr for FilePath {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        match text.starts_with('/') && !text.chars().any(is_unprintable) {
-            true => Ok(Self(text.into())),
-            false => Err(ValueError::FilePath { value: text.into() }),
-        }
-    }
+fn is_file_path(text: &str) -> bool {
+    text.starts_with('/') && !text.chars().any(is_unprintable)
 }
 
 text! {
     /// The name of a network interface of the host, as Linux's `dev_valid_name` accepts it and without
     /// `%`, which asks the kernel to choose a number.
-    InterfaceName
+    InterfaceName: is_interface_name, InterfaceName
 }
 
-impl FromStr for InterfaceName {
-    type Err = ValueError;
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let good = (1..=limits::IFNAME_LEN_MAX).contains(&text.len())
-            && text != "."
-            && text != ".."
-            && text.chars().all(|c| !c.is_whitespace() && !is_unprintable(c) && !"/:%".contains(c));
-        if good {
-            Ok(Self(text.into()))
-        } else {
-            Err(ValueError::InterfaceName { value: text.into() })
-        }
-    }
+fn is_interface_name(text: &str) -> bool {
+    (1..=limits::IFNAME_LEN_MAX).contains(&text.len())
+        && text != "."
+        && text != ".."
+        && text.chars().all(|c| !c.is_whitespace() && !is_unprintable(c) && !"/:%".contains(c))
 }
 
 text! {

@@ -1,17 +1,13 @@
 //! Choices, each with a word of the configuration.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
-
-use super::{ValueError, serde_as_text};
-
 /// Defines an enum and the word of each variant.
 macro_rules! words {
+    (@or $first:literal $($rest:literal)*) => {
+        concat!("\"", $first, "\"" $(, " or \"", $rest, "\"")*)
+    };
     ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub enum $name {
             $($(#[$word_doc])* $variant,)+
@@ -20,29 +16,33 @@ macro_rules! words {
         impl $name {
             /// The words of the configuration.
             pub const WORDS: &'static [&'static str] = &[$($word,)+];
+            /// The words for whoever wrote something else than a text.
+            pub(crate) const EXPECTED: &'static str = $crate::values::words!(@or $($word)+);
         }
 
-        impl FromStr for $name {
-            type Err = ValueError;
-            fn from_str(text: &str) -> Result<Self, ValueError> {
+        impl std::str::FromStr for $name {
+            type Err = $crate::values::ValueError;
+            fn from_str(text: &str) -> Result<Self, Self::Err> {
                 match text {
                     $($word => Ok(Self::$variant),)+
-                    _ => Err(ValueError::NotAChoice { value: text.into(), choices: Self::WORDS }),
+                    _ => Err(Self::Err::NotAChoice { value: text.into(), choices: Self::WORDS }),
                 }
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self {
                     $(Self::$variant => $word,)+
                 })
             }
         }
 
-        serde_as_text!($name);
+        $crate::values::serde_as_text!($name);
     };
 }
+
+pub(crate) use words;
 
 words! {
     /// The fate of connections that no rule of a group allows.
@@ -178,23 +178,6 @@ impl From<TagProtocol> for weir_fabric::TagProtocol {
 }
 
 words! {
-    /// The kind of host interface behind an uplink.
-    UplinkKind {
-        /// A TAP interface, made if it does not exist (`IFF_MULTI_QUEUE` with several queues).
-        #[default]
-        Tap = "tap",
-        /// An existing interface. Packet sockets share its frames by flow.
-        AfPacket = "af_packet",
-        /// An existing interface that weir has for itself, with an AF_XDP socket for each receive queue.
-        AfXdp = "af_xdp",
-        /// A stream socket that somebody else listens on, such as gvproxy's; each frame has its length in front.
-        Stream = "stream",
-        /// Several of these together, as one port. It is a table of its own, `[bond.NAME]`.
-        Bond = "bond",
-    }
-}
-
-words! {
     /// Which uplinks of a bond carry frames.
     BondMode {
         /// One of the uplinks: the first with a carrier, until its carrier is lost.
@@ -215,12 +198,5 @@ words! {
         Slow = "slow",
         /// Each second. The other end counts as gone after 3.
         Fast = "fast",
-    }
-}
-
-impl UplinkKind {
-    /// Whether an uplink of this kind uses an existing interface of the host, whose interrupts weir can set.
-    pub fn has_card(self) -> bool {
-        matches!(self, Self::AfPacket | Self::AfXdp)
     }
 }

@@ -361,7 +361,7 @@ fn first<'f>(who: &BTreeSet<(&'f PortName, String)>) -> Option<&'f PortName> {
     who.first().map(|(port, _)| *port)
 }
 
-/// Guests that ask weir for an address or a name in vain, or whose addresses would be forgotten.
+/// Guests that ask weir for an address or a name and get none, or whose addresses would be forgotten.
 pub(super) fn unanswered(facts: &Facts, found: &mut Vec<Finding>) {
     for port in facts.ports() {
         let of = |counter: &'static str| {

@@ -31,19 +31,6 @@ pub enum State {
     Stopped,
 }
 
-impl State {
-    /// The name in statistics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Connected => "connected",
-            Self::Halted => "halted",
-            Self::Running => "running",
-            Self::Stopped => "stopped",
-        }
-    }
-}
-
 /// A snapshot of a guest's interface. A value that its kind of port does not have is 0, `None` or empty.
 #[derive(Debug, Clone, Default)]
 pub struct PortInfo {

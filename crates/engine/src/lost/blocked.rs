@@ -268,9 +268,7 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         lock(&self.bell.state).ends = true;
         self.bell.rings.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

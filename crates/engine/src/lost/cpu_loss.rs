@@ -11,7 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use rustix::time::{ClockId, clock_gettime};
+use weir_guestmem::ticks::thread_cpu_ns;
 
 use crate::lost::blocked;
 use crate::threads::clock;
@@ -194,13 +194,6 @@ pub(crate) fn lost_ns(from_ns: u64, until_ns: u64, now_ns: u64) -> u64 {
     THIS.with_borrow(|losses| {
         losses.lost_ns((from_ns, until_ns), looked_ns, (now_ns, losses.clock.now_ns()))
     })
-}
-
-/// The CPU time of the current thread (ns).
-pub(crate) fn thread_cpu_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    // Both fields are never negative for this clock.
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 
 use weir_fabric::PortId;
+pub use weir_guestmem::ticks::thread_cpu_ns;
 
 use crate::lost::cpu_loss;
 use crate::threads::clock;
@@ -37,11 +38,6 @@ pub fn note(port: PortId, ns: u64) {
 #[cold]
 pub fn cpu_ns(took_ns: u64) -> u64 {
     took_ns.min(cpu_loss::read(clock::now_ns()))
-}
-
-/// The CPU time of this thread (ns).
-pub fn thread_cpu_ns() -> u64 {
-    cpu_loss::thread_cpu_ns()
 }
 
 /// True if calls were noted since the last [`take`].

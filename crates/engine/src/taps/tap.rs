@@ -42,7 +42,7 @@ impl Wanted {
 /// The counts of a capture for one of its ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// Frames that were wanted before the filter.
+    /// Frames that the capture asked for, before its filter.
     pub seen: u64,
     /// Seen frames that the filter matched.
     pub matched: u64,

@@ -1,7 +1,5 @@
 //! The one clock of the data path.
 
-use rustix::time::{ClockId, clock_gettime};
-
 #[cfg(test)]
 thread_local! {
     /// The number of times that this thread has read the clock.
@@ -16,9 +14,7 @@ thread_local! {
 pub fn now_ns() -> u64 {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
-    let now = clock_gettime(ClockId::Monotonic);
-    // Both fields are never negative for this clock.
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+    weir_guestmem::ticks::now_ns()
 }
 
 /// Whole seconds of a time in nanoseconds: the unit of ages in the forwarding table.

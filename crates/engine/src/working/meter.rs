@@ -94,7 +94,7 @@ fn both_clocks() -> (u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lost::cpu_loss::thread_cpu_ns;
+    use weir_guestmem::ticks::thread_cpu_ns;
 
     fn spin_for(ns: u64) {
         let start = thread_cpu_ns();

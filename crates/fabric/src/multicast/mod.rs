@@ -342,11 +342,13 @@ impl Snooping {
             Packet::Data(group) => group.is_ipv6(),
             Packet::Query(query) => query.from.is_ipv6(),
             Packet::Report(report) => report.v6,
-            Packet::Unreadable { v6 } => v6,
+            Packet::Unreadable { v6, .. } => v6,
         };
         let Some(family) = self.family(vid, v6) else { return Ok(None) };
         match packet {
-            Packet::Query(_) if !view.routes_multicast(ingress) => {
+            Packet::Query(_) | Packet::Unreadable { asks: true, .. }
+                if !view.routes_multicast(ingress) =>
+            {
                 return Err(DropReason::MulticastQuery);
             }
             Packet::Query(query) => {
@@ -380,13 +382,15 @@ impl Snooping {
         let packet = read(frame);
         let v6 = match packet {
             Packet::ForAll => return Ok(None),
-            Packet::Query(_) if self.0.contains_key(&vid) && !view.routes_multicast(ingress) => {
+            Packet::Query(_) | Packet::Unreadable { asks: true, .. }
+                if self.0.contains_key(&vid) && !view.routes_multicast(ingress) =>
+            {
                 return Err(DropReason::MulticastQuery);
             }
             Packet::Query(_) => return Ok(None),
             Packet::Data(group) => group.is_ipv6(),
             Packet::Report(report) => report.v6,
-            Packet::Unreadable { v6 } => v6,
+            Packet::Unreadable { v6, .. } => v6,
         };
         let Some(family) = self.family(vid, v6) else { return Ok(None) };
         Ok(self.receivers(view, (ingress, vid), packet, family, now_secs))

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_wire::ethernet::HEADER_LEN;
 use weir_wire::layers::protocol;
-use weir_wire::{Sum, ethertype};
+use weir_wire::{Sum, checksum, ethertype};
 
 /// Types of IGMP messages.
 const IGMP_QUERY: u8 = 0x11;
@@ -56,9 +56,11 @@ pub(super) enum Packet<'p> {
     Data(IpAddr),
     Query(Query),
     Report(Report<'p>),
-    /// A report that is incomplete or damaged.
+    /// A message that is incomplete or damaged.
     Unreadable {
         v6: bool,
+        /// True if it may be a query, which some take although they should not.
+        asks: bool,
     },
 }
 
@@ -168,24 +170,38 @@ pub(super) fn may_be_message(head: &[u8]) -> bool {
 /// Reads a frame. A [message](may_be_message) must be whole.
 pub(super) fn read(frame: &[u8]) -> Packet<'_> {
     let Some(group) = group_of(frame) else { return Packet::ForAll };
+    let unreadable = |v6, query| {
+        let asks = kind(frame, v6).is_none_or(|kind| kind == query);
+        Packet::Unreadable { v6, asks }
+    };
     let message = match (may_be_message(frame), group) {
         (false, _) => None,
-        (true, IpAddr::V4(_)) => Some(igmp(frame).unwrap_or(Packet::Unreadable { v6: false })),
-        (true, IpAddr::V6(_)) => mld(frame).unwrap_or(Some(Packet::Unreadable { v6: true })),
+        (true, IpAddr::V4(_)) => Some(igmp(frame).unwrap_or_else(|| unreadable(false, IGMP_QUERY))),
+        (true, IpAddr::V6(_)) => mld(frame).unwrap_or_else(|| Some(unreadable(true, MLD_QUERY))),
     };
     let otherwise = || if is_snooped(group) { Packet::Data(group) } else { Packet::ForAll };
     message.unwrap_or_else(otherwise)
+}
+
+/// The first byte of a message, where the frame has it.
+fn kind(frame: &[u8], v6: bool) -> Option<u8> {
+    let ip = frame.get(HEADER_LEN..)?;
+    if v6 {
+        let payload = ip.get(40..)?;
+        return payload.get((usize::from(*payload.get(1)?) + 1) * 8).copied();
+    }
+    let begins = be16(ip, 6)? & 0x1fff == 0;
+    ip.get(usize::from(ip.first()? & 0x0f) * 4).copied().filter(|_| begins)
 }
 
 /// A message of IGMP; `None` if it is not readable.
 fn igmp(frame: &[u8]) -> Option<Packet<'_>> {
     let ip = frame.get(HEADER_LEN..)?;
     let header_len = usize::from(ip.first()? & 0x0f) * 4;
-    let message = ip.get(header_len..usize::from(be16(ip, 2)?))?;
+    let (header, message) = (ip.get(..header_len)?, ip.get(header_len..usize::from(be16(ip, 2)?))?);
     let is_fragment = be16(ip, 6)? & 0x3fff != 0;
-    let mut sum = Sum::new();
-    sum.add(message);
-    if header_len < 20 || is_fragment || message.len() < 8 || sum.finish() != 0 {
+    let is_damaged = [header, message].into_iter().any(|bytes| checksum::partial(bytes) != 0xffff);
+    if header_len < 20 || is_fragment || message.len() < 8 || is_damaged {
         return None;
     }
     let group = address(message.get(4..8)?)?;
@@ -204,8 +220,8 @@ fn igmp(frame: &[u8]) -> Option<Packet<'_>> {
         IGMP_V1_REPORT | IGMP_V2_REPORT => Packet::Report(Report::of(Change::Join(group))),
         IGMP_LEAVE => Packet::Report(Report::of(Change::Leave(group))),
         IGMP_V3_REPORT => many(false, message)?,
-        // Other messages are for routers.
-        _ => Packet::Report(Report { v6: false, only: None, records: &[], left: 0 }),
+        // Messages that are not known are flooded (RFC 4541 §2.1.1 3).
+        _ => Packet::ForAll,
     };
     Some(packet)
 }
@@ -228,8 +244,10 @@ fn mld(frame: &[u8]) -> Option<Option<Packet<'_>>> {
     sum.add_u32(u32::try_from(message.len()).ok()?);
     sum.add_u32(protocol::ICMPV6.into());
     sum.add(message);
-    // The hop limit shows that no router has forwarded the message.
-    if sum.finish() != 0 || ip.get(7) != Some(&1) {
+    // The hop limit shows that no router has forwarded the message. Hosts answer no query of another source than one of
+    // the link (RFC 3810 §5.1.14).
+    let is_of_link = kind != MLD_QUERY || ip.get(8..10) == Some(&[0xfe, 0x80]);
+    if sum.finish() != 0 || ip.get(7) != Some(&1) || !is_of_link {
         return None;
     }
     let group = || address(message.get(8..24)?);

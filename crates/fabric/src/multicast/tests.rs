@@ -118,6 +118,48 @@ fn reports_go_to_routers_only() {
 }
 
 #[test]
+fn rfc_4541_2_1_1_unknown_messages_are_flooded_and_damaged_ones_teach_nothing() {
+    let bench = Bench::asked();
+    bench.send(A, &v2_report(GROUP)).unwrap();
+    for (from, kind) in [(B, 0x13), (B, 0x30), (UPLINK, 0x99)] {
+        let unknown = ipv4([10, 0, 0, 9], GROUP, 2, &igmp(kind, 0, &GROUP));
+        assert_eq!(bench.send(from, &unknown), Ok(ALL), "type {kind:#x}");
+    }
+    let querier = || bench.snooping().standings(bench.now, ENOUGH)[0].querier.map(|it| it.0);
+    // The checksum of the header of IPv4 does not hold, and that of the message does.
+    let of_header = |mut frame: Vec<u8>| {
+        frame[14 + 4] ^= 1;
+        frame
+    };
+    let group = [239, 9, 9, 9];
+    assert_eq!(bench.send(B, &of_header(v2_report(group))), Ok(Some(vec![UPLINK])));
+    assert!(bench.members(group).is_empty());
+    bench.send(A, &of_header(v2_leave(GROUP))).unwrap();
+    assert_eq!(bench.members(GROUP), [A]);
+    bench.send(UPLINK, &of_header(query([10, 0, 0, 1], [0; 4]))).unwrap();
+    assert_eq!(querier(), Some(QUERIER.into()));
+    // A guest's goes nowhere: other switches look at less. Nor does a part of one.
+    let mut later = query([10, 0, 0, 1], [0; 4]);
+    later[14 + 7] = 1;
+    for asks in [of_header(query([10, 0, 0, 1], [0; 4])), later] {
+        assert_eq!(bench.send(A, &asks), Err(DropReason::MulticastQuery));
+    }
+}
+
+#[test]
+fn rfc_3810_5_1_14_a_query_that_is_not_of_the_link_asks_nobody() {
+    let mut bench = Bench::new();
+    let mut routed = mld_query(Ipv6Addr::UNSPECIFIED);
+    // A global address with the same sum.
+    routed[14 + 8..14 + 12].copy_from_slice(&[0x20, 0x01, 0xde, 0x7f]);
+    bench.send(UPLINK, &routed).unwrap();
+    assert_eq!(bench.send(A, &routed), Err(DropReason::MulticastQuery));
+    bench.now += 2;
+    assert_eq!(bench.snooping().standings(bench.now, ENOUGH)[1].querier, None);
+    assert_eq!(bench.send(UPLINK, &ipv6("ff05::77".parse().unwrap(), None)), Ok(ALL));
+}
+
+#[test]
 fn what_every_station_may_need_is_flooded_whatever_is_reported() {
     let bench = Bench::asked();
     for group in [[224, 0, 0, 1], [224, 0, 0, 251], [224, 0, 0, 5]] {

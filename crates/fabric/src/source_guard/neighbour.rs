@@ -55,7 +55,7 @@ pub(super) fn check(
         // A guest may ask whether an address is free if the address would be its own.
         NEIGHBOUR_SOLICITATION if !unspecified || own() => Some(at + 24),
         NEIGHBOUR_ADVERTISEMENT if !unspecified && own() => Some(at + 24),
-        // The options are about prefixes and servers, and their end is not in sight.
+        // The options are about prefixes and servers, and may end beyond the bytes that weir sees.
         ROUTER_ADVERTISEMENT | REDIRECT if guard.router && !unspecified => return Ok(()),
         _ => None,
     };
@@ -63,8 +63,7 @@ pub(super) fn check(
     sound.map_or(refused, Ok)
 }
 
-/// `Some` if each link-layer address in the options from `at` on is that of the station that sends them. All options
-/// have to be in sight.
+/// `Some` if weir sees all options from `at` on, and each link-layer address in them is that of their sender.
 fn options_are_of(seen: Seen<'_>, ip: &Ipv6, mut at: usize) -> Option<()> {
     let end = HEADER_LEN + usize::from(IPV6_HEADER_LEN) + usize::from(ip.payload_len);
     if end > seen.len || end > seen.head.len() || at > end {
@@ -152,7 +151,7 @@ impl Roles {
         let is_server = || {
             ip.protocol == protocol::UDP
                 && first
-                // Ports that are not in sight could be any.
+                // Ports that weir does not see could be any.
                 && (seen.ports(at).is_none_or(|ports| ports.0 == dhcp::PORTS.1)
                     || !seen.stays_up_to(at + UDP_CSUM))
         };
@@ -182,7 +181,7 @@ impl Roles {
                     SpeaksAs::Station(address) => address,
                     SpeaksAs::Nobody => return Ok(()),
                 };
-                // An address that is not in sight could be any.
+                // An address that weir does not see could be any.
                 match claimed.is_none_or(|address| self.is_others(address)) {
                     true => hidden,
                     false => Ok(()),

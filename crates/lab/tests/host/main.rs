@@ -1,5 +1,6 @@
 //! The host model: invariants of any run, and known results of simple ones.
 
+mod fabric;
 mod guests;
 mod realization;
 mod workers;

@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn joining_that_was_wrong_is_tried_more_and_more_rarely() {
-        // One worker seems enough while there are two, and is too busy once alone.
+        // Two workers seem one too many, and one worker alone is too busy.
         let mut dispatch = Dispatch::new(Aim::Pack, 2);
         let mut queues = queues(&[(0, 20), (1, 20)]);
         let (mut moves, mut joined) = (Vec::new(), Vec::new());

@@ -27,7 +27,7 @@ use crate::rx;
 
 /// The longest wait for workers.
 const WAIT: Duration = Duration::from_nanos(IOTLB_WAIT_NS_MAX);
-/// The time between two checks whether workers are done: a part of a burst.
+/// The time between two checks whether workers are done. A burst takes longer.
 const LOOK: Duration = Duration::from_micros(20);
 /// The time after which a full channel is tried again.
 const RETRY: Duration = Duration::from_millis(10);

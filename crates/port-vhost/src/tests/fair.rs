@@ -160,6 +160,30 @@ fn who_reconnects_without_end_has_pauses_and_few_lines_in_the_log() {
 }
 
 #[test]
+fn the_end_of_a_session_is_at_the_expense_of_its_interfaces_next_one() {
+    const LEN: u64 = 1 << 40;
+    let switch = Switch::new();
+    let dir = tempfile::tempdir().unwrap();
+    let (port, path) = listening(&switch, dir.path());
+    port.memory().set_max_bytes(LEN);
+    // Its messages cost little, and a terabyte that nobody has touched is unmapped in 16,384 pieces.
+    let memory = memfd_create("weir-large", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, LEN).unwrap();
+    let region = MemoryRegion { size: LEN, ..Guest::region() };
+    let sessions = u64::from(SESSIONS_AT_ONCE_MAX) - 1;
+    let is_held_back = (1..=sessions).any(|turn| {
+        let mut front = FrontEnd::new(UnixStream::connect(&path).unwrap());
+        front.set_timeout(PATIENCE);
+        front.set_mem_table(&[(region, memory.as_fd())]).unwrap();
+        front.get_features().unwrap();
+        drop(front);
+        eventually("its session ends", || port.info().closed == turn);
+        port.info().throttled > 0
+    });
+    assert!(is_held_back, "{:?}", port.info());
+}
+
+#[test]
 fn a_panic_of_the_thread_that_accepts_ends_no_session_and_others_come() {
     let switch = Switch::new();
     let (mut a, mut b) = (switch.guest(1, modern()), switch.guest(2, modern()));

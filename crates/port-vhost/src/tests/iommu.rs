@@ -519,7 +519,7 @@ fn pieces_that_change_all_the_time_are_bounded_and_hold_up_nobody() {
     let (mut other, mut third) = (switch.guest(2, modern()), switch.guest(3, modern()));
     introduce(&mut other, &mut third);
     let (mut guest, _channel) = behind_with(&switch, 1, modern(), 1024);
-    // Of each ring the descriptors have four pages, and the device area three.
+    // The descriptors of each ring have four pages, and its device area has three.
     let both = 2 * (4 + 3);
     for round in 0..20 {
         let in_pieces = round % 2 == 0;
@@ -589,7 +589,7 @@ fn memory_that_goes_takes_its_second_mappings_along() {
     assert_eq!(guest.port.info().stop_reason, None);
 }
 
-/// It waited for its translations while its memory became other memory.
+/// A ring waits for its translations, and the guest's memory is replaced meanwhile.
 #[test]
 fn a_ring_that_was_set_aside_comes_back_in_the_memory_of_today() {
     for format in formats() {
@@ -598,7 +598,7 @@ fn a_ring_that_was_set_aside_comes_back_in_the_memory_of_today() {
         introduce(&mut other, &mut third);
         let mut guest = translated(&switch, 1, format);
         introduce(&mut guest, &mut other);
-        // Both greetings were for all.
+        // Both greetings were broadcasts, so the third guest has got them.
         for _ in 0..2 {
             third.wait_received();
             third.post(1);

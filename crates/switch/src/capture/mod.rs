@@ -33,7 +33,6 @@ pub struct CaptureRequest {
     /// Interfaces and uplinks; one that is named twice counts once.
     pub ports: Vec<PortName>,
     /// Only frames that the ports send, or only frames that they receive; `None` for both.
-    #[serde(default)]
     pub direction: Option<Direction>,
     /// Only frames that are dropped, each with the reason.
     #[serde(default)]
@@ -43,10 +42,8 @@ pub struct CaptureRequest {
     #[schema(value_type = String)]
     pub filter: Expression,
     /// Bytes captured of each frame; `None` for all.
-    #[serde(default)]
     pub snap_len: Option<u32>,
     /// Ends the capture after this many frames.
-    #[serde(default)]
     pub frames_max: Option<u64>,
 }
 

@@ -14,15 +14,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::process::Child;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use serde::{Deserialize, Serialize};
+use weir_engine::lock;
 use weir_filter::{CompileError, Instruction};
 use weir_foreign::reach;
 use weir_limits::{FILTER_ANSWER_LEN_MAX, FILTER_COMPILE_SECS, FILTER_COMPILER_MIB};
@@ -92,10 +90,6 @@ impl Ending {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[derive(Debug)]
 struct Processes {
     starter: OwnedFd,
@@ -119,24 +113,12 @@ impl Compiler {
     /// # Errors
     /// The starter cannot be started.
     pub fn start(mode: SandboxMode) -> io::Result<Self> {
-        let (ours, theirs) = pair()?;
-        let process = Command::new("/proc/self/exe")
-            .arg0("weir-compiler")
-            .args([STARTER, mode.as_str()])
-            // A terminal's Ctrl-C is meant for weir.
-            .process_group(0)
-            .current_dir("/")
-            .env_remove("NOTIFY_SOCKET")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
+        let arguments = [STARTER, mode.as_str()];
+        let (starter, _starter) = wire::start(wire::OWN, "weir-compiler", &arguments)?;
         let waits_for = Arc::default();
-        let processes = Processes {
-            starter: ours,
-            _starter: process,
-            compiler: None,
-            waits_for: Arc::clone(&waits_for),
-        };
+        let compiler = None;
+        let processes =
+            Processes { starter, _starter, compiler, waits_for: Arc::clone(&waits_for) };
         Ok(Self { next: Mutex::default(), processes: Mutex::new(processes), waits_for })
     }
 
@@ -234,11 +216,6 @@ impl Processes {
             Err(error) => Err(format!("weir-compiler does not answer: {error}; start weir again")),
         }
     }
-}
-
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 /// Sends one packet. A closed other end raises no signal.

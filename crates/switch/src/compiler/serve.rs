@@ -5,17 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use rustix::net::{RecvFlags, recv};
 use rustix::process::{Resource, Rlimit, setrlimit};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_filter::{CompileError, Instruction, compile_here};
 use weir_limits::{FILTER_ANSWER_LEN_MAX, FILTER_COMPILER_MIB, FILTER_EXPRESSION_LEN_MAX};
 use weir_sandbox::{Enforcement, Identity, Plan, Profile};
 
-use super::{Answer, COMPILER, PROGRAM, READY, Request, STARTER, WORDS, pair, tell};
+use super::{Answer, COMPILER, PROGRAM, READY, Request, STARTER, WORDS, tell};
 use crate::helper::wire;
 use crate::sandbox::SandboxMode;
 
@@ -51,10 +48,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 /// Starts compilers until the weir at the other end has ended.
 fn start_for(socket: &OwnedFd, mode: SandboxMode) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-compiler");
-    // A signal to all processes of a service is meant for weir alone.
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
-        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
-    }
+    crate::leave_signals_to_weir();
     let mut started: Option<Child> = None;
     while let Ok(Some((request, _))) = wire::receive::<Request>(socket.as_fd()) {
         kill(started.take());
@@ -87,8 +81,8 @@ fn kill(child: Option<Child>) {
 }
 
 fn start(mode: SandboxMode) -> std::io::Result<(Child, OwnedFd)> {
-    let (ours, theirs) = pair()?;
-    let child = Command::new("/proc/self/exe")
+    let (ours, theirs) = wire::pair()?;
+    let child = Command::new(wire::OWN)
         .arg0("weir-compile")
         .args([COMPILER, mode.as_str()])
         .process_group(0)

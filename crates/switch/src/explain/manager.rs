@@ -66,7 +66,6 @@ pub struct AgentExplanation {
     /// Interrupts of the interface per second, as the agent reports them.
     pub interrupts_per_s: Option<u64>,
     /// Under `auto`: the reason why the guest polls or does not.
-    #[serde(default)]
     pub why: Option<String>,
     /// What the guest wishes, if it wishes anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,7 +122,6 @@ pub struct UplinkExplanation {
     #[serde(default)]
     pub dispatch: DispatchExplanation,
     /// The spread of flows over the uplink's queues; none if it has only one.
-    #[serde(default)]
     pub steering: Option<SteeringExplanation>,
     /// Facts that show whether traffic passes.
     #[serde(default)]

@@ -9,13 +9,11 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::CommandExt;
 use std::path::{Component, Path, PathBuf};
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, ExitCode};
 use std::sync::{Arc, Mutex, Once};
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use weir_config::{
     ConfigError, InterfaceName, NamePattern, Networks, SocketMode, SocketPath, UplinkConfig,
 };
@@ -528,7 +526,7 @@ impl Helper {
         tasks: Tasks,
         sockets: impl IntoIterator<Item = SocketPath>,
     ) -> io::Result<Self> {
-        Self::start_program("/proc/self/exe", tasks, sockets)
+        Self::start_program(wire::OWN, tasks, sockets)
     }
 
     fn start_program(
@@ -536,20 +534,7 @@ impl Helper {
         tasks: Tasks,
         sockets: impl IntoIterator<Item = SocketPath>,
     ) -> io::Result<Self> {
-        let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        let process = Command::new(program)
-            .arg0("weir-helper")
-            .arg(ARGUMENT)
-            // A terminal's Ctrl-C is meant for weir, which then makes the helper remove what weir
-            // has made.
-            .process_group(0)
-            .current_dir("/")
-            // The helper must not report to the service manager.
-            .env_remove("NOTIFY_SOCKET")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            .spawn()?;
+        let (ours, process) = wire::start(program, "weir-helper", &[ARGUMENT])?;
         let (control, sockets) = (tasks.control.clone(), sockets.into_iter().collect());
         let last_word = ours.try_clone()?;
         let socket = Mutex::new(Some(ours));

@@ -6,11 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use miette::Diagnostic;
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_config::{InterfaceName, SocketPath, UplinkKind};
 use weir_foreign::{Foreign, Party};
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
@@ -42,10 +40,7 @@ const HELP_ON_THE_WAY: &str = "front ends of the same user have more descriptors
 pub(super) fn run(socket: &OwnedFd, log: fn()) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-helper");
     log();
-    // A signal to all processes of a service is meant for weir alone.
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
-        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
-    }
+    crate::leave_signals_to_weir();
     let mut helper = match wire::receive(socket.as_fd()) {
         Ok(Some((Request::Begin(tasks), _))) => Serving::new(tasks),
         _ => return ExitCode::FAILURE,

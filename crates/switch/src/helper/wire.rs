@@ -5,12 +5,15 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socketpair,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -219,6 +222,33 @@ pub(super) enum Answer {
         help: Option<String>,
     },
 }
+
+/// Both ends of a connection between two processes of weir.
+pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
+}
+
+/// Starts `program`, which is weir's own, as a further process of weir called `name`. Its end of a connection is its
+/// standard input.
+pub(crate) fn start(program: &str, name: &str, arguments: &[&str]) -> io::Result<(OwnedFd, Child)> {
+    let (ours, theirs) = pair()?;
+    let process = Command::new(program)
+        .arg0(name)
+        .args(arguments)
+        // A terminal's Ctrl-C is meant for weir, which then has others remove what weir has made.
+        .process_group(0)
+        .current_dir("/")
+        // Only weir reports to the service manager.
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        .spawn()?;
+    Ok((ours, process))
+}
+
+/// This process's program, even if its file was removed.
+pub(crate) const OWN: &str = "/proc/self/exe";
 
 pub(crate) fn send(
     socket: BorrowedFd<'_>,

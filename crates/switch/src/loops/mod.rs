@@ -192,7 +192,7 @@ impl Loops {
         for Moves { vid, ports, .. } in moves.iter().filter(is_suspicious) {
             let pair = (*vid, *ports);
             let [Some(a), Some(b)] = ports.map(|id| state.ports.get(&id).cloned()) else {
-                // One of the ports is the overlay's, which never sends a frame from one host to another.
+                // The overlay's port passes no frame from one host to another, so it closes no loop.
                 continue;
             };
             let uplinks = a.party.uplink && b.party.uplink;

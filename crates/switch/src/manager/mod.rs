@@ -24,10 +24,11 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::GuestPort;
-use weir_engine::{Engine, Port, PortCounters, supervise};
+use weir_engine::{Engine, supervise};
 use weir_fabric::PortId;
 use weir_policy::moderation::Kind;
 use weir_policy::schedule::Share;
+use weir_port_tap::UplinkPort;
 use weir_port_vxlan::VxlanPort;
 use weir_wire::Mac;
 
@@ -134,10 +135,8 @@ impl Manager {
     /// Ends the thread as dropping does. Later calls do nothing.
     pub(crate) fn end(&mut self) {
         self.send(Command::Stop);
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was already printed on standard error.
-            let _ = thread.join();
-        }
+        // A panic of the thread was already printed on standard error.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 
     /// Adds interfaces. The thread checks all its interfaces once, however many are added.
@@ -166,11 +165,10 @@ impl Manager {
         &self,
         config: &UplinkConfig,
         id: PortId,
-        port: Arc<dyn Port>,
-        counters: Arc<PortCounters>,
+        port: Arc<dyn UplinkPort>,
         interface: Box<dyn Gathering>,
     ) {
-        let uplink = ManagedUplink::new(config, id, port, counters, interface);
+        let uplink = ManagedUplink::new(config, id, port, interface);
         self.send(Command::AddUplink(Box::new(uplink)));
     }
 

@@ -19,8 +19,7 @@ const MOVES_REMEMBERED: usize = 8;
 /// Rebalances one port's table.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    /// It is made when the port first has a choice of queues, because it takes 3 KiB and most ports
-    /// have one queue.
+    /// Made when the port first has a choice of queues: it takes 3 KiB, and most ports have one queue.
     rebalancer: Option<Box<Rebalancer>>,
     looked_ns: Option<u64>,
     moves: VecDeque<Move>,

@@ -6,9 +6,9 @@ use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_agent::Wish;
-use weir_config::{PlacementConfig, PortName, UplinkConfig, UplinkKind};
+use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::{GuestPort, QueueDecision};
-use weir_engine::{Engine, Port, PortCounters, beat, clock};
+use weir_engine::{Engine, PortCounters, beat, clock};
 use weir_fabric::PortId;
 use weir_limits::{AGENT_POLL_NS_MIN, LATENCY_BUDGET_NS_DEFAULT, LOOP_LOOK_NS};
 use weir_policy::attempt::Why;
@@ -216,8 +216,7 @@ pub(super) struct ManagedUplink {
     queues: usize,
     interface_name: String,
     interface: Box<dyn Gathering>,
-    port: Arc<dyn Port>,
-    counters: Arc<PortCounters>,
+    port: Arc<dyn UplinkPort>,
     rss_rebalance: bool,
     table: Table,
     /// The port's queues are those of the card.
@@ -228,8 +227,7 @@ impl ManagedUplink {
     pub(super) fn new(
         config: &UplinkConfig,
         id: PortId,
-        port: Arc<dyn Port>,
-        counters: Arc<PortCounters>,
+        port: Arc<dyn UplinkPort>,
         interface: Box<dyn Gathering>,
     ) -> Self {
         Self {
@@ -239,15 +237,15 @@ impl ManagedUplink {
             interface_name: config.device(),
             interface,
             port,
-            counters,
             rss_rebalance: config.rss_rebalance,
             table: Table::default(),
-            has_cards_queues: config.kind == UplinkKind::AfXdp,
+            has_cards_queues: config.kind.has_cards_queues(),
         }
     }
 
     fn placement_look(&self) -> PortLook<'_> {
-        let Self { name, id, queues, counters, .. } = self;
+        let Self { name, id, queues, port, .. } = self;
+        let counters = port.service().counters();
         PortLook { name, id: *id, process: None, queues: *queues, counters }
     }
 }
@@ -458,7 +456,7 @@ impl Run {
                         steering: uplink.table.explain(
                             now_ns,
                             &*uplink.port,
-                            &uplink.counters,
+                            uplink.port.service().counters(),
                             uplink.rss_rebalance,
                         ),
                     });
@@ -620,8 +618,8 @@ impl Run {
             vif.table.look(now_ns, &*vif.port, counters, vif.settings.rss_rebalance);
         }
         for uplink in &mut self.uplinks {
-            let (port, counters) = (&*uplink.port, &uplink.counters);
-            uplink.table.look(now_ns, port, counters, uplink.rss_rebalance);
+            let counters = uplink.port.service().counters();
+            uplink.table.look(now_ns, &*uplink.port, counters, uplink.rss_rebalance);
         }
     }
 
@@ -638,8 +636,9 @@ impl Run {
             vifs: vifs.collect(),
             workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
             uplink_wakeups: {
-                let overlay = self.overlay.iter().map(|it| wakeups(it.service().counters()));
-                self.uplinks.iter().map(|it| wakeups(&it.counters)).chain(overlay).sum()
+                let overlay = self.overlay.iter().map(|it| it.service());
+                let services = self.uplinks.iter().map(|it| it.port.service()).chain(overlay);
+                services.map(|it| wakeups(it.counters())).sum()
             },
             uplink_settable: settable().next().is_some(),
             uplink_found_ns: settable().map(|interface| interface.found_ns()).min().unwrap_or(0),

@@ -330,17 +330,13 @@ impl UplinkInterface {
     }
 
     fn on(host: Host, kind: UplinkKind, name: InterfaceName, control: &SocketPath) -> Self {
-        let (layer, card) = match kind {
-            // Frames from the host wait in the TAP's queue, or in the socket, until a worker reads them. There is no
-            // driver whose interrupts have a timer.
-            // A bond's uplinks gather, each by itself.
-            UplinkKind::Tap | UplinkKind::Stream | UplinkKind::Bond => {
-                (UplinkLayer::WorkerOnly, Err(String::new()))
-            }
-            UplinkKind::AfPacket | UplinkKind::AfXdp => {
-                let card = host.interface(&name).card_usecs();
-                (UplinkLayer::AsFound, card.inspect_err(|why| say_by_timer(&name, why)))
-            }
+        let (layer, card) = if kind.has_card() {
+            let card = host.interface(&name).card_usecs();
+            (UplinkLayer::AsFound, card.inspect_err(|why| say_by_timer(&name, why)))
+        } else {
+            // Frames from the host wait in the device until a worker reads them. There is no driver whose interrupts
+            // have a timer. The uplinks of a bond gather, each by itself.
+            (UplinkLayer::WorkerOnly, Err(String::new()))
         };
         let way = match card {
             Ok(found_usecs) => Way::Card { found_usecs },

@@ -137,9 +137,7 @@ impl Drop for Evpn {
     fn drop(&mut self) {
         self.bell.ends.store(true, Ordering::Release);
         self.bell.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

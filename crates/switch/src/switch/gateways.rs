@@ -13,7 +13,7 @@ use weir_config::{
     BootClient, BootConfig, Config, DhcpConfig, FixedAddress, Forward, GatewayConfig, LeaseTime,
     MacAddress, NetworkConfig, NetworkName, Networks, PortName, VifConfig,
 };
-use weir_engine::{PortCounters, lock};
+use weir_engine::lock;
 use weir_fabric::{PortId, SourceGuard, Vid, VlanMode};
 use weir_foreign::place;
 use weir_limits::RA_ROUTER_SECS;
@@ -148,7 +148,6 @@ pub(super) struct Gateway {
     pub(super) id: PortId,
     pub(super) vid: Vid,
     pub(super) port: Arc<GatewayPort>,
-    pub(super) counters: Arc<PortCounters>,
     pub(super) service: Service,
     /// The host's TAP, if the keeper keeps it across a restart of weir.
     pub(super) kept: Option<Kept>,

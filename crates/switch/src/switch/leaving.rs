@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_config::UplinkKind;
 use weir_engine::beat;
 use weir_limits::LEAVES_WITHIN_NS;
 
@@ -189,7 +188,7 @@ impl Switch {
             return Err(Failed { message: why, help: Some(restart.into()) });
         }
         let ports = self.ports();
-        let mut others = ports.uplinks.iter().filter(|it| it.config.kind == UplinkKind::AfXdp);
+        let mut others = ports.uplinks.iter().filter(|it| it.config.kind.has_cards_queues());
         match others.next() {
             Some(uplink) => Err(Failed::new(
                 format!("the AF_XDP sockets of uplink {} cannot be taken over", uplink.config.name),

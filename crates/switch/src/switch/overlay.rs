@@ -4,72 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
-use weir_config::{
-    Config, GbpPeers, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName, UplinkConfig,
-};
+use weir_config::{GbpPeers, Networks, OverlayConfig, OverlayDscp, OverlayNetwork, PortName};
+use weir_engine::lock;
 use weir_engine::logs::Logs;
-use weir_engine::{PortCounters, lock};
 use weir_fabric::PortId;
 use weir_port_vxlan::{
     ClaimsGroups, NetworkSpec, OuterDscp, OverlayOptions, OverlaySockets, VxlanPort,
 };
 use weir_wire::Mac;
 
-use super::evpn::{Evpn, EvpnDevices};
-use super::gateways::{self, HostTaps, LeaseFiles};
+use super::evpn::Evpn;
 use super::keeping::Kept;
-use super::{Keeping, SwitchError, UplinkDevice};
+use super::{Keeping, SwitchError};
 
-/// The devices of uplinks, by the uplinks' names.
-pub type Uplinks = BTreeMap<PortName, UplinkDevice>;
-
-/// Devices that a switch opens before it gives up its privileges.
-#[derive(Default)]
-pub struct Devices {
-    /// The devices of all uplinks.
-    pub uplinks: Uplinks,
-    /// The overlay's sockets, if there is one.
-    pub overlay: Option<OverlaySockets>,
-    /// The devices that FRR watches, if FRR provides the members of networks.
-    pub evpn: Option<EvpnDevices>,
-    /// Lease files.
-    pub(super) leases: LeaseFiles,
-    /// TAPs of ways out through the host.
-    pub(super) taps: HostTaps,
-}
-
-impl Devices {
-    /// Opens the devices that `config` names, and takes over devices that another weir has left.
-    ///
-    /// # Errors
-    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`] or
-    /// [`SwitchError::WayOut`]; devices that were opened are closed then.
-    pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
-        let overlay = config.networks.overlay.as_ref();
-        Ok(Self {
-            uplinks: uplinks(config, keeping)?,
-            overlay: overlay.map(|overlay| open(overlay, keeping)).transpose()?,
-            evpn: EvpnDevices::open(&config.networks, keeping)?,
-            leases: gateways::open_leases(config)?,
-            taps: gateways::open_taps(&config.networks, keeping)?,
-        })
-    }
-}
-
-/// Opens the devices of all uplinks. An uplink that the file does not name is left out if it cannot be opened.
-fn uplinks(config: &Config, keeping: &Keeping) -> Result<Uplinks, SwitchError> {
-    let all = keeping.uplinks_of(config)?;
-    let open = |uplink: &UplinkConfig| match UplinkDevice::open_among(&all, uplink, keeping) {
-        Err(error) if config.uplinks.iter().all(|it| it.name != uplink.name) => {
-            tracing::error!(uplink = %uplink.name, %error, "an uplink that was added is not taken up");
-            None
-        }
-        opened => Some(opened.map(|device| (uplink.name.clone(), device))),
-    };
-    all.iter().filter_map(open).collect()
-}
-
-fn open(overlay: &OverlayConfig, keeping: &Keeping) -> Result<OverlaySockets, SwitchError> {
+/// Opens the sockets, or takes over those that another weir has left.
+pub(super) fn open(
+    overlay: &OverlayConfig,
+    keeping: &Keeping,
+) -> Result<OverlaySockets, SwitchError> {
     let options = OverlayOptions {
         local: overlay.local.get(),
         interface: overlay.interface.as_ref().map(ToString::to_string),
@@ -90,7 +42,6 @@ pub(super) struct Overlay {
     pub(super) name: PortName,
     pub(super) id: PortId,
     pub(super) port: Arc<VxlanPort>,
-    pub(super) counters: Arc<PortCounters>,
     /// The thread that exchanges announcements with FRR.
     pub(super) evpn: Option<Evpn>,
     /// Hosts where IDs of groups mean other groups, as the log has last named them.

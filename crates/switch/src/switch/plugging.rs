@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use weir_config::{GatewayConfig, NetworkConfig, PortName, UplinkConfig};
-use weir_engine::{Port, PortCounters, PortSettings};
+use weir_engine::{PortCounters, PortSettings};
 use weir_evpn::Links;
 use weir_fabric::{MacCheck, PortConfig, Vid, VlanMode};
 use weir_policy::schedule::Share;
@@ -14,9 +14,8 @@ use weir_port_gateway::{
     Bell, GatewayPort, GatewaySettings, HostSide, HostSocket, LeaseSettings, NamesSettings,
     Service, Store,
 };
-use weir_port_tap::{FramePort, Tap, UplinkPort};
+use weir_port_tap::{Tap, UplinkPort};
 use weir_port_vxlan::{OverlaySockets, VxlanPort};
-use weir_port_xdp::XdpPort;
 
 use super::bond::{self, Bond, BondPort};
 use super::evpn::{Evpn, EvpnDevices};
@@ -26,7 +25,6 @@ use super::gateways::{
 };
 use super::keeping::Kept;
 use super::overlay::{self, Overlay, claims_groups};
-use super::uplink_device::stream_of;
 use super::{Ports, Switch, SwitchError, Uplink, UplinkDevice, port_rules};
 use crate::helper::Hands;
 use crate::nat::Nat;
@@ -50,30 +48,11 @@ impl Switch {
     /// # Errors
     /// [`SwitchError`]; nothing has changed then.
     pub fn plug_in(&self, config: &UplinkConfig, device: UplinkDevice) -> Result<(), SwitchError> {
-        match device {
-            UplinkDevice::Tap(tap) => {
-                let kept = self.keeper.keep_queues(&config.name, tap.queues());
-                self.plug(config, kept, |counters| FramePort::new(tap, counters))?;
-            }
-            UplinkDevice::Packet(socket) => {
-                let kept = self.keeper.keep_queues(&config.name, socket.sockets());
-                self.plug(config, kept, |counters| FramePort::new(socket, counters))?;
-            }
-            UplinkDevice::Xdp(device) => {
-                self.plug(config, None, |counters| XdpPort::new(device, counters))?;
-            }
-            UplinkDevice::Stream(left) => {
-                let (kept, keep) = self.keeper.keep_line(&config.name);
-                let device = stream_of(config, left, keep, &self.networks, self.hands.dial())?;
-                self.plug(config, kept, |counters| FramePort::new(device, counters))?;
-            }
-            UplinkDevice::Bond(links) => self.plug_in_bond(config, links)?,
-        }
-        Ok(())
+        device.plug_in(self, config)
     }
 
     /// Adds the port that `make` builds to the switch.
-    fn plug<P: UplinkPort + 'static>(
+    pub(super) fn plug<P: UplinkPort + 'static>(
         &self,
         config: &UplinkConfig,
         kept: Option<Kept>,
@@ -87,13 +66,10 @@ impl Switch {
             mtu: config.mtu_held().map(|mtu| mtu.get()),
             ..PortSettings::default()
         };
-        let mut made = None;
+        let port_config = self.uplink_port_config(config);
         let (id, port) = self
             .engine
-            .add_port_with(self.uplink_port_config(config), settings, |_, counters| {
-                made = Some(Arc::clone(&counters));
-                Arc::new(make(counters))
-            })
+            .add_port_with(port_config, settings, |_, counters| Arc::new(make(counters)))
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
         let is_bonded = self.bond_of(&name).is_some();
         let started = match is_bonded {
@@ -106,17 +82,15 @@ impl Switch {
         }
         let device = config.device();
         tracing::info!(uplink = %name, port = %id, device, "uplink added");
-        let counters = made.unwrap_or_default();
         self.engine.fabric().recall(id, &self.keeper.known(&name));
-        let steered: Arc<dyn Port> = Arc::clone(&port) as _;
+        let uplink_port: Arc<dyn UplinkPort> = Arc::clone(&port) as _;
         let interface = self.hands.interface(config, &self.control);
         if !is_bonded {
             self.loops.add(id, &name, true, true);
         }
-        self.manager.add_uplink(config, id, steered, Arc::clone(&counters), interface);
-        let (uplink_port, bond) = (Arc::clone(&port) as _, None);
+        self.manager.add_uplink(config, id, Arc::clone(&uplink_port), interface);
         let config = config.clone();
-        let uplink = Uplink { config, id, port: uplink_port, counters, rules, _kept: kept, bond };
+        let uplink = Uplink { config, id, port: uplink_port, rules, _kept: kept, bond: None };
         self.ports().uplinks.push(uplink);
         self.settle_mirrors();
         Ok(port)
@@ -186,11 +160,10 @@ impl Switch {
             claims_groups(overlay.gbp.clone()),
         );
         let fdb = Arc::clone(self.engine.fabric().fdb());
-        let (mut made, fdb_entries) = (None, fdb.capacity());
+        let fdb_entries = fdb.capacity();
         let (id, port) = self
             .engine
             .add_port(PortConfig::overlay(fdb_entries), |id, counters| {
-                made = Some(Arc::clone(&counters));
                 Arc::new(VxlanPort::new(name.to_string(), id, sockets, networks, fdb, counters))
             })
             .map_err(|source| SwitchError::Port { name: name.clone(), source })?;
@@ -208,12 +181,11 @@ impl Switch {
         let (local, udp_port) = (overlay.local, overlay.port);
         tracing::info!(port = %id, %local, %udp_port, mtu = %overlay.mtu, "overlay added");
         self.manager.set_overlay(Arc::clone(&port));
-        let counters = made.unwrap_or_default();
         let Self { engine, networks, owners, hands, keeper, .. } = self;
         let join = |it| Evpn::start(it, (id, &port), engine, networks, owners, hands, keeper);
         let evpn = evpn.map(join).transpose()?;
         self.ports().overlay =
-            Some(Overlay { name, id, port, counters, evpn, disputed: Arc::default(), kept });
+            Some(Overlay { name, id, port, evpn, disputed: Arc::default(), kept });
         Ok(())
     }
 
@@ -279,11 +251,9 @@ impl Switch {
         };
         let bell = Bell::new().map_err(SwitchError::Start)?;
         let fdb = Arc::clone(self.engine.fabric().fdb());
-        let mut made = None;
         let (id, port) = self
             .engine
             .add_port(port_config, |id, counters| {
-                made = Some(Arc::clone(&counters));
                 let snooping = snooping.map(|snooping| (snooping, id));
                 let settings = GatewaySettings { snooping, ..settings };
                 Arc::new(GatewayPort::new(settings, bell, fdb, counters))
@@ -317,9 +287,8 @@ impl Switch {
         let served = Arc::clone(&port);
         let fixed = config.fixed.clone();
         self.served.add(Serving { id, vid, subnets, relied_on, fixed, port: served });
-        let counters = made.unwrap_or_default();
-        let gateway =
-            Gateway { name, network: network.name.clone(), id, vid, port, counters, service, kept };
+        let network = network.name.clone();
+        let gateway = Gateway { name, network, id, vid, port, service, kept };
         self.ports().gateways.push(gateway);
         Ok(())
     }

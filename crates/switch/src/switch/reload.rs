@@ -12,8 +12,8 @@ use weir_config::reload::{
 };
 use weir_config::{
     Config, ConfigError, Defaults, GroupConfig, Groups, LatencyBudget, PlacementConfig, PortName,
-    SecurityGroup, SocketPath, SocketRole, SwitchConfig, Templates, UplinkConfig, UplinkKind,
-    VifConfig, read_text,
+    SecurityGroup, SocketPath, SocketRole, SwitchConfig, Templates, UplinkConfig, VifConfig,
+    read_text,
 };
 use weir_fabric::PortId;
 use weir_limits::PORTS_MAX;
@@ -562,8 +562,7 @@ impl Switch {
     fn uplinks_gone(&self) -> Vec<PortName> {
         let can_open = |uplink: &UplinkConfig| {
             let interface = Path::new("/sys/class/net").join(uplink.interface.as_str());
-            matches!(self.hands, Hands::Own)
-                && (uplink.kind == UplinkKind::Tap || interface.exists())
+            matches!(self.hands, Hands::Own) && (uplink.kind.is_made() || interface.exists())
         };
         let ports = self.ports();
         let gone = ports.uplinks.iter().filter(|uplink| uplink.port.failure().is_some());

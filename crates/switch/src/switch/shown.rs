@@ -181,10 +181,9 @@ impl Switch {
         let of_vif = |vif: &Vif| share(vif.port.id(), vif.port.interface().counters());
         let others = ports.vifs.iter().filter(|other| other.config.name != vif.config.name);
         let others = others.map(|other| (other.config.name.clone(), of_vif(other)));
-        let uplinks = ports
-            .uplinks
-            .iter()
-            .map(|uplink| (uplink.config.name.clone(), share(uplink.id, &uplink.counters)));
+        let uplinks = ports.uplinks.iter().map(|uplink| {
+            (uplink.config.name.clone(), share(uplink.id, uplink.port.service().counters()))
+        });
         let counters = vif.port.interface().counters();
         SharingExplanation {
             own: of_vif(vif),
@@ -413,7 +412,7 @@ impl Switch {
                 kind: PortKind::Uplink,
                 stop_reason: failure,
                 state,
-                ..counted(&uplink.counters)
+                ..counted(uplink.port.service().counters())
             };
             (uplink.config.name.clone(), glance)
         });
@@ -629,33 +628,33 @@ fn breaches(counters: &PortCounters) -> BTreeMap<String, u64> {
 }
 
 /// The counters that all ports to the outside have.
-fn outward_stats(name: &PortName, port: &dyn UplinkPort, counters: &PortCounters) -> PortStats {
+fn outward_stats(name: &PortName, port: &dyn UplinkPort) -> PortStats {
     let mut stats = PortStats::new(name.clone(), PortKind::Uplink);
     stats.stopped_reason = port.trouble();
     stats.state = match stats.stopped_reason {
         Some(_) => PortState::Stopped,
         None => PortState::Running,
     };
-    count(&mut stats, counters, port.queues());
+    count(&mut stats, port.service().counters(), port.queues());
     stats
 }
 
 fn overlay_stats(overlay: &Overlay) -> PortStats {
-    let mut stats = outward_stats(&overlay.name, &*overlay.port, &overlay.counters);
+    let mut stats = outward_stats(&overlay.name, &*overlay.port);
     stats.answers = overlay.answers();
-    stats.budget_breaches = breaches(&overlay.counters);
+    stats.budget_breaches = breaches(overlay.port.service().counters());
     stats
 }
 
 fn gateway_stats(gateway: &Gateway) -> PortStats {
-    let mut stats = outward_stats(&gateway.name, &*gateway.port, &gateway.counters);
+    let mut stats = outward_stats(&gateway.name, &*gateway.port);
     stats.kind = PortKind::Own;
     stats.answers = gateway.answers();
     stats
 }
 
 fn uplink_stats(uplink: &Uplink) -> PortStats {
-    let mut stats = outward_stats(&uplink.config.name, &*uplink.port, &uplink.counters);
+    let mut stats = outward_stats(&uplink.config.name, &*uplink.port);
     stats.vlan = uplink.config.vlan.clone();
     stats.filter = RuleStats::of(&uplink.config.filter, &uplink.rules);
     stats.rss_moved = uplink.port.steering().map_or(0, Steering::moved_entries);

@@ -142,7 +142,7 @@ impl Switch {
         Ok(())
     }
 
-    /// Takes the settings that are no port's, before there are ports. Returns those of the switch.
+    /// Takes up the settings that belong to no port, before any port exists. Returns the switch's own.
     fn takes_settings(&self, config: Config) -> SwitchConfig {
         let Config { switch, groups, templates, .. } = config;
         self.replace_groups(Arc::new(groups));

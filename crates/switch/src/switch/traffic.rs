@@ -33,7 +33,8 @@ impl Switch {
     pub(super) fn uplink_traffic(&self, uplink: &Uplink) -> TrafficExplanation {
         let last_error = uplink.port.trouble();
         let state = if last_error.is_some() { PortState::Stopped } else { PortState::Running };
-        let of = self.traffic(uplink.id, &uplink.config.vlan, &uplink.counters);
+        let counters = uplink.port.service().counters();
+        let of = self.traffic(uplink.id, &uplink.config.vlan, counters);
         TrafficExplanation { state, last_error, ..of }
     }
 

@@ -1,39 +1,105 @@
-//! The open device behind an uplink. Opening it needs a privilege that weir has only at its start.
+//! The devices that a switch opens at its start, and the open device behind an uplink. Opening one needs a privilege that weir has only at its start.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use ipnet::IpNet;
-use weir_config::{Networks, UplinkConfig, UplinkKind};
+use weir_config::{Config, Networks, PortName, UplinkConfig, UplinkKind};
 use weir_evpn::Links;
 use weir_fabric::VlanMode;
 use weir_foreign::Party;
 use weir_port_packet::{PacketOptions, PacketSocket};
 use weir_port_stream::{Keep, StreamDevice, StreamOptions, leads_to};
-use weir_port_tap::{Tap, TapOptions};
+use weir_port_tap::{FrameDevice, FramePort, Tap, TapOptions};
 use weir_port_vhost::Dial;
-use weir_port_xdp::{XdpInterface, XdpOptions};
+use weir_port_vxlan::OverlaySockets;
+use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
 
-use super::{Keeping, SwitchError, tap_mac};
-use crate::nat::{HostInterface, check_bridge, check_others};
+use super::evpn::EvpnDevices;
+use super::gateways::{self, HostTaps, LeaseFiles};
+use super::{Keeping, Switch, SwitchError, overlay, tap_mac};
+use crate::nat::{HostInterface, addresses_of, check_host_side};
 
-/// An open device of an uplink.
-pub enum UplinkDevice {
-    /// A TAP.
-    Tap(Tap),
-    /// Packet sockets on an interface.
-    Packet(PacketSocket),
-    /// AF_XDP sockets on an interface.
-    Xdp(XdpInterface),
-    /// The carriers of a bond's uplinks.
-    Bond(Links),
-    /// A stream's socket that another weir has left. Without such a socket, weir connects once it runs.
-    Stream(Option<OwnedFd>),
+/// The devices of uplinks, by the uplinks' names.
+pub type Uplinks = BTreeMap<PortName, UplinkDevice>;
+
+/// Devices that a switch opens before it gives up its privileges.
+#[derive(Default)]
+pub struct Devices {
+    /// The devices of all uplinks.
+    pub uplinks: Uplinks,
+    /// The overlay's sockets, if there is one.
+    pub overlay: Option<OverlaySockets>,
+    /// The devices that FRR watches, if FRR provides the members of networks.
+    pub evpn: Option<EvpnDevices>,
+    /// Lease files.
+    pub(super) leases: LeaseFiles,
+    /// TAPs of ways out through the host.
+    pub(super) taps: HostTaps,
 }
 
+impl Devices {
+    /// Opens the devices that `config` names, and takes over devices that another weir has left.
+    ///
+    /// # Errors
+    /// [`SwitchError::Uplink`], [`SwitchError::Overlay`], [`SwitchError::Evpn`], [`SwitchError::Leases`] or
+    /// [`SwitchError::WayOut`]; devices that were opened are closed then.
+    pub fn open(config: &Config, keeping: &Keeping) -> Result<Self, SwitchError> {
+        let overlay = config.networks.overlay.as_ref();
+        Ok(Self {
+            uplinks: uplinks(config, keeping)?,
+            overlay: overlay.map(|overlay| overlay::open(overlay, keeping)).transpose()?,
+            evpn: EvpnDevices::open(&config.networks, keeping)?,
+            leases: gateways::open_leases(config)?,
+            taps: gateways::open_taps(&config.networks, keeping)?,
+        })
+    }
+}
+
+/// Opens the devices of all uplinks. An uplink that the file does not name is left out if it cannot be opened.
+fn uplinks(config: &Config, keeping: &Keeping) -> Result<Uplinks, SwitchError> {
+    let all = keeping.uplinks_of(config)?;
+    let open = |uplink: &UplinkConfig| match UplinkDevice::open_among(&all, uplink, keeping) {
+        Err(error) if config.uplinks.iter().all(|it| it.name != uplink.name) => {
+            tracing::error!(uplink = %uplink.name, %error, "an uplink that was added is not taken up");
+            None
+        }
+        opened => Some(opened.map(|device| (uplink.name.clone(), device))),
+    };
+    all.iter().filter_map(open).collect()
+}
+
+type PlugIn = dyn FnOnce(&Switch, &UplinkConfig) -> Result<(), SwitchError> + Send;
+
+/// An open device of an uplink: the function that makes it a port of a switch.
+pub struct UplinkDevice(Box<PlugIn>);
+
 impl UplinkDevice {
+    fn new(
+        plug_in: impl FnOnce(&Switch, &UplinkConfig) -> Result<(), SwitchError> + Send + 'static,
+    ) -> Self {
+        Self(Box::new(plug_in))
+    }
+
+    /// A device that moves whole frames, and whose descriptors the keeper keeps for the next weir.
+    fn of_frames(device: impl FrameDevice + 'static) -> Self {
+        Self::new(move |switch, config| {
+            let kept = switch.keeper.keep_queues(&config.name, device.queues());
+            switch.plug(config, kept, |counters| FramePort::new(device, counters)).map(drop)
+        })
+    }
+
+    fn of_bond(links: Links) -> Self {
+        Self::new(move |switch, config| switch.plug_in_bond(config, links))
+    }
+
+    /// Makes it a port of the switch.
+    pub(super) fn plug_in(self, switch: &Switch, config: &UplinkConfig) -> Result<(), SwitchError> {
+        self.0(switch, config)
+    }
+
     /// Opens the device of an uplink; the members of a bond are among `all`.
     ///
     /// # Errors
@@ -49,7 +115,7 @@ impl UplinkDevice {
         let members = uplink.members().iter();
         let members = members.filter_map(|name| all.iter().find(|it| it.name == *name));
         let links = Links::open(members.map(|it| it.interface.to_string()));
-        links.map(Self::Bond).map_err(SwitchError::Start)
+        links.map(Self::of_bond).map_err(SwitchError::Start)
     }
 
     /// Opens a device, or takes over the one that another weir has left.
@@ -72,21 +138,28 @@ impl UplinkDevice {
                 let tap = Tap::go_on(&TapOptions { name, queues, mtu, mac }, left)
                     .map_err(|error| refused(error.help(), error.into()))?;
                 set_up(config, &tap).map_err(|(help, error)| refused(help, error.into()))?;
-                Ok(Self::Tap(tap))
+                Ok(Self::of_frames(tap))
             }
             UplinkKind::AfPacket => {
                 let left = keeping.queues(&config.name);
                 PacketSocket::go_on(&PacketOptions { name, queues, mtu }, left)
-                    .map(Self::Packet)
+                    .map(Self::of_frames)
                     .map_err(|error| refused(error.help(), error.into()))
             }
-            UplinkKind::Bond => Links::open([]).map(Self::Bond).map_err(SwitchError::Start),
+            UplinkKind::Bond => Links::open([]).map(Self::of_bond).map_err(SwitchError::Start),
             UplinkKind::Stream => {
                 let left = keeping.queues(&config.name).into_iter().next();
                 let is_its = |socket: &OwnedFd| {
                     config.path.as_ref().is_some_and(|path| leads_to(socket, path.as_path()))
                 };
-                Ok(Self::Stream(left.filter(is_its)))
+                let left = left.filter(is_its);
+                // Without a socket that another weir has left, weir connects once it runs.
+                Ok(Self::new(move |switch, config| {
+                    let (kept, keep) = switch.keeper.keep_line(&config.name);
+                    let (networks, dial) = (&switch.networks, switch.hands.dial());
+                    let device = stream_of(config, left, keep, networks, dial)?;
+                    switch.plug(config, kept, |counters| FramePort::new(device, counters)).map(drop)
+                }))
             }
             UplinkKind::AfXdp => {
                 let device = XdpInterface::open(&XdpOptions { name, queues, mtu })
@@ -94,7 +167,9 @@ impl UplinkDevice {
                 let info = device.info();
                 let zero_copy = info.zero_copy;
                 tracing::info!(interface = info.name, mode = %info.mode, zero_copy, "XDP attached");
-                Ok(Self::Xdp(device))
+                Ok(Self::new(move |switch, config| {
+                    switch.plug(config, None, |counters| XdpPort::new(device, counters)).map(drop)
+                }))
             }
         }
     }
@@ -120,29 +195,8 @@ fn set_up(config: &UplinkConfig, tap: &Tap) -> Result<(), (Option<String>, io::E
     host.set_up().map_err(|error| (None, error))
 }
 
-/// Checks that the host has the bridge of a TAP, and no other way to its subnets.
-///
-/// # Errors
-/// The fault, with the remedy where it is known.
-pub(crate) fn check_host_side(
-    config: &UplinkConfig,
-    wider_counts: bool,
-) -> Result<(), (Option<String>, io::Error)> {
-    config.bridge.as_ref().map_or(Ok(()), check_bridge)?;
-    let addresses = addresses_of(config);
-    match addresses.is_empty() {
-        true => Ok(()),
-        false => check_others(&config.interface, &addresses, wider_counts),
-    }
-}
-
-pub(crate) fn addresses_of(config: &UplinkConfig) -> Vec<IpNet> {
-    let all = config.address.iter().flat_map(|all| all.as_slice());
-    all.map(|address| address.get()).collect()
-}
-
 /// The device of a stream uplink, which connects by itself, through `dial`.
-pub(super) fn stream_of(
+fn stream_of(
     config: &UplinkConfig,
     left: Option<OwnedFd>,
     keep: Keep,

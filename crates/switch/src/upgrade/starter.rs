@@ -10,12 +10,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex, atomic::AtomicBool};
+use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use weir_limits::{UPGRADE_PREPARE_NS, UPGRADE_TAKE_NS};
 
 use super::{FLAG, FromNew, FromOld, receive_within};
@@ -67,10 +65,7 @@ pub fn run_if_asked() -> Option<ExitCode> {
 /// Serves until the weir at the other end has ended. The weir that was started last keeps running.
 fn serve(socket: &OwnedFd, program: &Path, arguments: &[OsString]) -> ExitCode {
     let _ = rustix::thread::set_name(c"weir-starter");
-    // A signal to all processes of a service is meant for weir alone.
-    for signal in [SIGINT, SIGTERM, SIGHUP, SIGUSR2] {
-        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
-    }
+    crate::leave_signals_to_weir();
     let mut started: Option<Child> = None;
     while let Ok(Some((request, _))) = wire::receive::<Request>(socket.as_fd()) {
         let how_it_ended = started.take().map(kill).unwrap_or_default();
@@ -101,8 +96,8 @@ fn kill(mut child: Child) -> String {
 }
 
 fn start(which: Which, program: &Path, arguments: &[OsString]) -> io::Result<(Child, OwnedFd)> {
-    let (ours, theirs) = pair()?;
-    let program = if which == Which::New { program } else { Path::new("/proc/self/exe") };
+    let (ours, theirs) = wire::pair()?;
+    let program = if which == Which::New { program } else { Path::new(wire::OWN) };
     let child = Command::new(program)
         .args(arguments)
         .arg(FLAG)
@@ -111,11 +106,6 @@ fn start(which: Which, program: &Path, arguments: &[OsString]) -> io::Result<(Ch
         .stdin(Stdio::from(theirs))
         .spawn()?;
     Ok((child, ours))
-}
-
-fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (kind, flags) = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    Ok(socketpair(AddressFamily::UNIX, kind, flags, None)?)
 }
 
 /// weir's connection to the starter. Dropping it ends the starter.
@@ -133,8 +123,8 @@ impl Starter {
     pub fn start() -> io::Result<Self> {
         let mut arguments = std::env::args_os();
         let program = program(arguments.next().as_deref().map(Path::new))?;
-        let (ours, theirs) = pair()?;
-        let process = Command::new("/proc/self/exe")
+        let (ours, theirs) = wire::pair()?;
+        let process = Command::new(wire::OWN)
             .arg0("weir-starter")
             .arg(ARGUMENT)
             .arg(program)

@@ -11,8 +11,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 /// The service manager that started this process. Without one, messages are discarded.
 #[derive(Clone, Debug, Default)]
 pub struct Service {
@@ -51,8 +49,7 @@ impl Service {
 
     /// Reports that weir reloads its configuration, until it is ready again.
     pub fn is_reloading(&self) {
-        let now = clock_gettime(ClockId::Monotonic);
-        let usecs = i128::from(now.tv_sec) * 1_000_000 + i128::from(now.tv_nsec) / 1000;
+        let usecs = weir_engine::clock::now_ns() / 1000;
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={usecs}"));
     }
 

@@ -22,7 +22,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
-use rustix::time::{ClockId, clock_gettime};
+use weir_guestmem::ticks::now_ns;
 use weir_wire::{Offload, OffloadError};
 
 use crate::counters::counters;
@@ -185,13 +185,6 @@ impl End<'_> {
 
 fn stopped(stop: &AtomicBool) -> bool {
     stop.load(Ordering::Relaxed)
-}
-
-/// Returns the time of the monotonic clock (ns).
-fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    seconds * 1_000_000_000 + u64::try_from(now.tv_nsec).unwrap_or(0)
 }
 
 /// Shortest mean gap (s): no sender keeps up with more than a packet each nanosecond.

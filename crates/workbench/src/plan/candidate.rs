@@ -127,7 +127,7 @@ impl fmt::Display for Candidate {
 pub struct Candidates {
     /// Candidates to simulate first.
     pub first: Vec<Candidate>,
-    /// True if the best of these is then simulated with the dynamic placement, too.
+    /// True if the best of these candidates is then simulated with the dynamic placement, too.
     pub dynamic: bool,
     /// Settings to skip.
     pub skipped: Vec<Skipped>,

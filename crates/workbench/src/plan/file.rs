@@ -56,7 +56,7 @@ fn run() -> Time {
 pub enum HostTopology {
     /// `"this"`: the CPUs of the machine that runs the command.
     This,
-    /// A topology in the format of an experiment's.
+    /// A topology, written as in an experiment.
     Written(TopologyFile),
 }
 

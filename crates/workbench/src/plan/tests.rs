@@ -4,7 +4,7 @@ use weir_lab::cpus::Class;
 use weir_lab::scenario::Scenario;
 use weir_policy::dispatch::Aim;
 use weir_policy::placement::Policy;
-use weir_topology::fixtures;
+use weir_topology::testing;
 
 use super::file::HostCpus;
 use super::*;
@@ -348,10 +348,10 @@ fn groups_are_told_apart() {
 fn this_machine_has_its_own_numbers_of_cpus() {
     let read = |fixture| {
         let dir = tempfile::tempdir().unwrap();
-        fixtures::expand(fixture, dir.path()).unwrap();
+        testing::expand(fixture, dir.path()).unwrap();
         HostCpus::regular(&weir_topology::Topology::read(dir.path()).unwrap())
     };
-    let Ok(two) = read(fixtures::TWO_SOCKETS_SMT) else { panic!("it is regular") };
+    let Ok(two) = read(testing::TWO_SOCKETS_SMT) else { panic!("it is regular") };
     let it = two.topology;
     let shape = (it.sockets, it.llcs_per_socket, it.cores_per_llc, it.threads_per_core);
     assert_eq!(shape, (2, 1, 8, 2));
@@ -361,7 +361,7 @@ fn this_machine_has_its_own_numbers_of_cpus() {
     // Siblings are adjacent only in the lab's numbers.
     assert!(two.number(1) > two.number(0) + 1);
     assert_eq!(two.cpu(32), None);
-    let Err(hybrid) = read(fixtures::HYBRID) else { panic!("it has two kinds of cores") };
+    let Err(hybrid) = read(testing::HYBRID) else { panic!("it has two kinds of cores") };
     assert!(hybrid.message.contains("two kinds of cores"), "{}", hybrid.message);
 }
 

@@ -84,7 +84,7 @@ pub struct VifKeys {
     pub mac: [u8; 6],
     /// The bridge that the guest's configuration names.
     pub bridge: Option<String>,
-    /// The limit of what the guest may send, as it is written: [`Self::credit`].
+    /// The limit on what the guest may send, as the text in xenstore; [`Self::credit`] reads it.
     rate: Option<String>,
     /// The MTU that the guest's configuration names.
     pub mtu: Option<u32>,
@@ -125,7 +125,7 @@ impl VifKeys {
         })
     }
 
-    /// The limit of what the guest may send, as `BYTES,MICROSECONDS`. An interval of 0 is no limit, as for netback.
+    /// The limit on what the guest may send, as `BYTES,MICROSECONDS`. An interval of 0 is no limit, as for netback.
     ///
     /// # Errors
     /// [`KeyError::Malformed`]. The guest must not send without the limit that its owner has set.

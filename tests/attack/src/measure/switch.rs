@@ -75,6 +75,28 @@ pub const SECRET: [u8; 4] = [10, 78, 0, 9];
 /// The host's resolver, which answers nobody.
 pub const RESOLVER: [u8; 4] = UNDERLAY[1];
 
+/// Two guests whose network has a way out by the host, and two whose network's members FRR says. Only root has either.
+pub const ROUTED: [&str; 2] = ["routed0", "routed1"];
+/// See [`ROUTED`].
+pub const FABRIC: [&str; 2] = ["fabric0", "fabric1"];
+/// Two guests in the VLAN of a bond with LACP. Only root has it.
+pub const BONDED: [&str; 2] = ["bonded0", "bonded1"];
+/// The directories of the attacked weir, and of another one beside it.
+pub const DIRS: [&str; 2] = ["a", "b"];
+/// Their interfaces of the host, by [`number`].
+pub const WIRES: [&str; 2] = ["wire97", "wire98"];
+
+/// Threads of [`Setting::Open`] alone, each of an option that opens sockets. `true`: of one that takes root.
+const OF_OPTIONS: [(&str, bool); 7] = [
+    ("weir-keeper", false),
+    ("weir-on-demand", false),
+    ("weir-stream", false),
+    ("weir-gateway", false),
+    ("weir-names", false),
+    ("weir-evpn", true),
+    ("weir-bond", true),
+];
+
 /// The socket of the program behind the stream uplink, and two guests in that VLAN.
 pub const PROGRAM: &str = "program.sock";
 /// See [`PROGRAM`].
@@ -87,6 +109,17 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A host of the underlay.
 pub const fn host6(number: u8) -> [u8; 16] {
     [0xfd, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, number]
+}
+
+/// The number of the weir in this directory. Two weirs share a network namespace, and each has interfaces, networks and
+/// addresses of its own there.
+pub fn number(dir: &Path) -> u8 {
+    dir.file_name().and_then(|name| name.as_encoded_bytes().first().copied()).unwrap_or(0)
+}
+
+/// The host's address in the network of [`ROUTED`], at which weir answers for names.
+pub fn way_out(dir: &Path) -> Ipv4Addr {
+    Ipv4Addr::new(10, 79, number(dir), 1)
 }
 
 /// A running weir. It is ended when it is dropped.
@@ -171,6 +204,14 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
         for (name, number) in NEAR.into_iter().zip(NEAR_NUMBERS) {
             vif(name, &format!("vlan = 23\nmac = \"52:54:00:ee:00:{number:02x}\"\n"));
         }
+        if rustix::process::geteuid().is_root() {
+            let places = [(ROUTED, "network = \"out\""), (FABRIC, "network = \"fabric\"")];
+            for (names, place) in places.into_iter().chain([(BONDED, "vlan = 26")]) {
+                for name in names {
+                    vif(name, &format!("{place}\n"));
+                }
+            }
+        }
         let program = dir.join(PROGRAM);
         let _ =
             write!(text, "\n[uplink.program]\nkind = \"stream\"\npath = {program:?}\nvlan = 23\n");
@@ -223,16 +264,34 @@ fn options(dir: &Path) -> std::io::Result<String> {
         format!("{{ direction = \"in\", protocol = \"{protocol}\", ports = \"{OPEN_PORT}\" }},\n")
     };
     let rules = ["tcp", "udp"].map(rule).concat();
+    let [evpn, of_root] = if rustix::process::geteuid().is_root() {
+        ["evpn = true\n".into(), of_root(dir)]
+    } else {
+        [String::new(), String::new()]
+    };
     Ok(format!(
         "keeper = {:?}\napi_listen = \"{tcp}\"\napi_token_file = {token:?}\n{}\
-         \n[overlay]\nlocal = \"{own}\"\nport = {udp}\n\
+         \n[overlay]\nlocal = \"{own}\"\nport = {udp}\n{evpn}\
          \n[network.blue]\nvni = {VNI}\npeers = [\"{peer}\"]\n\
          \n[network.green]\nvlan = 20\naddress = [\"{green}/24\", \"{GREEN6}/64\"]\nra = true\ndhcp6 = true\ndhcp = true\nrange = \"{first}-{last}\"\nrouter = \"{router}\"\n\
          \n[network.red]\nvlan = 21\naddress = \"{red}/24\"\ndhcp = true\nfixed = [\"secret {secret}\"]\n\
-         \n[group.closed]\n\n[group.web]\nrules = [\n{rules}]\n",
+         \n[group.closed]\n\n[group.web]\nrules = [\n{rules}]\n{of_root}",
         dir.join(KEEPER),
         group(),
     ))
+}
+
+/// Networks and uplinks that take root: a way out by the host, a network whose members FRR says, and a bond of an
+/// interface of the host and a TAP.
+fn of_root(dir: &Path) -> String {
+    let (number, own) = (number(dir), way_out(dir));
+    format!(
+        "\n[network.out]\nvlan = 25\naddress = \"{own}/24\"\ndhcp = true\nnat = true\ninterface = \"out{number}\"\n\
+         \n[network.fabric]\nvni = 1{number:03}\n\
+         \n[uplink.tap]\nkind = \"tap\"\nname = \"tap{number}\"\n\
+         \n[uplink.wire]\nkind = \"af_packet\"\nname = \"wire{number}\"\n\
+         \n[bond.both]\nuplinks = [\"wire\", \"tap\"]\nmode = \"lacp\"\nlacp_rate = \"fast\"\nvlan = 26\n"
+    )
 }
 
 /// Starts the keeper that is in the directory of `weir`.
@@ -305,6 +364,15 @@ impl Switch {
         let _ = self.child.kill();
         let _ = self.child.wait();
         Err(format!("weir does not end within {patience:?} of SIGTERM"))
+    }
+
+    /// The thread of an option that opens sockets that is not there, as it should be in this setting.
+    pub fn lacks(&self, setting: Setting) -> Option<&'static str> {
+        let is_root = rustix::process::geteuid().is_root();
+        let names = self.observed().thread_names();
+        let mut due = OF_OPTIONS.iter().filter(|(_, of_root)| is_root || !of_root);
+        let lacks = due.find(|(name, _)| !names.iter().any(|it| it == name));
+        lacks.filter(|_| setting == Setting::Open).map(|(name, _)| *name)
     }
 
     /// weir's process.
@@ -423,6 +491,13 @@ impl Observed {
     /// Number of threads.
     pub fn threads(self) -> usize {
         self.status().map_or(0, |status| status.threads as usize)
+    }
+
+    /// The names of its threads.
+    pub fn thread_names(self) -> Vec<String> {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.0)).into_iter().flatten().flatten();
+        let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm")).ok();
+        tasks.filter_map(name).map(|name| name.trim_end().to_owned()).collect()
     }
 
     /// Private memory (`RssAnon`, KiB): neither guests' memory nor program text.

@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     attacker::{Attacker, Outcome},
-    switch::{RESOLVER, Switch},
+    switch::{DIRS, RESOLVER, Switch},
     victims::{Load, Newcomer, Victims, Visit, Window, visit},
 };
 use crate::attack::{Attack, Setting};
@@ -135,13 +135,16 @@ fn resolver_sockets() -> usize {
 impl Scene {
     /// Starts weir and the guests.
     fn set(trial: &Trial, setting: Setting, load: Load) -> Result<Self, String> {
-        let switch = Switch::start(&trial.weir, &trial.dir.join("a"), setting)?;
+        let switch = Switch::start(&trial.weir, &trial.dir.join(DIRS[0]), setting)?;
         let victims = Victims::start(&switch, load)?;
         // Visits of the newcomer, so that weir has made all that it makes once, log lines included.
         for _ in 0..6 {
             let _ = visit(&switch.socket("newcomer"));
         }
         switch.compiles();
+        if let Some(thread) = switch.lacks(setting) {
+            return Err(format!("an option that opens sockets has no thread {thread}"));
+        }
         let mut before = Held::of(&switch);
         // Without root the descriptors of a confined weir cannot be read.
         if before.fds == 0 && rustix::process::geteuid().is_root() {
@@ -191,7 +194,7 @@ impl Trial {
         let load = if attack.own_share.is_none() { Load::Steady } else { Load::Greedy };
         let mut scene = Scene::set(self, setting, load)?;
         // This switch has no guests.
-        let other = Switch::start(&self.weir, &self.dir.join("b"), setting)?;
+        let other = Switch::start(&self.weir, &self.dir.join(DIRS[1]), setting)?;
         let Scene { switch, .. } = &scene;
         let mut watch = Watch::new(switch);
         let newcomer = Newcomer::start(switch.socket("newcomer"));

@@ -106,7 +106,8 @@ impl Mover {
     }
 }
 
-fn with_monitor(spec: &GuestSpec, dir: &Path, number: u32) -> Result<(GuestSpec, PathBuf)> {
+/// A guest whose QEMU listens with a [`Monitor`], and its socket. `number` tells QEMUs of one guest apart.
+pub fn with_monitor(spec: &GuestSpec, dir: &Path, number: u32) -> Result<(GuestSpec, PathBuf)> {
     let monitor = socket_path(dir, &format!("{}.{number}.qmp", spec.name))?;
     let mut spec = spec.clone();
     let listens = format!("unix:{},server=on,wait=off", monitor.display());
@@ -115,12 +116,13 @@ fn with_monitor(spec: &GuestSpec, dir: &Path, number: u32) -> Result<(GuestSpec,
 }
 
 /// A connection to a monitor.
-struct Monitor {
+pub struct Monitor {
     lines: BufReader<UnixStream>,
 }
 
 impl Monitor {
-    fn connect(path: &Path) -> Result<Self> {
+    /// Connects to the monitor's socket.
+    pub fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path).map_err(Error::io("connect to", path))?;
         stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io("set a timeout of", path))?;
         let mut monitor = Self { lines: BufReader::new(stream) };
@@ -151,7 +153,7 @@ impl Monitor {
     }
 
     /// The answer to a command; [`Error::Check`] if QEMU refuses it.
-    fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
+    pub fn ask(&mut self, command: &str, arguments: Value) -> Result<Value> {
         let words = json!({"execute": command, "arguments": arguments}).to_string();
         let sent = self.lines.get_mut().write_all(words.as_bytes());
         sent.map_err(Error::io("write to", Path::new("QEMU's monitor")))?;

@@ -51,8 +51,11 @@ impl Parts {
         Ok(Self { dir: workspace.target("frontends")? })
     }
 
-    /// Debian 12's own QEMU: its version and its program.
+    /// Debian 12's own QEMU: its version and its program. Other releases lack its libraries, so there it has a root.
     pub fn old_qemu(&self) -> Result<(Qemu, String)> {
+        if packages::codename()? != OLD_RELEASE {
+            return self.qemu_of(OLD_RELEASE);
+        }
         let root = self.dir.join("qemu-7.2");
         let program = root.join("usr/bin/qemu-system-x86_64");
         if !program.exists() {
@@ -134,9 +137,10 @@ fn debootstrap(suite: &str, root: &Path) -> Result<()> {
 fn wrapper(root: &Path) -> Result<PathBuf> {
     let path = root.with_extension("sh");
     let root = root.display();
+    // The loader is there, too. In `usr/lib64` of Debian 12 is a link that leads to the loader of this machine.
     let libraries = format!("{root}/usr/lib/x86_64-linux-gnu");
     let text = format!(
-        "#!/bin/sh\nQEMU_MODULE_DIR={libraries}/qemu exec {root}/usr/lib64/ld-linux-x86-64.so.2 \
+        "#!/bin/sh\nQEMU_MODULE_DIR={libraries}/qemu exec {libraries}/ld-linux-x86-64.so.2 \
          --library-path {libraries} {root}/usr/bin/qemu-system-x86_64 -L {root}/usr/share/qemu \
          -L {root}/usr/share/seabios -L {root}/usr/lib/ipxe/qemu \"$@\"\n"
     );

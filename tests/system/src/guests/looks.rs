@@ -65,7 +65,7 @@ pub(super) fn tshark_reads_a_capture_from_a_pipe_with_directions_and_reasons(
     check(reasons.lines().count() == 20 && reasons.lines().all(is_said), || reasons.clone())
 }
 
-/// A VM monitor with shared memory and without a device, connected to a socket of weir.
+/// A VM monitor with shared memory and no device, connected to a socket of weir by a chardev with the options `more`.
 fn monitor(host: &Host, name: &str, socket: &Path, more: &str, user: &[&str]) -> Result<Process> {
     let chardev = format!("socket,id={name},path={}{more}", socket.display());
     let memory = "memory-backend-memfd,id=memory,size=1M,share=on";
@@ -139,6 +139,15 @@ impl<'l> Host<'l> {
         })
     }
 
+    /// The option of this QEMU for a monitor that connects again: its name depends on the version.
+    fn reconnect(&self) -> Result<String> {
+        let (program, file) = (self.lab.weir.to_string_lossy(), self.dir.join("weir.toml"));
+        let argv = [&program, "qemu-args", "web0", "--config", &file.to_string_lossy()];
+        let printed = run(&argv)?;
+        let option = printed.split([',', ' ', '\n']).find(|option| option.starts_with("reconnect"));
+        Ok(format!(",{}", option.ok_or_else(|| Error::parse("reconnect", &*printed))?))
+    }
+
     /// The check and the subject of each fault that is found.
     fn wrong(&self) -> Result<BTreeSet<(String, String)>> {
         let (program, control) = (self.lab.weir.display(), self.dir.join("control.sock"));
@@ -179,18 +188,19 @@ pub(super) fn doctor_finds_faults_of_a_real_host_and_nothing_in_health(lab: &Lab
     host.netns.ip(&["link", "set", "weir0", "up"])?;
 
     let (web, db) = (host.socket("web0"), host.socket("db0"));
+    let again = &host.reconnect()?;
     // A monitor of the user nobody, who may not open the socket; and a monitor with another path.
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
-    let closed = monitor(&host, "closed", &web, ",reconnect=1", &nobody)?;
+    let closed = monitor(&host, "closed", &web, again, &nobody)?;
     let elsewhere = Path::new("/nowhere/db0.sock");
-    let lost = monitor(&host, "lost", elsewhere, ",reconnect=1", &[])?;
+    let lost = monitor(&host, "lost", elsewhere, again, &[])?;
     host.becomes(&[("waiting-socket-mode", "web0"), ("waiting-other-path", "db0")])?;
     drop((closed, lost));
 
     // Two monitors for one interface, neither with a driver.
-    let _first = monitor(&host, "first", &web, ",reconnect=1", &[])?;
+    let _first = monitor(&host, "first", &web, again, &[])?;
     host.await_log("front end connected")?;
-    let second = monitor(&host, "second", &web, ",reconnect=1", &[])?;
+    let second = monitor(&host, "second", &web, again, &[])?;
     host.await_log("refused a second front end")?;
     host.becomes(&[("second-vm", "web0"), ("driver-absent", "web0")])?;
     drop(second);

@@ -124,6 +124,10 @@ pub const ALL: &[SystemTest] = &[
         run: uplink::a_bond_whose_cables_are_cut_loses_few_frames,
     },
     SystemTest {
+        name: "a_bond_speaks_lacp_with_the_kernels_bonding_driver",
+        run: uplink::a_bond_speaks_lacp_with_the_kernels_bonding_driver,
+    },
+    SystemTest {
         name: "top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir",
         run: top::top_shows_traffic_and_survives_keys_sizes_and_the_end_of_weir,
     },

@@ -173,7 +173,7 @@ pub(super) fn testpmd_in_a_guest_answers_behind_its_virtual_iommu(lab: &Lab) -> 
     let weir = Weir::start(lab, &setup)?;
     let mut spec = GuestSpec { vcpus: 2, ..guest_spec(&weir, 0)? };
     put_behind_iommu(&weir, lab, &mut spec)?;
-    // DPDK is compiled for it.
+    // Debian compiles DPDK for this processor.
     spec.plug.qemu_args.extend(["-cpu", "Nehalem,+rdrand"].map(str::to_owned));
     let mut behind = Guest::boot(&image, &spec, weir.dir())?;
     let mut plain = Guest::boot(&lab.image, &guest_spec(&weir, 1)?, weir.dir())?;
@@ -437,8 +437,8 @@ const SERVES: &str = "mkdir -p /etc/dropbear /tmp/web; head -c 300000 /dev/zero 
      printf 'nameserver PEER\\noptions timeout:1 attempts:1\\n' >/etc/resolv.conf; \
      httpd -p 8080 -h /tmp/web;";
 
-/// Programs of the guest in the group, and whether each reaches whom it asks. The other guest serves no names: the ICMP
-/// error comes back.
+/// Programs of the guest in the group, and whether each of them gets its answer. The other guest serves no names, so an
+/// ICMP error is the answer there.
 const OUTWARD: [(&str, bool); 15] = [
     ("ping -c 3 -i 0.2 -W 9 PEER", true),
     ("curl -sfm 1 -o /dev/null http://PEER:8080/file", false),
@@ -552,7 +552,7 @@ fn compare_with_conntrack(lab: &Lab, mut capture: Process, file: &Path) -> Resul
     wait_until("the end of the capture", PING_PATIENCE, || Ok(capture.ended()?.is_some()))?;
     let cargo = Workspace::cargo();
     let test = "root_frames_of_guests_pass_as_by_the_kernels_conntrack";
-    // Of all crates, so that nothing is built with other features than before.
+    // With all crates named, cargo chooses the features of the build before, and builds nothing again.
     let argv = [&cargo, "test", "--workspace", "--test", "conntrack", "--", "--nocapture", test];
     let said = run_in(&argv, &lab.workspace.root, &[("CAPTURE", file.as_os_str())])?;
     let compared = said.lines().find(|line| line.contains("frames of guests"));

@@ -386,7 +386,7 @@ impl Domain {
         format!("etc/xen/{}.cfg", self.name())
     }
 
-    /// The guest's channels, as in xl.cfg(5). `xl` before 4.21 mistakes the first for the console that every guest
+    /// The guest's channels, as in xl.cfg(5). `xl` of Xen 4.17 mistakes the first for the console that every guest
     /// has, and omits it.
     fn channels(self) -> Vec<String> {
         if self != WITH_CHANNEL {

@@ -13,7 +13,7 @@ use weir_bed::{
 
 use super::{
     bed::Domain,
-    parts::{DEVICE_MODEL, DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts, SAVE_HELPER},
+    parts::{DEVICE_MODEL, DOM0_MODULES, DOMU_MODULES, NETBACK_MODULES, Parts},
 };
 
 const SETUP: &str = include_str!("setup.sh");
@@ -51,7 +51,8 @@ pub fn write_dom0(
         root.program(parts, &in_bin(file_name(&tool)), &tool)?;
     }
     root.program(parts, DEVICE_MODEL, &parts.device_model())?;
-    root.program(parts, SAVE_HELPER, &parts.save_helper())?;
+    let save_helper = parts.save_helper();
+    root.program(parts, &save_helper, &parts.root().join(&save_helper))?;
     root.file(KEYMAP, b"");
     for (name, program) in programs {
         root.program(parts, &in_bin(name), program)?;

@@ -9,22 +9,23 @@ use weir_bed::{
     error::{Error, Result},
     guest_image::{
         BUILT_IN, BUSYBOX_PACKAGE, Modules, copy, current_kernel_package, only_entry, unpack,
+        unpacked_modules,
     },
     packages,
     process::run,
     workspace::Workspace,
 };
 
-/// The hypervisor's package. Its version is part of the names of packages and directories.
-const HYPERVISOR_PACKAGE: &str = "xen-hypervisor-4.17-amd64";
+/// The names of the hypervisor's package, and of those of `xl`, the daemons and their libraries, without the version of
+/// Xen at their end.
+const HYPERVISOR_PACKAGE: &str = "xen-hypervisor-";
+const VERSIONED_PACKAGES: &[&str] = &["xen-utils-", "libxenmisc"];
+/// What follows the version in names of the hypervisor.
+const ARCHITECTURE: &str = "-amd64";
 
-const HYPERVISOR: &str = "boot/xen-4.17-amd64.gz";
-
-/// `xl` and the daemons, and their libraries that are not on every Debian.
+/// Tools, and libraries that are not on every Debian.
 const TOOL_PACKAGES: &[&str] = &[
-    "xen-utils-4.17",
     "xenstore-utils",
-    "libxenmisc4.17",
     "libxenstore4",
     "libxencall1",
     "libxenevtchn1",
@@ -39,6 +40,9 @@ const TOOL_PACKAGES: &[&str] = &[
     "libnl-route-3-200",
     BUSYBOX_PACKAGE,
 ];
+
+/// The end of names of libraries whose time has 64 bits on each architecture, from Debian 13 on.
+const WIDE_TIME: &str = "t64";
 
 /// The device model, with its libraries. It serves the consoles of a guest that has more than one,
 /// such as a guest with `weir-agent`.
@@ -65,12 +69,6 @@ const DEVICE_MODEL_PACKAGES: &[&str] = &[
 /// The path at which `xl` expects the device model.
 pub const DEVICE_MODEL: &str = "usr/libexec/xen-qemu-system-i386";
 
-/// The tools' directory of programs that are run by full path only.
-const TOOLS_DIR: &str = "usr/lib/xen-4.17/bin";
-
-/// The path at which `xl` expects the program that saves and restores guests.
-pub const SAVE_HELPER: &str = "usr/lib/xen-4.17/bin/libxl-save-helper";
-
 /// Depends on the current kernel's package. The cloud kernel has no Xen back ends.
 const KERNEL_METAPACKAGE: &str = "linux-image-amd64";
 
@@ -88,26 +86,31 @@ pub const DOMU_MODULES: &[&str] = &["xen_netfront"];
 #[derive(Clone, Debug)]
 pub struct Parts {
     dir: PathBuf,
+    /// The version of Xen.
+    version: String,
 }
 
 impl Parts {
     /// Downloads and unpacks the missing parts.
     pub fn ensure(workspace: &Workspace) -> Result<Self> {
-        let parts = Self { dir: workspace.target("xen")? };
-        let stamp = parts.dir.join("stamp");
+        let dir = workspace.target("xen")?;
+        let stamp = dir.join("stamp");
         let wanted = format!(
-            "{HYPERVISOR_PACKAGE} {TOOL_PACKAGES:?} {DEVICE_MODEL_PACKAGES:?} {DOM0_MODULES:?} {NETBACK_MODULES:?} {DOMU_MODULES:?}"
+            "{TOOL_PACKAGES:?} {DEVICE_MODEL_PACKAGES:?} {DOM0_MODULES:?} {NETBACK_MODULES:?} {DOMU_MODULES:?}"
         );
-        if fs::read_to_string(&stamp).is_ok_and(|unpacked| unpacked == wanted) {
-            return Ok(parts);
+        let unpacked = fs::read_to_string(&stamp).unwrap_or_default();
+        if let Some((version, _)) = unpacked.split_once(' ').filter(|(_, rest)| *rest == wanted) {
+            return Ok(Self { dir, version: version.into() });
         }
         println!("fetching Xen and a kernel for it");
-        packages::ensure_lists(HYPERVISOR_PACKAGE)?;
+        packages::ensure_lists(KERNEL_METAPACKAGE)?;
+        let parts = Self { dir, version: version()? };
         parts.unpack_all().or_else(|_| {
             packages::refresh_lists()?;
             parts.unpack_all()
         })?;
-        fs::write(&stamp, wanted).map_err(Error::io("write", &stamp))?;
+        fs::write(&stamp, format!("{} {wanted}", parts.version))
+            .map_err(Error::io("write", &stamp))?;
         Ok(parts)
     }
 
@@ -118,22 +121,27 @@ impl Parts {
             }
             fs::create_dir_all(&dir).map_err(Error::io("make", &dir))?;
         }
+        for name in VERSIONED_PACKAGES {
+            unpack(&format!("{name}{}", self.version), &self.root())?;
+        }
         for package in TOOL_PACKAGES.iter().chain(DEVICE_MODEL_PACKAGES) {
-            unpack(package, &self.root())?;
+            unpack(package, &self.root())
+                .or_else(|_| unpack(&format!("{package}{WIDE_TIME}"), &self.root()))?;
         }
         // Each of these packages has hundreds of megabytes, of which one file is needed.
         let scratch =
             tempfile::tempdir_in(&self.dir).map_err(Error::io("make a directory in", &self.dir))?;
         let scratch = scratch.path();
-        unpack(HYPERVISOR_PACKAGE, scratch)?;
+        let version = &self.version;
+        unpack(&format!("{HYPERVISOR_PACKAGE}{version}{ARCHITECTURE}"), scratch)?;
         let xen = self.dir.join("xen.gz");
-        copy(&scratch.join(HYPERVISOR), &xen)?;
+        copy(&scratch.join(format!("boot/xen-{version}{ARCHITECTURE}.gz")), &xen)?;
         // Unpacked, Xen is an ELF file with a multiboot header, which QEMU can start.
         run(&["gzip".as_ref(), "-df".as_ref(), xen.as_os_str()])?;
 
         unpack(&current_kernel_package(KERNEL_METAPACKAGE)?, scratch)?;
         copy(&only_entry(&scratch.join("boot"), "vmlinuz-")?, &self.kernel())?;
-        let (from, to) = (only_entry(&scratch.join("lib/modules"), "")?, self.dir.join("modules"));
+        let (from, to) = (unpacked_modules(scratch)?, self.dir.join("modules"));
         copy(&from.join(BUILT_IN), &to.join(BUILT_IN))?;
         let wanted = [DOM0_MODULES, NETBACK_MODULES, DOMU_MODULES].concat();
         for path in Modules::below(&from)?.in_load_order(&wanted)? {
@@ -165,18 +173,24 @@ impl Parts {
     /// The programs of dom0, by their unpacked paths.
     pub fn tools(&self) -> Vec<PathBuf> {
         let tools = ["xl", "xenstored", "xenconsoled", "xen-init-dom0"];
-        let tools = tools.map(|name| self.root().join(TOOLS_DIR).join(name));
+        let tools = tools.map(|name| self.root().join(self.tools_dir()).join(name));
         tools.into_iter().chain([self.root().join("usr/bin/xenstore")]).collect()
     }
 
-    /// The program that saves and restores guests.
-    pub fn save_helper(&self) -> PathBuf {
-        self.root().join(SAVE_HELPER)
+    /// The tools' directory of programs that are run by full path only.
+    fn tools_dir(&self) -> String {
+        format!("usr/lib/xen-{}/bin", self.version)
     }
 
-    /// A static program with the small tools.
+    /// The path at which `xl` expects the program that saves and restores guests.
+    pub fn save_helper(&self) -> String {
+        self.tools_dir() + "/libxl-save-helper"
+    }
+
+    /// A static program with the small tools. Its package has it in `usr/bin` from Debian 13 on.
     pub fn busybox(&self) -> PathBuf {
-        self.root().join("bin/busybox")
+        let place = self.root().join("bin/busybox");
+        if place.exists() { place } else { self.root().join("usr/bin/busybox") }
     }
 
     /// The files of `wanted` and of all their dependencies, each module after its dependencies.
@@ -200,4 +214,15 @@ impl Parts {
             .map(PathBuf::from)
             .collect())
     }
+}
+
+/// The version of Xen in this release.
+fn version() -> Result<String> {
+    let names = run(&["apt-cache", "pkgnames", HYPERVISOR_PACKAGE])?;
+    let version = |name: &str| {
+        let version = name.strip_prefix(HYPERVISOR_PACKAGE)?.strip_suffix(ARCHITECTURE)?;
+        Some(version.to_owned())
+    };
+    let version = names.lines().find_map(version);
+    version.ok_or_else(|| Error::parse("a package of Xen", names.as_str()))
 }

@@ -131,11 +131,14 @@ pub fn xen_control_ring(bed: &mut Bed) -> Result<()> {
 /// A guest's agent is reached by a channel, makes the guest poll, and restores the guest's timer when weir or the
 /// agent ends.
 pub fn xen_agent(bed: &mut Bed) -> Result<()> {
-    const AGENT: &str = "weir-agent --port /dev/hvc1 >/tmp/agent.log 2>&1 &";
     let weir = BackEnd::weir(bed)?;
     bed.connect(FIRST)?;
     bed.connect(WITH_CHANNEL)?;
-    bed.run_in(WITH_CHANNEL, AGENT, PATIENCE)?;
+    // The first channel is not there where `xl` has dropped it (4.17), and the agent's is the last one.
+    let consoles = format!("/local/domain/$(xl domid {})/device/console", WITH_CHANNEL.name());
+    let consoles = bed.run(&format!("xenstore-list {consoles}"), PATIENCE)?.lines().count();
+    let agent = format!("weir-agent --port /dev/hvc{consoles} >/tmp/agent.log 2>&1 &");
+    bed.run_in(WITH_CHANNEL, &agent, PATIENCE)?;
     guest_polls(bed, false)?;
     have_guest_poll(bed)?;
     ping(bed, FIRST, &WITH_CHANNEL.ip(), 56)?;

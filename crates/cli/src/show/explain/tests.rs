@@ -2,11 +2,39 @@ use std::collections::BTreeMap;
 
 use weir_config::{GuardMode, RuleDirection};
 use weir_switch::explain::{HostHeard, MoveExplanation, QueueExplanation, SteeringQueue};
-use weir_switch::stats::{PortState, QueuePairNumbers, RingSizes, Silence, SilentRing, Times};
+use weir_switch::stats::{
+    CallSettings, PortState, QueuePairNumbers, RingSizes, Silence, SilentRing, Times,
+};
 
 use super::super::text;
 use super::*;
-use crate::testing::explanation;
+
+/// The policies of a running interface with default settings and without traffic.
+pub(crate) fn explanation_of(name: &str) -> VifExplanation {
+    VifExplanation {
+        name: name.parse().unwrap(),
+        state: PortState::Running,
+        blocked: None,
+        latency_budget_ns: 250_000,
+        calls: CallSettings::default(),
+        budget_breaches: Default::default(),
+        queue_pairs: Default::default(),
+        rings: Default::default(),
+        queues: Vec::new(),
+        split: None,
+        agent: None,
+        filter: Vec::new(),
+        dispatch: Default::default(),
+        sharing: Default::default(),
+        receiving: Default::default(),
+        guard: None,
+        groups: None,
+        steering: None,
+        silent: Vec::new(),
+        hosts: Vec::new(),
+        traffic: Default::default(),
+    }
+}
 
 fn sample(frames: u64, calls: u64) -> VifExplanation {
     let queue = |queue| QueueExplanation {
@@ -57,7 +85,7 @@ fn sample(frames: u64, calls: u64) -> VifExplanation {
             ..SharingExplanation::default()
         },
         silent: vec![SilentRing { ring: 1, why: Silence::BuffersWithoutKick }],
-        ..explanation("web0")
+        ..explanation_of("web0")
     }
 }
 
@@ -113,7 +141,7 @@ fn groups_are_told_with_what_they_refused() {
     ");
 
     // A user who asks right after a refusal gets it as the reason, whatever arrived in this second.
-    let mut of = explanation("web0");
+    let mut of = explanation_of("web0");
     (of.traffic.state, of.traffic.reaches, of.groups) = (PortState::Running, 1, Some(it));
     let verdict = of.verdict();
     assert!(verdict.passes == Passes::No && verdict.because.len() == 1, "{verdict:?}");

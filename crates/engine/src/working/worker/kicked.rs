@@ -43,7 +43,7 @@ impl Worker {
                 self.kicks.was_awaited(queue);
                 self.retries.push(Retry::Receiver(queue.port));
             } else if matches!(event, Event::Kick(_)) && self.kicks.came(queue) && !has_one_kick {
-                // If both rings share one kick, it comes from the kernel, which throttles senders of kicks in vain.
+                // A kick for both rings comes from the kernel, which limits senders of needless kicks itself.
                 let now_ns = *now_ns.get_or_insert_with(clock::now_ns);
                 ignore(&self.shared, &mut self.kicks, slot, queue, now_ns);
             }

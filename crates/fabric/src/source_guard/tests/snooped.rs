@@ -247,7 +247,7 @@ fn it_is_no_server_and_no_router() {
 
 #[test]
 fn no_role_hides_behind_fragments_headers_and_checksums() {
-    // The ports are not in sight.
+    // weir does not see the ports.
     let tiny = ipv4(OTHER4, [255; 4], 17, 0x2000, &[]);
     assert_eq!(says(&tiny), Err(DropReason::SourceGuardIp));
     let later = ipv4(OTHER4, [255; 4], 17, 0x2001, &[0, 67, 0, 68, 0, 0, 0, 0]);

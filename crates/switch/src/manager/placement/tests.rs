@@ -12,7 +12,7 @@ use weir_fabric::{PortConfig, PortId};
 use weir_policy::moderation::Kind;
 use weir_policy::placement::{GuestLook, VcpuLook, WorkerLook};
 use weir_port_vhost::{VhostOptions, VhostPort};
-use weir_topology::fixtures;
+use weir_topology::testing;
 
 use super::vcpus::tests::thread as write_stat;
 use super::*;
@@ -92,7 +92,7 @@ struct Rig {
 impl Rig {
     fn new(machine: &str, allowed: &[u16], config: PlacementConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        fixtures::expand(machine, &dir.path().join("sys")).unwrap();
+        testing::expand(machine, &dir.path().join("sys")).unwrap();
         let vcpu = Vcpu::start();
         write_stat(&dir.path().join("proc"), MONITOR, vcpu.id, "CPU 0/KVM", 0, 0);
         let engine = Engine::start(1).unwrap();
@@ -274,7 +274,7 @@ fn a_place_that_the_kernel_refuses_is_counted_once_and_explained() {
     if affinity::allowed(None).unwrap().iter().any(|cpu| far.contains(cpu)) {
         return;
     }
-    let mut rig = Rig::new(fixtures::AMD_CCX, &far, config(PlacementMode::Static, false));
+    let mut rig = Rig::new(testing::AMD_CCX, &far, config(PlacementMode::Static, false));
     let before = rig.worker_allowed();
     let explained = rig.settle();
     assert_eq!(rig.worker_allowed(), before);
@@ -301,17 +301,17 @@ fn a_virtual_processor_that_has_ended_is_no_error() {
 #[test]
 fn on_real_machines_a_worker_is_near_its_guest_and_off_its_cores() {
     let machines = [
-        (fixtures::AMD_CCX, vec![12, 13], Some(14)),
+        (testing::AMD_CCX, vec![12, 13], Some(14)),
         // The worker's guest has the first threads of all but one of the cores at the worker's
         // cache, and one second thread.
-        (fixtures::TWO_SOCKETS_SMT, vec![8, 9, 10, 11, 12, 13, 30], Some(15)),
-        (fixtures::HYBRID, vec![2, 13], Some(4)),
-        (fixtures::ONE_CACHE, vec![1], None),
-        (fixtures::SMALL_VM, vec![1], None),
+        (testing::TWO_SOCKETS_SMT, vec![8, 9, 10, 11, 12, 13, 30], Some(15)),
+        (testing::HYBRID, vec![2, 13], Some(4)),
+        (testing::ONE_CACHE, vec![1], None),
+        (testing::SMALL_VM, vec![1], None),
     ];
     for (fixture, vcpus, expected) in machines {
         let dir = tempfile::tempdir().unwrap();
-        fixtures::expand(fixture, dir.path()).unwrap();
+        testing::expand(fixture, dir.path()).unwrap();
         let topology = Topology::read(dir.path()).unwrap();
         let all: Vec<u16> = topology.cpus.iter().map(|cpu| cpu.id).collect();
         let host = Host { sysfs: dir.path().into(), ..host(dir.path(), &all) };
@@ -351,7 +351,7 @@ fn a_machine_that_cannot_be_read_is_explained_and_nothing_is_moved() {
 
 #[test]
 fn two_processors_are_left_alone_and_that_is_said() {
-    let mut rig = Rig::new(fixtures::SMALL_VM, &[0, 1], config(PlacementMode::Dynamic, true));
+    let mut rig = Rig::new(testing::SMALL_VM, &[0, 1], config(PlacementMode::Dynamic, true));
     let before = rig.worker_allowed();
     let explained = rig.settle();
     assert_eq!(rig.worker_allowed(), before);

@@ -258,9 +258,7 @@ impl Drop for Bond {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Release);
         self.shared.ring();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

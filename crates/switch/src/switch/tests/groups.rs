@@ -205,6 +205,34 @@ fn a_guest_opens_connections_and_nobody_opens_one_to_it() {
 }
 
 #[test]
+fn filters_are_judged_before_groups_and_what_they_drop_is_no_connection() {
+    let filter = |vif: &str, direction: &str, port: u16| {
+        format!(
+            "[[vif.{vif}.filter]]\ndirection = \"{direction}\"\naction = \"drop\"\n\
+             match = \"udp dst port {port}\"\n"
+        )
+    };
+    let vifs = "[group.web]\n[vif.a]\ngroups = [\"web\"]\n".to_owned()
+        + &filter("a", "tx", 53)
+        + &filter("a", "rx", 54)
+        + "[vif.b]\n"
+        + &filter("b", "rx", 55)
+        + "[vif.c]\n";
+    let bench = Bench::with(&vifs);
+    let (_a, mut a) = bench.guest("a", 1, 1);
+    let (_b, mut b) = bench.guest("b", 2, 1);
+    let ([a], [b]) = (&mut a[..], &mut b[..]) else { panic!("a queue pair each") };
+    bench.in_vain(a, &udp(1, 2, [5000, 53]), "a", "filtered_tx");
+    bench.in_vain(b, &udp(2, 1, [5000, 54]), "a", "filtered_rx");
+    bench.in_vain(a, &udp(1, 2, [5000, 55]), "b", "filtered_rx");
+    bench.in_vain(b, &udp(2, 1, [53, 5000]), "a", "group_in");
+    assert_eq!(bench.port("a").limits["connections"].used, 0);
+    put(a, &udp(1, 2, [5000, 56]));
+    assert_eq!(next(b), udp(1, 2, [5000, 56]));
+    assert_eq!(bench.port("a").limits["connections"].used, 1);
+}
+
+#[test]
 fn a_group_that_is_set_ends_what_it_forbids_and_nothing_else() {
     let bench = Bench::with("[group.web]\n[vif.a]\ngroups = [\"web\"]\n[vif.b]\n[vif.c]\n");
     let (_a, mut a) = bench.guest("a", 1, 1);

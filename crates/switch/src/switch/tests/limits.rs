@@ -266,7 +266,7 @@ fn every_bound_that_a_tenant_can_fill_is_shown() {
     }
     assert_eq!(stats.limits["front_ends"], Limit::new(2, limits::PORTS_MAX));
     assert_eq!(stats.limits["ports"].used, 3);
-    // Of the one interface in a group.
+    // One interface is in a group, so its connections are the switch's.
     assert_eq!(stats.limits["connections"], port.limits["connections"]);
     let bytes = stats.limits["connection_tables_bytes"];
     let places = limits::GROUP_CONNECTIONS_MAX as u64;

@@ -335,6 +335,12 @@ fn root_what_a_guest_may_not_is_another_decision_than_the_kernels_bridge_has() {
         both.pass(&sent(A, Kind::Change, v2_leave(V4[0])));
         both.members_are_the_same();
     }
+    // The kernel takes a message that it does not know for a frame of its group (RFC 4541 §2.1.1 3).
+    both.pass(&sent(A, Kind::Report, v2_report(V4[0])));
+    let mut unknown = ipv4([10, 0, 0, 9], V4[0], 2, &igmp(0x13, 0, &V4[0]));
+    unknown[6..12].copy_from_slice(&mac(B as u8 + 1));
+    assert_eq!(both.deliver(B, &unknown), [Ports::from([ROUTER, A]), Ports::from([ROUTER, A, C])]);
+    both.pass(&sent(A, Kind::Change, v2_leave(V4[0])));
     let mut damaged = v2_report(V4[0]);
     damaged[14 + 24 + 2] ^= 1;
     both.pass(&sent(A, Kind::Report, v2_report(V4[2])));

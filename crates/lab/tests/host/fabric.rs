@@ -6,25 +6,24 @@
 
 use std::fmt::Write as _;
 
+use weir_lab::random::{Distribution, Random, Sampler};
+use weir_lab::stats::Times;
 use weir_limits::{
     EVPN_BATCH, EVPN_PAUSE_NS, FDB_ENTRIES_DEFAULT, FDB_ENTRIES_MAX, OVERLAY_PEERS_MAX,
 };
 
-use crate::random::{Distribution, Random, Sampler};
-use crate::stats::Times;
-
 /// Costs of a route at a host that learns it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Costs {
+struct Costs {
     /// Processor time (ns) of `bgpd`, `zebra` and weir.
-    pub ns: [f64; 3],
+    ns: [f64; 3],
     /// Memory of `bgpd`, `zebra` and weir (bytes).
-    pub bytes: [f64; 3],
+    bytes: [f64; 3],
 }
 
 /// Costs by number of hosts: `cargo run -p xtask -- bench --only evpn_route`, 10,000 routes, FRR
 /// 8.4.4 on an EPYC.
-pub const MEASURED: [(u32, Costs); 3] = [
+const MEASURED: [(u32, Costs); 3] = [
     (2, Costs { ns: [5_266.0, 12_693.0, 3_575.0], bytes: [1_993.0, 395.0, 138.0] }),
     (3, Costs { ns: [8_422.0, 16_737.0, 4_894.0], bytes: [1_973.0, 446.0, 152.0] }),
     (5, Costs { ns: [5_574.0, 15_738.0, 4_262.0], bytes: [1_972.0, 435.0, 159.0] }),
@@ -36,7 +35,7 @@ const FRR_DELAY_NS: u64 = 62_000_000;
 
 impl Costs {
     /// Returns the mean of the costs measured with two and with three hosts.
-    pub fn fitted() -> Self {
+    fn fitted() -> Self {
         let [(_, two), (_, three), _] = MEASURED;
         let mean = |a: [f64; 3], b: [f64; 3]| [0, 1, 2].map(|at: usize| (a[at] + b[at]) / 2.0);
         Self { ns: mean(two.ns, three.ns), bytes: mean(two.bytes, three.bytes) }
@@ -45,58 +44,56 @@ impl Costs {
 
 /// A fabric.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+struct Shape {
     /// Number of hosts.
-    pub hosts: u32,
+    hosts: u32,
     /// Number of guests on each host.
-    pub guests_per_host: u32,
+    guests_per_host: u32,
     /// Number of guests in each network, spread over hosts at random.
-    pub network: u32,
+    network: u32,
     /// Starts, ends and moves of each guest per hour.
-    pub changes_per_hour: f64,
+    changes_per_hour: f64,
     /// Frames per second that each guest sends to its whole network.
-    pub floods_per_s: f64,
+    floods_per_s: f64,
 }
 
 /// Load of one host.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+struct Outcome {
     /// Addresses behind other hosts in the host's forwarding table.
-    pub addresses: f64,
+    addresses: f64,
     /// Other hosts with guests of one of the host's networks.
-    pub peers: f64,
+    peers: f64,
     /// The `fdb_entries` that the host needs.
-    pub fdb_entries: f64,
+    fdb_entries: f64,
     /// Memory of `bgpd`, `zebra` and weir for these routes (bytes).
-    pub bytes: [f64; 3],
+    bytes: [f64; 3],
     /// Time from the host's start until it knows every route (ns).
-    pub start_ns: u64,
-    /// Changes that arrive per second.
-    pub changes_per_s: f64,
+    start_ns: u64,
     /// 95th percentile of a change's time on its way (ns).
-    pub change_ns: u64,
+    change_ns: u64,
     /// Share of a processor that the busiest program takes for changes.
-    pub busiest: f64,
+    busiest: f64,
     /// Flooded frames that arrive per second.
-    pub floods_in: f64,
+    floods_in: f64,
     /// Copies of its own guests' floods that the host sends per second.
-    pub floods_out: f64,
+    floods_out: f64,
 }
 
 impl Outcome {
     /// Returns whether every network has guests on no more hosts than weir takes.
-    pub fn has_few_peers(&self) -> bool {
+    fn has_few_peers(&self) -> bool {
         self.peers <= OVERLAY_PEERS_MAX as f64
     }
 
     /// Returns whether weir's forwarding table can be large enough.
-    pub fn fits(&self) -> bool {
+    fn fits(&self) -> bool {
         self.fdb_entries <= FDB_ENTRIES_MAX as f64
     }
 }
 
 /// Plays one host of a fabric.
-pub fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
+fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
     let hosts = f64::from(shape.hosts);
     let here = f64::from(shape.guests_per_host);
     let size = f64::from(shape.network);
@@ -138,7 +135,6 @@ pub fn play(shape: &Shape, costs: &Costs, seed: u64) -> Outcome {
         fdb_entries,
         bytes: [bgpd * guests, zebra * addresses, weir * addresses],
         start_ns: start_ns + FRR_DELAY_NS,
-        changes_per_s,
         change_ns: times.quantile_ns(0.95),
         busiest: busy.into_iter().fold(0.0, f64::max),
         floods_in: networks * size * shape.floods_per_s,
@@ -195,7 +191,7 @@ const SHAPES: [(u32, u32); 5] =
 const NETWORKS: [u32; 3] = [20, 200, 1_000];
 
 /// Returns the table of `docs/guide/evpn.md`.
-pub fn table() -> String {
+fn table() -> String {
     let costs = Costs::fitted();
     let mut text = String::from(
         "| hosts | guests | network | peers | addresses | table | bgpd, zebra, weir MB | start s | p95 ms | floods in, out/s |\n\
@@ -227,74 +223,69 @@ pub fn table() -> String {
     text
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+const COSTS: Costs = Costs { ns: [1_000.0, 2_000.0, 3_000.0], bytes: [1.0; 3] };
 
-    const COSTS: Costs = Costs { ns: [1_000.0, 2_000.0, 3_000.0], bytes: [1.0; 3] };
+#[test]
+fn what_five_hosts_took_was_told_by_two_and_three() {
+    let (fitted, (hosts, five)) = (Costs::fitted(), MEASURED[2]);
+    assert_eq!(hosts, 5);
+    let off = |a: [f64; 3], b: [f64; 3]| [0, 1, 2].map(|at: usize| (a[at] / b[at] - 1.0).abs());
+    assert!(off(fitted.ns, five.ns).into_iter().all(|off| off < 0.25));
+    assert!(off(fitted.bytes, five.bytes).into_iter().all(|off| off < 0.10));
+}
 
-    #[test]
-    fn what_five_hosts_took_was_told_by_two_and_three() {
-        let (fitted, (hosts, five)) = (Costs::fitted(), MEASURED[2]);
-        assert_eq!(hosts, 5);
-        let off = |a: [f64; 3], b: [f64; 3]| [0, 1, 2].map(|at: usize| (a[at] / b[at] - 1.0).abs());
-        assert!(off(fitted.ns, five.ns).into_iter().all(|off| off < 0.25));
-        assert!(off(fitted.bytes, five.bytes).into_iter().all(|off| off < 0.10));
-    }
+#[test]
+fn one_route_takes_what_each_program_takes() {
+    let mut pipe = Pipe::new(&COSTS);
+    assert_eq!(pipe.pass(EVPN_PAUSE_NS, true), EVPN_PAUSE_NS + 6_000);
+    assert_eq!(pipe.pass(2 * EVPN_PAUSE_NS, false), 2 * EVPN_PAUSE_NS + 1_000);
+}
 
-    #[test]
-    fn one_route_takes_what_each_program_takes() {
-        let mut pipe = Pipe::new(&COSTS);
-        assert_eq!(pipe.pass(EVPN_PAUSE_NS, true), EVPN_PAUSE_NS + 6_000);
-        assert_eq!(pipe.pass(2 * EVPN_PAUSE_NS, false), 2 * EVPN_PAUSE_NS + 1_000);
-    }
+#[test]
+fn many_routes_go_as_fast_as_the_slowest_program_or_weirs_batches() {
+    // weir sets the pace: a batch, and a pause.
+    let mut pipe = Pipe::new(&COSTS);
+    let routes = 100 * EVPN_BATCH as u64;
+    let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
+    let batches_ns = 100 * (EVPN_PAUSE_NS + EVPN_BATCH as u64 * 3_000);
+    assert!(last_ns.abs_diff(batches_ns) < batches_ns / 20, "{last_ns} {batches_ns}");
+    // zebra sets the pace if it is slower.
+    let mut pipe = Pipe::new(&Costs { ns: [1_000.0, 100_000.0, 3_000.0], ..COSTS });
+    let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
+    assert!(last_ns.abs_diff(routes * 100_000) < routes * 5_000, "{last_ns}");
+}
 
-    #[test]
-    fn many_routes_go_as_fast_as_the_slowest_program_or_weirs_batches() {
-        // weir sets the pace: a batch, and a pause.
-        let mut pipe = Pipe::new(&COSTS);
-        let routes = 100 * EVPN_BATCH as u64;
-        let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
-        let batches_ns = 100 * (EVPN_PAUSE_NS + EVPN_BATCH as u64 * 3_000);
-        assert!(last_ns.abs_diff(batches_ns) < batches_ns / 20, "{last_ns} {batches_ns}");
-        // zebra sets the pace if it is slower.
-        let mut pipe = Pipe::new(&Costs { ns: [1_000.0, 100_000.0, 3_000.0], ..COSTS });
-        let last_ns = (0..routes).map(|_| pipe.pass(0, true)).last().unwrap();
-        assert!(last_ns.abs_diff(routes * 100_000) < routes * 5_000, "{last_ns}");
-    }
+#[test]
+fn a_network_on_more_hosts_than_weir_takes_is_beyond_it() {
+    let shape = |network| Shape {
+        hosts: 1_000,
+        guests_per_host: 10,
+        network,
+        changes_per_hour: 1.0,
+        floods_per_s: 1.0,
+    };
+    let [small, large] = [20, 1_000].map(|network| play(&shape(network), &COSTS, 1));
+    assert!(small.has_few_peers() && !large.has_few_peers());
+    assert!(small.peers < 20.0 && large.peers > 500.0);
+}
 
-    #[test]
-    fn a_network_on_more_hosts_than_weir_takes_is_beyond_it() {
-        let shape = |network| Shape {
-            hosts: 1_000,
-            guests_per_host: 10,
-            network,
-            changes_per_hour: 1.0,
-            floods_per_s: 1.0,
-        };
-        let [small, large] = [20, 1_000].map(|network| play(&shape(network), &COSTS, 1));
-        assert!(small.has_few_peers() && !large.has_few_peers());
-        assert!(small.peers < 20.0 && large.peers > 500.0);
-    }
+#[test]
+fn changes_are_late_where_a_program_has_more_to_do_than_it_can() {
+    let shape = |changes_per_hour| Shape {
+        hosts: 100,
+        guests_per_host: 100,
+        network: 1_000,
+        changes_per_hour,
+        floods_per_s: 0.0,
+    };
+    let [calm, busy] = [1.0, 500_000.0].map(|rate| play(&shape(rate), &COSTS, 1));
+    assert!(calm.busiest < 0.01 && calm.change_ns < FRR_DELAY_NS + EVPN_PAUSE_NS);
+    assert!(busy.busiest > 1.0 && busy.change_ns > calm.change_ns + 300_000_000);
+}
 
-    #[test]
-    fn changes_are_late_where_a_program_has_more_to_do_than_it_can() {
-        let shape = |changes_per_hour| Shape {
-            hosts: 100,
-            guests_per_host: 100,
-            network: 1_000,
-            changes_per_hour,
-            floods_per_s: 0.0,
-        };
-        let [calm, busy] = [1.0, 500_000.0].map(|rate| play(&shape(rate), &COSTS, 1));
-        assert!(calm.busiest < 0.01 && calm.change_ns < FRR_DELAY_NS + EVPN_PAUSE_NS);
-        assert!(busy.busiest > 1.0 && busy.change_ns > calm.change_ns + 300_000_000);
-    }
-
-    #[test]
-    fn the_page_has_the_table_of_this_model() {
-        let page = include_str!("../../../docs/guide/evpn.md");
-        let table = table();
-        assert!(page.contains(&table), "docs/guide/evpn.md is to have:\n{table}");
-    }
+#[test]
+fn the_page_has_the_table_of_this_model() {
+    let page = include_str!("../../../../docs/guide/evpn.md");
+    let table = table();
+    assert!(page.contains(&table), "docs/guide/evpn.md is to have:\n{table}");
 }

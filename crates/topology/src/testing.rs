@@ -1,4 +1,4 @@
-//! Trees of real machines, for tests: `fixtures.sysfs` has the lines of each below its name.
+//! Trees of real machines, for tests: `testing.sysfs` has the lines of each below its name.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::parse_cpu_list;
 
-const ALL: &str = include_str!("fixtures.sysfs");
+const ALL: &str = include_str!("testing.sysfs");
 
 /// Four cores, one cache.
 pub const ONE_CACHE: &str = "one_cache";

@@ -1,4 +1,4 @@
-//! `weir bench` and `weir demo` as a user starts them, without a terminal.
+//! `weir-bench` and its demo as a user starts them, without a terminal.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn bench(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir")).arg("bench").args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_weir-bench")).args(args).output().unwrap()
 }
 
 fn stderr(output: &Output) -> String {
@@ -121,7 +121,7 @@ fn options_that_do_not_go_together_are_refused() {
 const LONG_S: &str = "60";
 
 fn demo(temp_dir: &std::path::Path, seconds: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir-bench"));
     command
         .args(["demo", "--plain", "--seconds", seconds])
         .env("TMPDIR", temp_dir)
