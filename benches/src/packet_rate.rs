@@ -32,6 +32,7 @@ const CPUS_OF_TWO_CORES: usize = 3;
 /// and those of large packets, are faster if they fit in caches.
 const IN_FLIGHT_256: Traffic<'static> = Traffic {
     small_pages: false,
+    cache: None,
     device: "",
     root: None,
     queues: 1,

@@ -311,6 +311,10 @@ served_to() { # GROUP
     ! asked stranger stats || fail "a stranger may read"
     [ "$(asks -H "Authorization: Bearer $token" http://127.0.0.1:9101/metrics)" = 200 ] || fail "no TCP with group = $1"
 }
+# The keys in a row of install.md's last table.
+keys() { # ROW
+    grep -F "| $1 |" install.md | cut -d '|' -f 3 | grep -o '`[A-Za-z]*=[^`]*`' | tr -d '`'
+}
 edited() { # what `systemctl edit weir` would save
     mkdir -p /etc/systemd/system/weir.service.d
     printf '%s\n' '[Service]' "$@" >/etc/systemd/system/weir.service.d/override.conf
@@ -318,16 +322,26 @@ edited() { # what `systemctl edit weir` would save
 }
 served_to kvm
 # As install.md has it, for another group.
-edited SupplementaryGroups=operators RuntimeDirectoryMode=0755
+edited $(keys 'let a group other than `kvm` use `weir` (`group`)')
 served_to operators
 [ "$(ps -o user= -p "$(main_pid)")" = weir ] || fail "weir does not run as weir"
 # As install.md has it for Xen.
 later=
-[ "$(systemctl --version | sed -n '1s/systemd \([0-9]*\).*/\1/p')" -lt 257 ] || later=NoNewPrivileges=no
-edited User=root RuntimeDirectoryMode=0755 DevicePolicy=auto CapabilityBoundingSet=~ AppArmorProfile= $later
+[ "$(systemctl --version | sed -n '1s/systemd \([0-9]*\).*/\1/p')" -lt 257 ] || later='the same, with systemd 257 or later'
+edited RuntimeDirectoryMode=0755 $(keys 'serve Xen (`[xen]`)') ${later:+$(keys "$later")}
+grep -q ^User=root /etc/systemd/system/weir.service.d/override.conf || fail "install.md has no keys for Xen"
 systemctl stop weir
 served_to operators
 [ "$(ps -o user= -p "$(main_pid)")" != root ] || fail "weir stays root"
+# A socket is a user's as long as the file says so.
+printf '\n[vif.own0]\nsocket_user = "stranger"\n' >>/etc/weir/weir.toml
+systemctl restart weir || fail "weir does not start with a socket_user"
+within 20 "weir does not answer" weir stats
+[ "$(stat -c %U /run/weir/own0.sock)" = stranger ] || fail "$(stat /run/weir/own0.sock)"
+sed -i '/^socket_user = /d' /etc/weir/weir.toml
+weir upgrade || fail "no upgrade without a socket_user"
+[ "$(stat -c %U /run/weir/own0.sock)" = root ] || fail "$(stat /run/weir/own0.sock)"
+sed -i '/^\[vif.own0\]/d' /etc/weir/weir.toml
 systemctl stop weir
 rm -r /etc/systemd/system/weir.service.d
 systemctl daemon-reload

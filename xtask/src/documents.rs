@@ -399,7 +399,7 @@ fn each_item_of_the_papers_has_its_place_and_test_or_a_reason() {
     let count = |state| items.iter().filter(|item| item.state == state).count();
     let [works, partly, lab, no] = STATES.map(count);
     let counted = format!(
-        "Of {ITEMS} items {works} work, {partly} are there in part, {lab} are in the lab only, {no} are not there."
+        "Of {ITEMS} items {works} work, {partly} are there in part, {no} are not there, in the lab only: {lab}."
     );
     assert!(page.contains(&counted), "{PAGE} lacks: {counted}");
 }

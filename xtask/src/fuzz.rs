@@ -66,7 +66,7 @@ pub fn run(workspace: &Workspace, selection: &Selection) -> Result<bool> {
         |name: &String| selection.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let targets: Vec<String> = targets(&root)?.into_iter().filter(chosen).collect();
     check(!targets.is_empty(), || String::from("no fuzz target has such a name"))?;
-    build(&root)?;
+    build(&root, &targets)?;
     let each = selection.time / u32::try_from(targets.len()).unwrap_or(u32::MAX);
     let mut rows = Vec::new();
     for target in targets {
@@ -94,9 +94,16 @@ pub fn targets(root: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-fn build(root: &Path) -> Result<()> {
+/// The target that takes the whole switch: a feature of the package.
+const OF_SWITCH: &str = "control";
+
+fn build(root: &Path, targets: &[String]) -> Result<()> {
     let mut command = Command::new(Workspace::cargo());
     command.args(["build", "--release", "--target", TRIPLE, "--target-dir", "target"]);
+    command.args(targets.iter().flat_map(|target| ["--bin", target]));
+    if !targets.iter().any(|target| target == OF_SWITCH) {
+        command.arg("--no-default-features");
+    }
     command.current_dir(root);
     let status = command.env("RUSTFLAGS", RUSTFLAGS).status().map_err(Error::io("build", root))?;
     check(status.success(), || String::from("the fuzz targets do not compile"))

@@ -19,8 +19,8 @@ use weir_bed::{
 };
 
 /// Most lines of code, and of all of it in one crate in percent; most lines of code of the command `weir`.
-const CODE_MAX: usize = 119_250;
-const SHARE_MAX_PERCENT: usize = 15;
+const CODE_MAX: usize = 119_650;
+const SHARE_MAX_PERCENT: usize = 16;
 const COMMAND_MAX: usize = 5_480;
 /// The crate of the command.
 const COMMAND: &str = "cli";
@@ -265,7 +265,8 @@ mod tests {
         assert_eq!(of([5_000, 7_000]), [""; 0]);
         let larger = of([COMMAND_MAX + 1, 7_000]);
         assert!(larger[0].starts_with(&format!("cli: {} lines", COMMAND_MAX + 1)));
-        assert!(of([2_000, 1_000])[0].starts_with("cli: more than 15 %"));
+        let share = format!("cli: more than {SHARE_MAX_PERCENT} %");
+        assert!(of([2_000, 1_000])[0].starts_with(&share));
         let rest = CODE_MAX / 10 - COMMAND_MAX / 10 + 1;
         assert!(of([COMMAND_MAX, rest])[0].contains(&format!("at most {CODE_MAX}")));
     }

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weir_limits::AGENT_PERIOD_NS;
 use weir_wire::Mac;
@@ -44,11 +44,11 @@ pub enum AgentError {
 
 /// Reason why one connection ended; the agent tries again.
 #[derive(Debug, thiserror::Error)]
-enum Lost {
+pub(crate) enum Lost {
     #[error(transparent)]
-    Channel(ChannelError),
+    Channel(#[from] ChannelError),
     #[error(transparent)]
-    OtherVersion(OtherVersion),
+    OtherVersion(#[from] OtherVersion),
 }
 
 enum End {
@@ -277,11 +277,8 @@ fn wait(
         events.set(PollFlags::OUT, channel.wants_write());
         fds.push(PollFd::from_borrowed_fd(channel.stream().as_fd(), events));
     }
-    let timeout = Timespec {
-        tv_sec: i64::try_from(timeout_ns / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(timeout_ns % 1_000_000_000).unwrap_or(0),
-    };
-    match poll(&mut fds, Some(&timeout)) {
+    let timeout = Duration::from_nanos(timeout_ns).try_into().ok();
+    match poll(&mut fds, timeout.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
@@ -300,7 +297,7 @@ fn signals() -> io::Result<UnixStream> {
 }
 
 /// Returns a number that differs between starts of the agent.
-fn seed() -> u32 {
+pub(crate) fn seed() -> u32 {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     since_1970.subsec_nanos() ^ std::process::id().rotate_left(16)
 }

@@ -16,6 +16,7 @@
 //! | `report.rs` | counts of an interval, and the cost of an interrupt |
 //! | `port.rs` | the port to the host |
 //! | `agent.rs`, `args.rs` | the program |
+//! | `below.rs` | [`Below`]: a weir in a guest is its own agent |
 //! | `host/` | [`AgentLink`](host::AgentLink): weir's side of one agent |
 //!
 //! Times are nanoseconds of a monotonic clock, passed in by the caller.
@@ -23,6 +24,7 @@
 
 pub mod agent;
 pub mod args;
+mod below;
 mod channel;
 mod deferral;
 #[cfg(test)]
@@ -37,6 +39,7 @@ mod report;
 mod session;
 mod state;
 
+pub use below::{Below, Totals};
 pub use channel::{ChannelError, TooLong};
 pub use deferral::DeferralError;
 pub use guest::FileError;

@@ -251,6 +251,10 @@ mod tests {
     use weir_testing::Running;
 
     use super::*;
+    use crate::deferral::Deferral;
+    use crate::fake_guest::FakeGuest;
+    use crate::guest::Guest;
+    use crate::state::StateFile;
 
     #[test]
     fn an_answer_is_read_whatever_its_lengths_say() {
@@ -335,11 +339,20 @@ mod tests {
             Generic::open(FAMILY).unwrap().set(&own).unwrap();
             let found = Napi::set_alone(index, 0, 0);
             assert_eq!(found, [own]);
-            // What the agent does for a while, and its end.
+            // What the agent does for a while, and its end. Its writes to the interface's files are made here.
+            let guest = FakeGuest::new();
+            let files = ["napi_defer_hard_irqs", "gro_flush_timeout", "ifindex"];
+            for (file, number) in files.into_iter().zip([0, 0, index]) {
+                guest.write(&format!("sys/class/net/eth0/{file}"), &number.to_string());
+            }
+            let state = StateFile::lock(&guest.path("agent.state")).unwrap();
+            let mac = "52:54:00:00:00:01".parse().unwrap();
+            let mut deferral = Deferral::recover(Guest::new(guest.root()), state).unwrap();
+            deferral.apply(mac, Some(50_000)).unwrap();
             set_all(3, 50_000);
             assert_eq!(Napi::set_alone(index, 3, 50_000), []);
             set_all(0, 0);
-            Napi::restore(&found).unwrap();
+            deferral.restore_all().unwrap();
             assert_eq!(Napi::set_alone(index, 0, 0), [own]);
             // An instance that is gone keeps no other one from its settings.
             set_all(0, 0);

@@ -34,17 +34,6 @@ impl Access {
         Self { admins: admins.into_iter().chain(owners.iter().copied()).collect(), owners }
     }
 
-    #[cfg(test)]
-    pub(crate) fn nobody() -> Self {
-        Self { admins: BTreeSet::new(), owners: BTreeSet::new() }
-    }
-
-    /// Access by which only these users, and root, may write.
-    #[cfg(test)]
-    pub(crate) fn admins_only(admins: impl IntoIterator<Item = u32>) -> Self {
-        Self { admins: admins.into_iter().collect(), owners: BTreeSet::new() }
-    }
-
     /// True if `caller` may write.
     pub(crate) fn may_write(&self, caller: Caller) -> bool {
         match caller {
@@ -196,6 +185,17 @@ fn another_site() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Access {
+        pub(crate) fn nobody() -> Self {
+            Self { admins: BTreeSet::new(), owners: BTreeSet::new() }
+        }
+
+        /// Access by which only these users, and root, may write.
+        pub(crate) fn admins_only(admins: impl IntoIterator<Item = u32>) -> Self {
+            Self { admins: admins.into_iter().collect(), owners: BTreeSet::new() }
+        }
+    }
 
     #[test]
     fn root_the_own_user_and_those_who_are_named_may_write_and_nobody_over_tcp() {

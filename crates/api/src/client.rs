@@ -72,6 +72,15 @@ pub enum ClientError {
         /// The control socket.
         path: PathBuf,
     },
+    /// weir has not done it, and may do it in a moment.
+    #[error("{message}")]
+    Later {
+        /// The reason.
+        message: String,
+        /// The remedy.
+        #[help]
+        help: Option<String>,
+    },
     /// weir refused.
     #[error("{message}")]
     Refused {
@@ -489,8 +498,11 @@ impl Client {
 
 /// weir's refusal in the body of an answer.
 fn refusal(body: &[u8]) -> Option<ClientError> {
-    let Problem { detail, help, .. } = serde_json::from_slice(body).ok()?;
-    Some(ClientError::Refused { message: detail, help })
+    let Problem { status, detail: message, help, .. } = serde_json::from_slice(body).ok()?;
+    Some(match status {
+        503 => ClientError::Later { message, help },
+        _ => ClientError::Refused { message, help },
+    })
 }
 
 /// An error with its cause.

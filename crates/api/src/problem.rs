@@ -88,6 +88,7 @@ impl Problem {
         let status = match kind {
             Refusal::NotFound => StatusCode::NOT_FOUND,
             Refusal::Conflict => StatusCode::CONFLICT,
+            Refusal::Later => StatusCode::SERVICE_UNAVAILABLE,
         };
         Self { help, ..Self::new(status, message) }
     }

@@ -4,14 +4,15 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use axum::routing::on;
 use axum::{Extension, Router};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 use utoipa_axum::router::OpenApiRouter;
-use utoipa_axum::routes;
+use utoipa_axum::{PathItemExt, routes};
 
 use crate::access::Caller;
-use crate::api::{Api, json};
+use crate::api::{Api, written};
 use crate::problem::Problem;
 use crate::{access, page};
 
@@ -31,50 +32,75 @@ pub use write::{ConfigurationSource, ConfigurationText, Done, Reloaded, Stages};
 )]
 struct Described;
 
-fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::with_openapi(Described::openapi())
-        .routes(routes!(read::switch))
-        .routes(routes!(read::ports))
-        .routes(routes!(read::port))
-        .routes(routes!(read::queues))
-        .routes(routes!(read::policies))
-        .routes(routes!(read::drops))
-        .routes(routes!(read::addresses))
-        .routes(routes!(read::connections))
-        .routes(routes!(write::flush))
-        .routes(routes!(read::metrics))
-        .routes(routes!(read::events))
-        .routes(routes!(look::trace))
-        .routes(routes!(look::trace_live))
-        .routes(routes!(look::capture))
-        .routes(routes!(document))
-        .routes(routes!(read::filter, write::set_filter))
-        .routes(routes!(read::vifs, write::add_vif))
-        .routes(routes!(read::vif, write::put_vif, write::change_vif, write::remove_vif))
-        .routes(routes!(write::put_group, write::remove_group))
-        .routes(routes!(read::vif_of_template))
-        .routes(routes!(read::configuration, write::reload))
-        .routes(routes!(write::difference))
-        .routes(routes!(write::saved))
-        .routes(routes!(write::stages))
-        .routes(routes!(write::upgrade))
+/// The document in the repository. The program has no code that makes it from the types.
+const DOCUMENT: &str = include_str!("../../../docs/openapi.json");
+
+/// Gives `$add` the router, and each path's handlers.
+macro_rules! each_path {
+    ($router:ident, $add:ident) => {
+        $add!($router: read::switch);
+        $add!($router: read::ports);
+        $add!($router: read::port);
+        $add!($router: read::queues);
+        $add!($router: read::policies);
+        $add!($router: read::drops);
+        $add!($router: read::addresses);
+        $add!($router: read::connections);
+        $add!($router: write::flush);
+        $add!($router: read::metrics);
+        $add!($router: read::events);
+        $add!($router: look::trace);
+        $add!($router: look::trace_live);
+        $add!($router: look::capture);
+        $add!($router: document);
+        $add!($router: read::filter, write::set_filter);
+        $add!($router: read::vifs, write::add_vif);
+        $add!($router: read::vif, write::put_vif, write::change_vif, write::remove_vif);
+        $add!($router: write::put_group, write::remove_group);
+        $add!($router: read::vif_of_template);
+        $add!($router: read::configuration, write::reload);
+        $add!($router: write::difference);
+        $add!($router: write::saved);
+        $add!($router: write::stages);
+        $add!($router: write::upgrade);
+    };
+}
+
+/// Adds handlers with the description of their types.
+macro_rules! describe {
+    ($router:ident: $($($part:ident)::+),+) => {
+        $router = $router.routes(routes!($($($part)::+),+));
+    };
+}
+
+/// Adds handlers alone. The linker leaves out what only a description needs.
+macro_rules! serve {
+    ($router:ident: $($($part:ident)::+),+) => {$(
+        let path = routes!(@path [path()] of $($part)::+);
+        for method in routes!(@path [methods()] of $($part)::+) {
+            $router = $router.route(&path, on(method.to_method_filter(), $($part)::+));
+        }
+    )+};
 }
 
 /// This document.
 #[utoipa::path(get, path = "/openapi.json", responses((status = 200)))]
 async fn document() -> Response {
-    json(&openapi())
+    written("application/json", DOCUMENT)
 }
 
-/// The OpenAPI document.
+/// The OpenAPI document, made from the types.
 #[must_use]
 pub fn openapi() -> Document {
-    routes().into_openapi()
+    let mut router = OpenApiRouter::<Api>::with_openapi(Described::openapi());
+    each_path!(router, describe);
+    router.into_openapi()
 }
 
 /// The router that answers every request.
 pub(crate) fn router(api: Api) -> Router {
-    let (router, _) = routes().split_for_parts();
+    let mut router = Router::new();
+    each_path!(router, serve);
     router
         .fallback(async || {
             Problem::new(StatusCode::NOT_FOUND, "weir has no such path")

@@ -211,8 +211,7 @@ impl Reactor {
             places: self.places.clone(),
             hub: Hub::new(work.clone()),
         });
-        // From now on, the descriptions of all routes exist. Only a client that asks for them needs
-        // that much memory again.
+        // All routes exist now: what has made them is not needed again.
         weir_switch::give_back_start();
         let mut stopped = self.stopped.clone();
         loop {

@@ -5,12 +5,19 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 
 use miette::Diagnostic;
+use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, bind as bind_to, listen as listen_on, socket_with,
+};
 use thiserror::Error;
 use weir_config::{ApiConfig, ConfigError, FilePath, ListenAddress};
 use weir_limits::CONTROL_TOKEN_LEN_MAX;
 use weir_sandbox::IdentityError;
 
 use crate::access::{Access, Token, TokenError};
+
+/// Most connections that wait to be accepted.
+const BACKLOG: i32 = 128;
 
 /// The settings of the API, ready for use.
 #[derive(Debug)]
@@ -69,14 +76,14 @@ impl Default for Serving {
 }
 
 impl Serving {
-    /// The settings of this configuration.
+    /// The settings of this configuration. `beside`: another weir, whose place this one takes, listens as well.
     ///
     /// # Errors
     /// [`ServingError`]
-    pub fn of(config: &ApiConfig) -> Result<Self, ServingError> {
+    pub fn of(config: &ApiConfig, beside: bool) -> Result<Self, ServingError> {
         let (group, admins) = accounts(config)?;
         let tcp = match (config.listen, &config.token_file) {
-            (Some(address), Some(path)) => Some((listen(address)?, token(path)?)),
+            (Some(address), Some(path)) => Some((listen(address, beside)?, token(path)?)),
             // The configuration's parser accepts neither without the other.
             _ => None,
         };
@@ -120,8 +127,21 @@ fn accounts(config: &ApiConfig) -> Result<(Option<u32>, Vec<u32>), ServingError>
     Ok((group, admins))
 }
 
-fn listen(address: ListenAddress) -> Result<TcpListener, ServingError> {
-    let listener = TcpListener::bind(address.get());
+/// Listens so that the next weir of this user can listen, too, before this one ends. A socket that shares its address
+/// with nobody finds whoever else is there.
+fn listen(address: ListenAddress, beside: bool) -> Result<TcpListener, ServingError> {
+    let bind = |shared| -> io::Result<TcpListener> {
+        let of = address.get();
+        let family = if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        set_socket_reuseaddr(&socket, true)?;
+        set_socket_reuseport(&socket, shared)?;
+        bind_to(&socket, &of)?;
+        listen_on(&socket, BACKLOG)?;
+        Ok(socket.into())
+    };
+    let alone = if beside { Ok(()) } else { bind(false).map(drop) };
+    let listener = alone.and_then(|()| bind(true));
     let listener = listener.map_err(|source| ServingError::Listen { address, source })?;
     tracing::warn!(
         %address,

@@ -192,7 +192,7 @@ fn run_beside(
     let waits = EndsAtOnce::begin()?;
     let signals = catch_signals(&[SIGINT, SIGTERM, SIGHUP, SIGUSR2])?;
     let file = std::path::absolute(&args.file).unwrap_or_else(|_| args.file.clone());
-    let serving = Serving::of(&config.switch.api)?;
+    let serving = Serving::of(&config.switch.api, beside.is_some())?;
     let needs = Needs::of(&config).with_file(&file).with_group(serving.group());
     let needs = needs.beside(beside.is_some());
     let service = Service::of_this_process();

@@ -443,21 +443,25 @@ fn root_the_users_of_the_configuration_have_to_be_some() {
         let text = String::from_utf8_lossy(&weir.stderr).into_owned();
         assert!(!weir.status.success() && text.contains(says), "{text}");
     }
-    // The group of an interface's socket as well, and a template's before anybody takes it.
-    for (table, commands) in [
-        ("vif.web0", &[&["check", "--host"][..], &["run"]][..]),
-        ("template.t", &[&["check", "--host"]]),
-    ] {
+    // The owners of an interface's socket as well, and a template's before anybody takes it.
+    let owners = [
+        ("socket_group", "no-such", "there is no group no-such"),
+        ("socket_user", "no-such", "there is no user no-such"),
+        ("socket_user", "root", "the user root is root"),
+    ];
+    for (table, (key, name, says)) in
+        ["vif.web0", "template.t"].iter().flat_map(|table| owners.map(|owner| (table, owner)))
+    {
         let file = dir.path().join("weir.toml");
         let control = dir.path().join("c.sock");
-        let text = format!("[{table}]\nsocket_group = \"no-such\"\n");
+        let text = format!("[{table}]\n{key} = {name:?}\n");
         fs::write(&file, format!("[switch]\ncontrol = {control:?}\n{text}")).unwrap();
-        for command in commands {
+        for command in [&["check", "--host"][..], &["run"]] {
             let mut weir = Command::new(env!("CARGO_BIN_EXE_weir"));
-            let weir = weir.args(*command).arg(&file).output().unwrap();
+            let weir = weir.args(command).arg(&file).output().unwrap();
             let said = String::from_utf8_lossy(&[weir.stdout, weir.stderr].concat()).into_owned();
             let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-            let says = words.contains("there is no group no-such");
+            let says = words.contains(says) && words.contains(table);
             assert!(!weir.status.success() && says, "{command:?}: {said}");
         }
     }

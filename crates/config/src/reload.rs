@@ -214,7 +214,7 @@ impl Running<'_> {
         (Difference { tables }, steps)
     }
 
-    /// The file's templates, with those patterns that can be added at once.
+    /// Compares the patterns. Returns the file's templates without the patterns that need a restart.
     fn compare_on_demand(&self, file: &Templates, tables: &mut Vec<TableDifference>) -> Templates {
         let find = |templates: &Templates, pattern: &NamePattern| {
             templates.on_demand.iter().find(|it| it.pattern == *pattern).cloned()

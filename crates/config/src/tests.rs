@@ -97,6 +97,7 @@ fn every_key_is_read() {
         socket = "/run/vms/web0.sock"
         mode = "client"
         socket_mode = "0660"
+        socket_user = "alice"
         socket_group = "kvm"
         queues = 2
         rx_ring = 512
@@ -147,6 +148,7 @@ fn every_key_is_read() {
         address: None,
         path: None,
         host_access: None,
+        agent_port: None,
         queues: 4.try_into().unwrap(),
         vlan: VlanMode::Trunk { allowed: TrunkVids::All, native: Some(1.try_into().unwrap()) },
         tag_protocol: TagProtocol::Dot1ad,
@@ -165,6 +167,7 @@ fn every_key_is_read() {
         template: None,
         mode: SocketRole::Client,
         socket_mode: Some("0660".parse().unwrap()),
+        socket_user: Some("alice".parse().unwrap()),
         socket_group: Some("kvm".parse().unwrap()),
         queues: 2.try_into().unwrap(),
         rx_ring: Some(512.try_into().unwrap()),
@@ -502,7 +505,7 @@ fn diagnostic_unknown_uplink_kind() {
      1 │ [uplink.lan]
      2 │ kind = "afxdp"
        ·        ───┬───
-       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`, `stream`, `bond`
+       ·           ╰── `afxdp` is not one of `tap`, `af_packet`, `af_xdp`, `stream`
      3 │ name = "eth0"
        ╰────
       help: did you mean `af_xdp`?
@@ -897,6 +900,8 @@ fn a_stream_has_a_socket_and_what_is_of_an_interface_does_not_fit_it() {
         let said = reasons(&format!("{tap}{line}\n"));
         assert!(said.contains("only a stream"), "{line}: {said}");
     }
+    let said = reasons(&format!("{tap}agent_port = \"/dev/vport0p1\"\n"));
+    assert!(said.contains("only an uplink with a card"), "{said}");
     let twice = good.clone() + &good.replace("uplink.out", "uplink.two");
     assert!(reasons(&twice).contains("socket /run/weir/out.sock"), "{}", reasons(&twice));
     let other = good.replace("uplink.out", "uplink.two").replace("out.sock", "two.sock");
@@ -987,6 +992,7 @@ fn settings_mean_what_the_file_means() {
             "trunk=[10, 20]",
             "native=1",
             "socket_mode=0660",
+            "socket_user=alice",
             "socket_group=kvm",
             "socket=/run/a b.sock",
         ]),
@@ -996,7 +1002,7 @@ fn settings_mean_what_the_file_means() {
     let from_file = parse(
         "[vif.\"web.0\"]\nqueues=2\nlatency_budget=\"1ms\"\nmac=\"52:54:00:12:34:56\"\n\
          mac_check=false\ntrunk=[10,20]\nnative=1\nsocket_mode=\"0660\"\nsocket=\"/run/a b.sock\"\n\
-         socket_group=\"kvm\"\n",
+         socket_user=\"alice\"\nsocket_group=\"kvm\"\n",
     )
     .unwrap();
     assert_eq!(from_settings, from_file.vifs[0]);

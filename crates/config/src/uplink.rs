@@ -30,6 +30,7 @@ words! {
         AfXdp = "af_xdp",
         /// A stream socket that somebody else listens on, such as gvproxy's; each frame has its length in front.
         Stream = "stream",
+        ;
         /// Several of these together, as one port. It is a table of its own, `[bond.NAME]`.
         Bond = "bond",
     }
@@ -115,6 +116,9 @@ keys! {
         /// Whether guests reach the host's loopback by gvproxy, and gvproxy's API.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         host_access: Option<bool> = None, [fixed(DEVICE_IS_OPEN)];
+        /// The port to the weir below, in a guest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent_port: Option<SocketPath> = None, [fixed(DEVICE_IS_OPEN)];
         /// Its queues.
         queues: QueuePairs = QueuePairs::default(), [fixed(DEVICE_IS_OPEN)];
         /// The VLAN of an access port; another kind of port has a key in its place.
@@ -265,6 +269,14 @@ impl UplinkConfig {
                 "give the bridge the address, which is not weir's to do, or leave `bridge` out";
             faults.push(fault("address", reason, help));
         }
+        if self.agent_port.is_some() && !self.kind.has_card() {
+            let help = "leave it out, or say `kind = \"af_packet\"` or `\"af_xdp\"`";
+            faults.push(fault(
+                "agent_port",
+                "only an uplink with a card has an `agent_port`",
+                help,
+            ));
+        }
         if self.is_bond() {
             if self.uplinks.is_none() {
                 let help = "name them, such as `uplinks = [\"eth0\", \"eth1\"]`";
@@ -327,7 +339,7 @@ pub(super) mod examples {
                 "",
             ),
             UplinkKind::AfXdp => (
-                "[uplink.u]\nkind = \"af_xdp\"\nname = \"eth0\"\nrss_rebalance = false\nweight = 3\n",
+                "[uplink.u]\nkind = \"af_xdp\"\nname = \"eth0\"\nagent_port = \"/dev/virtio-ports/org.weir.agent.0\"\nrss_rebalance = false\nweight = 3\n",
                 "",
             ),
             UplinkKind::Stream => (

@@ -14,7 +14,7 @@ use super::sharing::{Sharing, SharingChanges};
 use super::values::{
     ContainerBytes, GroupName, LatencyBudget, MacAddress, MemoryMax, Mtu, Owner, PacketRate,
     PortName, QueuePairs, RingSize, RxFrames, RxUsecs, SocketMode, SocketPath, SocketRole,
-    TagProtocol, TemplateName, VlanMode,
+    TagProtocol, TemplateName, UserName, VlanMode,
 };
 use super::vlan::IN_PLACE_OF_VLAN;
 
@@ -51,6 +51,9 @@ keys! {
         mode: SocketRole = SocketRole::default(), [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
         /// The permissions of the socket's file; by default for weir's own user only.
         socket_mode: Option<SocketMode> = None, [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
+        /// The user who owns the socket's file; by default the one who started weir.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        socket_user: Option<UserName> = None, [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];
         /// The group to which the socket's file belongs; by default the switch's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         socket_group: Option<GroupName> = None, [fixed(SOCKET_EXISTS), not_of_xen(IN_XENSTORE)];

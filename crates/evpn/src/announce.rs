@@ -6,16 +6,16 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use weir_limits::{EVPN_AGAIN_NS, EVPN_BATCH};
 use weir_wire::Mac;
 
 use crate::error::EvpnError;
-use crate::links::Socket;
+use crate::links::{Message, Socket};
 
 /// An address of a network, by the network's number in the switch.
 pub type Place = (u16, Mac);
@@ -87,9 +87,9 @@ impl Herald {
     fn send(&mut self, entry: NeighbourMessage, there: bool) -> io::Result<()> {
         if there {
             let flags = NLM_F_CREATE | NLM_F_REPLACE;
-            return self.0.request(RouteNetlinkMessage::NewNeighbour(entry), flags);
+            return self.0.request(Message::NewNeighbour(entry), flags);
         }
-        match self.0.request(RouteNetlinkMessage::DelNeighbour(entry), 0) {
+        match self.0.request(Message::DelNeighbour(entry), 0) {
             // Another host has the address.
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NOENT) => Ok(()),
             done => done,

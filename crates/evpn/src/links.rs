@@ -5,10 +5,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
+    DecodeError, Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable, Parseable,
 };
-use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::neighbour::NeighbourMessage;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{
@@ -97,7 +98,7 @@ impl Links {
             let Some(index) = watched.get(place).and_then(|it| it.number) else { continue };
             let mut question = LinkMessage::default();
             question.header.index = index;
-            let question = RouteNetlinkMessage::GetLink(question);
+            let question = Message::GetLink(question);
             match self.questions.ask(question, |message| note(watched, &message)) {
                 Err(error) if error.raw_os_error() == Some(Errno::NODEV.raw_os_error()) => {
                     watched.get_mut(place).into_iter().for_each(|it| it.carries = false);
@@ -112,7 +113,7 @@ impl Links {
         let watched = &mut self.watched;
         // An interface that is gone is not in the answer.
         watched.iter_mut().for_each(|it| it.carries = false);
-        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let question = Message::GetLink(LinkMessage::default());
         self.questions.dump(question, |message| note(watched, &message))
     }
 }
@@ -125,10 +126,10 @@ impl AsFd for Links {
 
 /// Notes what a message says of a watched interface. An interface keeps its place if it is renamed: weir's sockets are
 /// bound to its number.
-fn note(watched: &mut [Watched], message: &RouteNetlinkMessage) {
+fn note(watched: &mut [Watched], message: &Message) {
     let (link, is_there) = match message {
-        RouteNetlinkMessage::NewLink(link) => (link, true),
-        RouteNetlinkMessage::DelLink(link) => (link, false),
+        Message::NewLink(link) => (link, true),
+        Message::DelLink(link) => (link, false),
         _ => return,
     };
     let index = link.header.index;
@@ -154,6 +155,53 @@ fn note(watched: &mut [Watched], message: &RouteNetlinkMessage) {
 
 /// The kernel gives a dump in pieces of at most this many bytes, if the reader has room for them (`netlink_dump`).
 const MESSAGE_BYTES_MAX: usize = 32 << 10;
+
+/// Makes the messages of rtnetlink that weir sends or reads, by their numbers in `linux/rtnetlink.h`. The library's list
+/// of all messages would link the code of them all.
+macro_rules! messages {
+    ($($name:ident($type:ty) = $number:literal;)+) => {
+        #[derive(Debug)]
+        pub(crate) enum Message {
+            $($name($type),)+
+        }
+        impl NetlinkSerializable for Message {
+            fn message_type(&self) -> u16 {
+                match self {
+                    $(Self::$name(_) => $number,)+
+                }
+            }
+            fn buffer_len(&self) -> usize {
+                match self {
+                    $(Self::$name(it) => it.buffer_len(),)+
+                }
+            }
+            fn serialize(&self, buffer: &mut [u8]) {
+                match self {
+                    $(Self::$name(it) => it.emit(buffer),)+
+                }
+            }
+        }
+        impl NetlinkDeserializable for Message {
+            type Error = DecodeError;
+            fn deserialize(header: &NetlinkHeader, bytes: &[u8]) -> Result<Self, DecodeError> {
+                match header.message_type {
+                    $($number => <$type>::parse(bytes).map(Self::$name),)+
+                    _ => Err("a message that weir does not read".into()),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    NewLink(LinkMessage) = 16;
+    DelLink(LinkMessage) = 17;
+    GetLink(LinkMessage) = 18;
+    SetLink(LinkMessage) = 19;
+    NewNeighbour(NeighbourMessage) = 28;
+    DelNeighbour(NeighbourMessage) = 29;
+    GetNeighbour(NeighbourMessage) = 30;
+}
 
 /// A socket of rtnetlink.
 #[derive(Debug)]
@@ -186,7 +234,7 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's error.
-    pub(crate) fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    pub(crate) fn request(&mut self, message: Message, flags: u16) -> io::Result<()> {
         self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         self.read(&mut |_| ())
     }
@@ -197,8 +245,8 @@ impl Socket {
     /// The kernel's error.
     pub(crate) fn ask(
         &mut self,
-        message: RouteNetlinkMessage,
-        mut each: impl FnMut(RouteNetlinkMessage),
+        message: Message,
+        mut each: impl FnMut(Message),
     ) -> io::Result<()> {
         self.send(message, NLM_F_REQUEST | NLM_F_ACK)?;
         self.read(&mut each)
@@ -210,14 +258,14 @@ impl Socket {
     /// The kernel's error.
     pub(crate) fn dump(
         &mut self,
-        message: RouteNetlinkMessage,
-        mut each: impl FnMut(RouteNetlinkMessage),
+        message: Message,
+        mut each: impl FnMut(Message),
     ) -> io::Result<()> {
         self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
         self.read(&mut each)
     }
 
-    fn send(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    fn send(&self, message: Message, flags: u16) -> io::Result<()> {
         let mut header = NetlinkHeader::default();
         header.flags = flags;
         let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
@@ -229,7 +277,7 @@ impl Socket {
     }
 
     /// Reads an answer to its end.
-    fn read(&mut self, each: &mut dyn FnMut(RouteNetlinkMessage)) -> io::Result<()> {
+    fn read(&mut self, each: &mut dyn FnMut(Message)) -> io::Result<()> {
         loop {
             let len = self.receive()?;
             for part in messages(self.buffer.get(..len).unwrap_or_default()) {
@@ -253,7 +301,7 @@ impl Socket {
     pub(crate) fn changes(
         &mut self,
         most: usize,
-        each: &mut dyn FnMut(RouteNetlinkMessage),
+        each: &mut dyn FnMut(Message),
     ) -> io::Result<bool> {
         let mut seen = 0;
         while seen < most {
@@ -287,8 +335,8 @@ impl AsFd for Socket {
     }
 }
 
-/// The messages in the received bytes. A message that only a newer kernel knows is passed over.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkPayload<RouteNetlinkMessage>> {
+/// The messages in the received bytes. Others than [`Message`] are passed over.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkPayload<Message>> {
     let next = move || {
         if bytes.is_empty() {
             return None;
@@ -324,13 +372,13 @@ mod tests {
             note(&mut watched, &message);
             [watched[0].carries, watched[1].carries]
         };
-        let new = |index, name, flags| RouteNetlinkMessage::NewLink(link(index, name, flags));
+        let new = |index, name, flags| Message::NewLink(link(index, name, flags));
         assert_eq!(say(new(2, "eth0", CARRIES)), [true, false]);
         assert_eq!(say(new(3, "eth1", 1)), [true, false], "up, without a carrier");
         assert_eq!(say(new(4, "eth2", CARRIES)), [true, false], "nobody's");
         assert_eq!(say(new(2, "wan0", 1 << 16)), [false, false], "brought down under a new name");
         assert_eq!(say(new(3, "eth1", CARRIES)), [false, true]);
-        assert_eq!(say(RouteNetlinkMessage::DelLink(link(3, "eth1", CARRIES))), [false, false]);
+        assert_eq!(say(Message::DelLink(link(3, "eth1", CARRIES))), [false, false]);
         assert_eq!(say(new(9, "eth1", CARRIES)), [false, false], "another of the name");
     }
 

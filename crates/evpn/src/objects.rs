@@ -13,16 +13,16 @@ use std::io;
 use std::net::IpAddr;
 
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoBridgePort, InfoData, InfoKind, InfoPortData,
     InfoPortKind, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, LinkProtoInfoBridge,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use weir_limits::{EVPN_DEVICE_PORT, EVPN_DEVICE_PORTS};
 
 use crate::error::EvpnError;
-use crate::links::Socket;
+use crate::links::{Message, Socket};
 
 /// `IFLA_BRPORT_STATE` of `linux/if_link.h`; 0 is `BR_STATE_DISABLED`.
 const PORT_STATE: u16 = 1;
@@ -141,7 +141,7 @@ impl Objects {
         let mut down = LinkMessage::default();
         down.header.index = link.index();
         down.header.change_mask = LinkFlags::Up;
-        self.socket.request(RouteNetlinkMessage::NewLink(down), 0)?;
+        self.socket.request(Message::NewLink(down), 0)?;
         self.set(link.index(), Vec::new())?;
         self.disable(link.index())
     }
@@ -178,8 +178,8 @@ impl Objects {
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.into()));
         let mut found = None;
-        let asked = self.socket.ask(RouteNetlinkMessage::GetLink(question), |answer| {
-            if let RouteNetlinkMessage::NewLink(link) = answer {
+        let asked = self.socket.ask(Message::GetLink(question), |answer| {
+            if let Message::NewLink(link) = answer {
                 found = Some(Link(link));
             }
         });
@@ -205,9 +205,9 @@ impl Objects {
 
     fn vxlan_devices(&mut self) -> io::Result<Vec<(u32, String)>> {
         let mut found = Vec::new();
-        let question = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        let question = Message::GetLink(LinkMessage::default());
         self.socket.dump(question, |answer| {
-            let RouteNetlinkMessage::NewLink(link) = answer else { return };
+            let Message::NewLink(link) = answer else { return };
             let name = link.attributes.iter().find_map(|attribute| match attribute {
                 LinkAttribute::IfName(name) => Some(name.clone()),
                 _ => None,
@@ -234,7 +234,7 @@ impl Objects {
         }
         let mut link = LinkMessage::default();
         link.attributes = vec![LinkAttribute::IfName(name.into()), LinkAttribute::LinkInfo(info)];
-        self.socket.request(RouteNetlinkMessage::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)?;
+        self.socket.request(Message::NewLink(link), NLM_F_CREATE | NLM_F_EXCL)?;
         self.find(name)?.map(|link| link.index()).ok_or_else(|| Errno::NODEV.into())
     }
 
@@ -279,11 +279,11 @@ impl Objects {
         link.attributes = vec![no_address];
         // The address mode has its own request, since a device gets its address as it comes up. A
         // host may be without IPv6.
-        let _ = self.socket.request(RouteNetlinkMessage::NewLink(link.clone()), 0);
+        let _ = self.socket.request(Message::NewLink(link.clone()), 0);
         link.attributes = attributes;
         link.header.flags = LinkFlags::Up;
         link.header.change_mask = LinkFlags::Up;
-        self.socket.request(RouteNetlinkMessage::NewLink(link), 0)
+        self.socket.request(Message::NewLink(link), 0)
     }
 
     /// Disables a device's bridge port. Disabling is the last step: other settings by `RTM_NEWLINK` enable a port again
@@ -294,13 +294,13 @@ impl Objects {
         link.header.index = index;
         let disabled = LinkProtoInfoBridge::Other(DefaultNla::new(PORT_STATE, vec![0]));
         link.attributes.push(LinkAttribute::ProtoInfoBridge(vec![disabled]));
-        self.socket.request(RouteNetlinkMessage::SetLink(link), 0)
+        self.socket.request(Message::SetLink(link), 0)
     }
 
     fn delete(&mut self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
-        self.socket.request(RouteNetlinkMessage::DelLink(link), 0)
+        self.socket.request(Message::DelLink(link), 0)
     }
 }
 

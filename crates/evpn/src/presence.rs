@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn what_is_withdrawn_goes_soon_while_frr_is_there() {
         let mut presence = Presence::default();
-        for seen in [None, Some(true)] {
+        for seen in [None, Some(false), Some(true)] {
             if let Some(is_here) = seen {
                 presence.saw(is_here, 100 * S);
             }

@@ -5,18 +5,18 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use netlink_packet_route::AddressFamily;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourHeader, NeighbourMessage,
     NeighbourState,
 };
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::io::Errno;
 use weir_limits::EVPN_SOCKET_BUFFER_LEN;
 use weir_wire::{Mac, Owner};
 
 use crate::announce::Owned;
 use crate::error::EvpnError;
-use crate::links::Socket;
+use crate::links::{Message, Socket};
 use crate::objects::Devices;
 use crate::table::{Noted, Table};
 
@@ -92,7 +92,7 @@ impl Watch {
         for family in [AddressFamily::Bridge, AddressFamily::Inet, AddressFamily::Inet6] {
             let mut question = NeighbourMessage::default();
             question.header.family = family;
-            self.questions.dump(RouteNetlinkMessage::GetNeighbour(question), |message| {
+            self.questions.dump(Message::GetNeighbour(question), |message| {
                 if let Some(noted) = noted(message, devices) {
                     table.take(&noted);
                 }
@@ -111,10 +111,10 @@ impl AsFd for Watch {
 }
 
 /// The content of a message, if it is about a network of weir's.
-fn noted(message: RouteNetlinkMessage, devices: &BTreeMap<u32, (u16, Device)>) -> Option<Noted> {
+fn noted(message: Message, devices: &BTreeMap<u32, (u16, Device)>) -> Option<Noted> {
     let (entry, is_there) = match message {
-        RouteNetlinkMessage::NewNeighbour(entry) => (entry, true),
-        RouteNetlinkMessage::DelNeighbour(entry) => (entry, false),
+        Message::NewNeighbour(entry) => (entry, true),
+        Message::DelNeighbour(entry) => (entry, false),
         _ => return None,
     };
     let NeighbourMessage { header, attributes, .. } = entry;

@@ -668,18 +668,6 @@ impl Table {
         swap(&mut self.fragments, fragments);
     }
 
-    /// True if a table of the same seed knows the same connections in the same places, of the same groups.
-    #[cfg(test)]
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
-        let all = |it: &Self| (it.seed, it.live, it.full, it.sweep);
-        all(self) == all(other)
-            && self.tags == other.tags
-            && self.entries == other.entries
-            && self.rests == other.rests
-            && self.claims == other.claims
-            && self.sctp == other.sctp
-    }
-
     /// Looks for a connection that is not over.
     pub(crate) fn find(&self, key: &Key, now: u32) -> (Place, Option<Known>) {
         let spots = self.spots(key);
@@ -869,6 +857,19 @@ mod tests {
     thread_local! {
         /// Connections that were asked whether they can move.
         pub(super) static ASKED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+    }
+
+    impl Table {
+        /// True if a table of the same seed knows the same connections in the same places, of the same groups.
+        pub(crate) fn is_like(&self, other: &Self) -> bool {
+            let all = |it: &Self| (it.seed, it.live, it.full, it.sweep);
+            all(self) == all(other)
+                && self.tags == other.tags
+                && self.entries == other.entries
+                && self.rests == other.rests
+                && self.claims == other.claims
+                && self.sctp == other.sctp
+        }
     }
 
     fn key(number: u64) -> Key {

@@ -255,8 +255,9 @@ pub struct Account {
     /// The account's name in the total.
     name: u64,
     total: &'static Total,
-    /// CPU time in which another thread has unmapped this memory, and which was not taken yet.
-    pub(crate) unmapping_ns: AtomicU64,
+    /// The present session's number. The CPU time (ns) in which another thread has unmapped memory of that session, and
+    /// memory that earlier ones have left; without what was taken.
+    unmapping: Mutex<(u64, [u64; 2])>,
     /// Allowed file systems besides tmpfs and hugetlbfs.
     file_systems: Box<[String]>,
 }
@@ -274,7 +275,7 @@ impl Account {
         let max_bytes = max_bytes.clamp(MEMORY_MAX_MIN, MEMORY_MAX_MAX);
         let name = total.join(MEM_TABLES_MAX as u64 * max_bytes);
         let (max_bytes, file_systems) = (AtomicU64::new(max_bytes), Box::default());
-        Self { max_bytes, name, total, unmapping_ns: AtomicU64::default(), file_systems }
+        Self { max_bytes, name, total, unmapping: Mutex::default(), file_systems }
     }
 
     /// Sets the limit of a memory table from now on; a larger table stays.
@@ -294,9 +295,21 @@ impl Account {
         self.total.mapped_by(self.name)
     }
 
-    /// Returns the CPU time (ns) that another thread has spent on unmapping this memory since the last call.
-    pub fn take_unmapping_ns(&self) -> u64 {
-        self.unmapping_ns.swap(0, Ordering::Relaxed)
+    /// Returns the CPU time (ns) that another thread has spent on unmapping since the last call: for the present
+    /// session, and of memory that earlier ones have left.
+    pub fn take_unmapping_ns(&self) -> [u64; 2] {
+        std::mem::take(&mut self.unmapping().1)
+    }
+
+    /// Notes that the present session is over: whatever is still mapped was left by it.
+    pub fn end_session(&self) {
+        let (session, [own, left]) = &mut *self.unmapping();
+        *session += 1;
+        *left += std::mem::take(own);
+    }
+
+    fn unmapping(&self) -> MutexGuard<'_, (u64, [u64; 2])> {
+        self.unmapping.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(crate) fn file_systems(&self) -> &[String] {
@@ -334,7 +347,8 @@ impl Account {
                 Exceeded::Regions => Bound::TotalRegions { share: share.regions },
             }
         })?;
-        Ok(Charge { account: Arc::clone(self), len, regions })
+        let session = self.unmapping().0;
+        Ok(Charge { account: Arc::clone(self), session, len, regions })
     }
 }
 
@@ -354,9 +368,21 @@ impl Default for Account {
 /// Room for one mapping, held for the lifetime of this value.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    pub(crate) account: Arc<Account>,
+    account: Arc<Account>,
+    session: u64,
     len: u64,
     regions: u64,
+}
+
+impl Charge {
+    /// Returns a function that notes the CPU time (ns) of the unmapping.
+    pub(crate) fn unmapped(&self) -> impl FnOnce(u64) + use<> {
+        let (account, session) = (Arc::clone(&self.account), self.session);
+        move |took_ns| {
+            let (present, took) = &mut *account.unmapping();
+            took[usize::from(*present != session)] += took_ns;
+        }
+    }
 }
 
 impl Drop for Charge {

@@ -34,8 +34,20 @@ mod host;
 mod iotlb;
 mod log;
 mod mapping;
+/// The part of this crate, besides windows, that the model checker `loom` runs. The handler itself handles real signals.
 #[cfg(loom)]
-pub mod model;
+#[path = "."]
+pub mod model {
+    mod place;
+
+    pub use place::Place;
+
+    mod atomic {
+        pub(super) use loom::sync::atomic::{AtomicUsize, Ordering};
+
+        pub(super) use crate::window::fence;
+    }
+}
 pub mod monitor;
 mod pages;
 mod place;
@@ -68,7 +80,7 @@ pub use window::{Element, Elements, Field, Window, fence};
 #[cfg(loom)]
 pub use window::{Weakness, weaken};
 
-/// The atomics of `place.rs`; `model.rs` has a model checker's.
+/// The atomics of `place.rs`; `model` has a model checker's.
 mod atomic {
     pub(crate) use std::sync::atomic::{AtomicUsize, Ordering, fence};
 }

@@ -72,7 +72,8 @@ impl Monitor {
                     return;
                 }
                 let until = crate::ticks::now() + u64::from(ticks_max);
-                // SAFETY: it waits, until `until` (EDX:EAX) at the latest, in state C0.1, and changes flags only.
+                // SAFETY: the instruction waits in state C0.1, until `until` (EDX:EAX) at the latest. It
+                // changes flags only.
                 unsafe {
                     asm!(
                         "umwait {state:e}",

@@ -185,13 +185,14 @@ mod tests {
         let file = memfd_create("pages", MemfdFlags::CLOEXEC).unwrap();
         // All pages of the file are in memory.
         rustix::io::write(&file, &[7; 8 * 4096]).unwrap();
-        for (brings_first, bytes) in [(true, 4096), (false, 8 * 4096)] {
+        for brings_first in [true, false] {
             let pages = MappedPages::map(file.as_fd(), 0, 8 * 4096).unwrap();
             if brings_first {
                 pages.bring_first();
             }
             assert_eq!(pages.slice(0, 1).unwrap().read_array::<1>(), Some([7]));
-            assert_eq!(resident(pages.address()), bytes);
+            // The kernel maps some of the pages around, if not all.
+            assert_eq!(resident(pages.address()) == 4096, brings_first);
             pages.slice(1, 1).unwrap().write(&[8]);
             pages.leave_to_file();
             assert_eq!(resident(pages.address()), 0);

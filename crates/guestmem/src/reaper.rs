@@ -7,8 +7,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, OnceLock, mpsc};
+use std::sync::{Mutex, OnceLock, mpsc};
 
 use crate::mapping::Held;
 use crate::ticks::thread_cpu_ns;
@@ -41,10 +40,9 @@ pub(crate) fn start() -> io::Result<()> {
             for held in receiver {
                 #[cfg(test)]
                 let _unmapping = UNMAPPING.lock().unwrap_or_else(|e| e.into_inner());
-                let (account, before_ns) = (Arc::clone(&held.charge.account), thread_cpu_ns());
+                let (unmapped, before_ns) = (held.charge.unmapped(), thread_cpu_ns());
                 drop(held);
-                let took_ns = thread_cpu_ns().saturating_sub(before_ns);
-                account.unmapping_ns.fetch_add(took_ns, Ordering::Relaxed);
+                unmapped(thread_cpu_ns().saturating_sub(before_ns));
             }
         };
         std::thread::Builder::new().name("weir-unmap".into()).spawn(run)?;

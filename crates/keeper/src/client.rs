@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{Shutdown, SocketType, shutdown};
 use weir_limits::{
     KEEPER_BUSY_NS, KEEPER_PATIENCE_NS, KEEPER_PAUSE_NS_MAX, KEEPER_PAUSE_NS_MIN, KEEPER_START_NS,
@@ -393,10 +393,7 @@ fn used_by(process: u32) -> io::Error {
 }
 
 fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) {
-    let timeout = at_most.map(|time| Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
-    });
+    let timeout = at_most.and_then(|time| time.try_into().ok());
     // EINTR only means one more turn of the loop.
     let _ = poll(fds, timeout.as_ref());
 }

@@ -71,11 +71,12 @@ pub(super) fn refuse_closed(
     usual: Option<Permissions>,
 ) -> Result<(), Shut> {
     for vif in vifs.iter().filter(|vif| vif.mode == SocketRole::Server) {
+        let user = vif.socket_user.as_ref().and_then(|it| weir_sandbox::user(it.as_str()).ok());
         let group = vif.socket_group.as_ref().and_then(|it| weir_sandbox::group(it.as_str()).ok());
         let own_mode = vif.socket_mode.or(group.map(|_| SocketMode::of_control(true)));
         let unmade = usual.map(|usual| Permissions {
             mode: own_mode.map_or(usual.mode, SocketMode::bits),
-            user: usual.user,
+            user: user.unwrap_or(usual.user),
             group: group.unwrap_or(usual.group),
         });
         let path: &Path = vif.socket.as_path();

@@ -17,7 +17,7 @@ use weir_limits as limits;
 use weir_text::plain::plain_short;
 
 use crate::define::Shut;
-use crate::{LibvirtError, PATIENCE, connect};
+use crate::{LibvirtError, PATIENCE, ask};
 
 /// The namespace of weir's elements in a domain.
 pub const NAMESPACE: &str = "urn:weir:libvirt";
@@ -426,7 +426,7 @@ pub(super) fn vif_of(
     control: &SocketPath,
 ) -> Result<VifConfig, LibvirtError> {
     VifConfig::under_template(name, settings, control, |template| {
-        Ok(connect(control, PATIENCE)?.vif_of_template(template, name)?)
+        ask(control, PATIENCE, |client| Ok(client.vif_of_template(template, name)?))
     })
 }
 

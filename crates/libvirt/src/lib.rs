@@ -155,19 +155,20 @@ fn text_of(bytes: Vec<u8>) -> Result<String, LibvirtError> {
 /// Makes all interfaces of a domain that starts. Interfaces that it already has are left over from an earlier run.
 fn prepare(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
-    let mut client = connect(control, PATIENCE)?;
-    remove_all(&mut client, &domain.owner)?;
-    refuse_taken(&wanted, &client.vifs()?, &domain.owner)?;
-    for vif in &wanted {
-        client.put_vif(vif)?;
-    }
-    if let Some(account) = Account::of_qemu(domain.has_own_account)
-        && let Err(closed) = refuse_closed(&wanted, &account, None).map_err(DomainError::from)
-    {
-        remove_all(&mut client, &domain.owner)?;
-        return Err(closed.into());
-    }
-    Ok(())
+    ask(control, PATIENCE, |client| {
+        remove_all(client, &domain.owner)?;
+        refuse_taken(&wanted, &client.vifs()?, &domain.owner)?;
+        for vif in &wanted {
+            client.put_vif(vif)?;
+        }
+        if let Some(account) = Account::of_qemu(domain.has_own_account)
+            && let Err(closed) = refuse_closed(&wanted, &account, None).map_err(DomainError::from)
+        {
+            remove_all(client, &domain.owner)?;
+            return Err(closed.into());
+        }
+        Ok(())
+    })
 }
 
 /// Refuses an interface whose name or socket belongs to an interface that is not `owner`'s.
@@ -194,19 +195,19 @@ fn refuse_taken(
 /// Makes missing interfaces. The others stay as they are, because `weir vif set` may have changed them.
 fn reconnect(domain: &Domain, control: &SocketPath) -> Result<(), LibvirtError> {
     let wanted = domain.vifs(control)?;
-    let mut client = connect(control, PATIENCE)?;
-    let there: Vec<_> = client.vifs()?.into_iter().map(|vif| vif.config.name).collect();
-    for vif in wanted.iter().filter(|vif| !there.contains(&vif.name)) {
-        client.put_vif(vif)?;
-    }
-    Ok(())
+    ask(control, PATIENCE, |client| {
+        let there: Vec<_> = client.vifs()?.into_iter().map(|vif| vif.config.name).collect();
+        for vif in wanted.iter().filter(|vif| !there.contains(&vif.name)) {
+            client.put_vif(vif)?;
+        }
+        Ok(())
+    })
 }
 
 fn release(owner: &Owner, control: &SocketPath, patience: Duration) -> Result<(), LibvirtError> {
-    match connect(control, patience) {
-        Ok(mut client) => remove_all(&mut client, owner),
-        Err(ClientError::NotRunning { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+    match ask(control, patience, |client| remove_all(client, owner)) {
+        Err(LibvirtError::Client(ClientError::NotRunning { .. })) => Ok(()),
+        result => result,
     }
 }
 
@@ -219,12 +220,20 @@ fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), LibvirtError> {
     Ok(())
 }
 
-/// Connects to weir, and waits for a weir that was killed or is being restarted.
-fn connect(control: &SocketPath, patience: Duration) -> Result<Client, ClientError> {
+/// Asks weir, and asks again if weir is killed, restarted or upgraded before or meanwhile: `act` must bear to be repeated.
+fn ask<T>(
+    control: &SocketPath,
+    patience: Duration,
+    act: impl Fn(&mut Client) -> Result<T, LibvirtError>,
+) -> Result<T, LibvirtError> {
+    use ClientError::{Later, NoAnswer, NotRunning};
     let end = Instant::now() + patience;
     loop {
-        match Client::connect(control.as_path()) {
-            Err(ClientError::NotRunning { .. }) if Instant::now() < end => {
+        let asked = Client::connect(control.as_path()).map_err(LibvirtError::from);
+        match asked.and_then(|mut client| act(&mut client)) {
+            Err(LibvirtError::Client(NotRunning { .. } | NoAnswer { .. } | Later { .. }))
+                if Instant::now() < end =>
+            {
                 thread::sleep(Duration::from_millis(50));
             }
             result => return result,

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 
 use weir_config::{VifConfig, VlanMode};
 use weir_doctor::Permissions;
@@ -370,6 +371,35 @@ fn operations_that_are_no_business_of_weirs_read_nothing_and_ask_nobody() {
 }
 
 #[test]
+fn a_weir_that_is_killed_amid_a_request_is_asked_again_when_it_is_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("control.sock");
+    let serve = |answers: &'static [&'static str]| {
+        fs::remove_file(&path).ok();
+        let listener = UnixListener::bind(&path).unwrap();
+        move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            drop(listener);
+            for answer in answers {
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+                let len = answer.len();
+                write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {len}\r\n\r\n{answer}").unwrap();
+            }
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+        }
+    };
+    // The first weir ends with a request, and is away for a while. The second one answers.
+    let owner: Owner = "libvirt:1".parse().unwrap();
+    let control = SocketPath::try_from(path.as_path()).unwrap();
+    let first = serve(&[]);
+    let release = thread::spawn(move || super::release(&owner, &control, Duration::from_secs(60)));
+    first();
+    thread::sleep(Duration::from_millis(100));
+    thread::spawn(serve(&["[]"]));
+    release.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it() {
     let dir = tempfile::tempdir().unwrap();
     let mode = |mode: u32| PermissionsExt::from_mode(mode);
@@ -388,6 +418,8 @@ fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it(
     asked(&silent, 64_055, &[108], Some((0o600, 0, 108))).unwrap_err();
     assert_eq!(asked(&silent, 64_055, &[108], Some((0o660, 0, 108))), Ok(()));
     assert_eq!(asked(&with("socket_group=108"), 64_055, &[108], Some((0o600, 0, 0))), Ok(()));
+    assert_eq!(asked(&with("socket_user=64055"), 64_055, &[], Some((0o600, 0, 0))), Ok(()));
+    asked(&with("socket_user=64055"), 64_056, &[], Some((0o600, 0, 0))).unwrap_err();
     let vif = with("socket_mode=0660");
     let said = |user, groups: &[u32], owner: Option<(u32, u32)>| {
         asked(&vif, user, groups, owner.map(|(user, group)| (0o600, user, group)))
@@ -401,7 +433,7 @@ fn a_socket_that_qemus_user_may_not_open_is_refused_before_anybody_waits_for_it(
     assert_eq!(said(64_055, &[], None), Ok(()), "nobody knows");
 
     // The socket is there: its own mode counts, and that of the directory.
-    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let _listener = UnixListener::bind(&path).unwrap();
     fs::set_permissions(&path, mode(0o600)).unwrap();
     let own = fs::metadata(&path).unwrap();
     let (other, own_group) = (own.uid() + 1, [own.gid()]);

@@ -76,9 +76,9 @@ pub const SESSIONS_CPU_PERCENT: u64 = 20;
 /// Processor time that the sessions of one interface may use in one piece (ns): the setup of a front end with eight
 /// queues takes one millisecond. Many interfaces can use it at the same time, and again after a tenth of a second.
 pub const SESSION_CPU_BURST_NS: u64 = 5_000_000;
-/// Most processor time (ns) of one interface's sessions that they repay by pauses. Only a message that unmaps much
-/// memory takes more. Where an emulated or paused host counts the time for which it stood still as processor time, a
-/// front end would else wait for minutes.
+/// Most processor time (ns) for which one interface's sessions pause afterwards. Only a message that unmaps much memory
+/// takes more. Without this bound a front end could wait for minutes on a host that was paused: some hosts count such a
+/// pause as processor time.
 pub const SESSION_CPU_DEBT_NS: u64 = 100_000_000;
 /// Front ends of one socket that may connect in a row without a pause. After them, [`SESSIONS_PER_SEC_MAX`] per second
 /// may connect. Each connection costs a thread, and time of the manager that other interfaces wait for.

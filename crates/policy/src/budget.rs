@@ -50,6 +50,19 @@ pub struct Layer {
     pub places: u32,
 }
 
+impl Layer {
+    /// sqrt(C_i n_i), to which its share is proportional.
+    fn weight(self) -> f64 {
+        (believed(self.cost_ns) * f64::from(self.places)).sqrt()
+    }
+
+    /// Returns layers behind one another as one: its share is the sum of theirs.
+    pub fn of<const LAYERS: usize>(layers: [Self; LAYERS]) -> Self {
+        let weight: f64 = layers.map(Self::weight).iter().sum();
+        Self { cost_ns: weight.powi(2), places: 1 }
+    }
+}
+
 /// Returns how long each layer may hold (ns), in the order of `layers`. The module's documentation
 /// derives the formula.
 ///
@@ -57,7 +70,7 @@ pub struct Layer {
 /// the remainder, such as a rounded ns. A cost that is not a number or out of bounds counts as the
 /// nearest bound.
 pub fn shares<const LAYERS: usize>(budget_ns: u64, layers: [Layer; LAYERS]) -> [u64; LAYERS] {
-    let weights = layers.map(|it| (believed(it.cost_ns) * f64::from(it.places)).sqrt());
+    let weights = layers.map(Layer::weight);
     let all: f64 = weights.iter().sum();
     let mut left_ns = budget_ns;
     let mut shares = weights.map(|weight| {
@@ -153,9 +166,7 @@ mod tests {
             (900.0, 50.0, 300.0, 3),
         ] {
             let all = [layer(uplink_ns, 1), layer(call_ns, 1), layer(inner_ns, places)];
-            let root = |it: Layer| (it.cost_ns * f64::from(it.places)).sqrt();
-            let behind = layer((root(all[1]) + root(all[2])).powi(2), 1);
-            let [first, rest] = shares(1_250_000, [all[0], behind]);
+            let [first, rest] = shares(1_250_000, [all[0], Layer::of([all[1], all[2]])]);
             let [second, third] = shares(rest, [all[1], all[2]]);
             for (twice, once) in [first, second, third].into_iter().zip(shares(1_250_000, all)) {
                 assert!(twice.abs_diff(once) <= 2, "{twice} and {once} ns");

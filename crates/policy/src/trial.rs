@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn noise_alone_is_not_harm_and_does_not_hide_it() {
-        // +-20 %, the same for every pair of stretches and different between pairs.
+        // Noise of +-20 %: both stretches of a pair have the same, and pairs differ.
         let noise = |at: u32| [1_000, 800, 1_200, 900, 1_100, 1_000][(at as usize / 2 * 5) % 6];
         assert_eq!(outcome(|_, at| noise(at)).0, Finding::Harmless);
         let harmed = |held: bool, at| if held { noise(at) * 9 / 10 } else { noise(at) };

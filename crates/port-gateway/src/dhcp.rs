@@ -11,6 +11,7 @@ use std::ops::{Range, RangeInclusive};
 use dhcproto::v4::{DhcpOption, HType, Message, MessageType, Opcode, OptionCode};
 use dhcproto::{Decodable, Decoder, Encodable};
 use ipnet::Ipv4Net;
+use weir_fabric::source_guard::dhcp::{COOKIE, END, MAGIC, OPTIONS, options};
 use weir_limits::{BOOT_FILE_LEN_MAX, DECLINED_SECS, LEASE_SECS_MIN, LEASES_MAX, OFFER_SECS};
 use weir_wire::Mac;
 
@@ -21,13 +22,7 @@ mod tests;
 
 /// The first bytes of a client's message: `op`, `htype` (Ethernet) and `hlen` (RFC 2131 §2).
 const REQUEST_OF_ETHERNET: [u8; 3] = [1, 1, 6];
-/// The offsets of the magic cookie and of the options after it, and the cookie's value (RFC 2131 §3).
-const COOKIE: usize = 236;
-const OPTIONS: usize = 240;
-const MAGIC: [u8; 4] = [99, 130, 83, 99];
-/// The pad and end options (RFC 2132 §3.1, §3.2), and the options that the server reads, each with its valid lengths.
-const PAD: u8 = 0;
-const END: u8 = 255;
+/// The options that the server reads, each with its valid lengths.
 const LISTENED_TO: [(u8, RangeInclusive<usize>); 8] = [
     (50, 4..=4),   // the address that it asks for
     (51, 4..=4),   // for how long
@@ -604,26 +599,16 @@ impl Turn<'_> {
 fn with_few_options(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut kept = bytes.get(..OPTIONS)?.to_vec();
     kept.get_mut(NAMES)?.fill(0);
-    let mut rest = bytes.get(OPTIONS..)?;
     let mut wanted = LISTENED_TO.to_vec();
-    while let [code, after @ ..] = rest {
-        if *code == PAD {
-            rest = after;
-            continue;
-        }
-        if *code == END {
-            break;
-        }
-        let (len, after) = after.split_first()?;
-        let (value, after) = after.split_at_checked(usize::from(*len))?;
+    for option in options(bytes.get(OPTIONS..)?) {
+        let (code, value) = option?;
         let is_it =
-            |(it, lens): &(u8, RangeInclusive<usize>)| it == code && lens.contains(&value.len());
+            |(it, lens): &(u8, RangeInclusive<usize>)| *it == code && lens.contains(&value.len());
         if let Some(at) = wanted.iter().position(is_it) {
             wanted.swap_remove(at);
-            kept.extend([*code, *len]);
+            kept.extend([code, value.len() as u8]);
             kept.extend(value);
         }
-        rest = after;
     }
     kept.push(END);
     Some(kept)

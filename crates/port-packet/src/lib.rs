@@ -161,7 +161,7 @@ mod tests {
     /// Runs `body` in a network namespace of its own with a veth pair.
     fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
         let why = "packet sockets and a network namespace";
-        weir_testing::in_new_network(why, crate::sys::enter_new_network, || {
+        weir_testing::in_new_network(why, || {
             veth(1);
             body()
         })

@@ -88,11 +88,3 @@ fn empty_address() -> sockaddr_ll {
     // SAFETY: `sockaddr_ll` is a C struct of integers; zero bytes are a value of it.
     unsafe { std::mem::zeroed() }
 }
-
-/// Moves the calling thread into its own network namespace.
-#[cfg(test)]
-pub(crate) fn enter_new_network() -> io::Result<()> {
-    // SAFETY: a new network namespace changes neither memory nor the descriptor table.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .map_err(Into::into)
-}

@@ -102,7 +102,7 @@ enum Said {
 struct State {
     /// The reason why there is no socket.
     trouble: Option<String>,
-    /// Descriptors that the peer has sent, of one message. The thread lets them go.
+    /// Descriptors in one message of the peer. The thread closes them.
     sent: Vec<Foreign<OwnedFd>>,
     ends: bool,
 }

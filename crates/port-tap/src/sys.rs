@@ -185,11 +185,3 @@ pub(crate) fn set_ethtool_flags(
 ) -> io::Result<()> {
     ethtool(socket, name, &mut [ETHTOOL_SFLAGS, flags])
 }
-
-/// Moves the calling thread into its own network namespace.
-#[cfg(test)]
-pub(crate) fn enter_new_network() -> io::Result<()> {
-    // SAFETY: a new network namespace changes neither memory nor the descriptor table.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .map_err(Into::into)
-}

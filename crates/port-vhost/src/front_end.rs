@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd, poll};
 use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, dear, lock};
 use weir_fabric::PortId;
 use weir_foreign::Foreign;
-use weir_limits::{SESSION_CPU_BURST_NS, SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
+use weir_limits::{SESSION_QUIET_NS, SESSION_STALL_NS, SESSION_TURN_NS};
 use weir_sandbox::descriptors;
 use weir_vhost_user::ConnectionError;
 
@@ -246,10 +246,10 @@ fn run(begins: Begins, port: &Arc<VhostPort>, handle: &Handle) -> Option<Box<Ses
         Ok(Over::For(reason)) => reason,
         Err(refusal) => StopReason::NotTakenUp(refusal),
     };
-    // A session that ends has unmapped all of its memory. The next one pauses for that, but not at its first messages:
-    // most of the time that touched memory takes was paid by who had it touched.
-    let end_ns = dear::thread_cpu_ns().saturating_sub(spent_ns);
-    port.spend(end_ns.min(SESSION_CPU_BURST_NS));
+    // A session that ends has unmapped all of its memory, but for what a worker holds.
+    port.memory().end_session();
+    lock(&port.allowance).end_session();
+    port.spend(0, dear::thread_cpu_ns().saturating_sub(spent_ns));
     if matches!(reason, StopReason::Connection(ConnectionError::Closed)) {
         port.log(Said::Disconnected, |unsaid| {
             tracing::info!(vif = port.name(), unsaid, "front end disconnected");
@@ -319,7 +319,7 @@ fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle, spent_ns:
             rustix::thread::sched_yield();
             turn_ns = now_ns;
         }
-        let pause = port.spend(now_ns.saturating_sub(std::mem::replace(spent_ns, now_ns)));
+        let pause = port.spend(now_ns.saturating_sub(std::mem::replace(spent_ns, now_ns)), 0);
         held_back.set(pause.is_some());
         let flags = if session.connection.wants_write() { PollFlags::OUT } else { PollFlags::IN };
         match pause {
@@ -360,21 +360,18 @@ fn serve(mut session: Box<Session>, port: &VhostPort, handle: &Handle, spent_ns:
 
 /// True if one of the descriptors is ready.
 fn wait(fds: &mut [PollFd<'_>], at_most: Option<Duration>) -> bool {
-    let timeout = at_most.map(|time| Timespec {
-        tv_sec: time.as_secs() as i64,
-        tv_nsec: i64::from(time.subsec_nanos()),
-    });
+    let timeout = at_most.and_then(|time| time.try_into().ok());
     // EINTR only means one more turn of the loop.
     poll(fds, timeout.as_ref()) != Ok(0)
 }
 
 impl VhostPort {
-    /// Notes that the session has used `used_ns` of a processor. Returns how long it has to pause.
-    fn spend(&self, used_ns: u64) -> Option<Duration> {
-        lock(&self.allowance).spend(
-            used_ns + self.memory().take_unmapping_ns(),
-            Instant::now(),
-            HELD_BACK.load(Ordering::Relaxed),
-        )
+    /// Notes that the session has used `used_ns` of a processor, and the ones before it `left_ns`. Returns how long it
+    /// has to pause.
+    fn spend(&self, used_ns: u64, left_ns: u64) -> Option<Duration> {
+        let [own_ns, others_ns] = self.memory().take_unmapping_ns();
+        let (used_ns, left_ns) = (used_ns + own_ns, left_ns + others_ns);
+        let held_back = HELD_BACK.load(Ordering::Relaxed);
+        lock(&self.allowance).spend(used_ns, left_ns, Instant::now(), held_back)
     }
 }

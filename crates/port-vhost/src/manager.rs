@@ -640,7 +640,7 @@ impl Sessions {
         let now = Instant::now();
         let hurry_at = (!self.leaving.is_empty()).then(|| now + HURRY);
         let left = due.chain(hurry_at).min()?.saturating_duration_since(now);
-        Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
+        left.try_into().ok()
     }
 
     fn do_due(&mut self) {

@@ -10,7 +10,7 @@ const UDP_GRO: c_int = 104;
 /// `UDP_NO_CHECK6_RX`: datagrams without a checksum are accepted over IPv6 too.
 const UDP_NO_CHECK6_RX: c_int = 102;
 
-fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
+pub fn set(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: c_int) -> io::Result<()> {
     let len = size_of::<c_int>() as socklen_t;
     let value = std::ptr::from_ref(&value).cast();
     // SAFETY: `len` bytes at `value` are readable during the call.
@@ -48,19 +48,4 @@ pub(crate) fn never_fragment(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()>
             set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_INTERFACE)
         }
     }
-}
-
-/// Makes the kernel send datagrams over IPv6 without a checksum.
-#[cfg(test)]
-pub(crate) fn send_without_checksum(socket: BorrowedFd<'_>) -> io::Result<()> {
-    const UDP_NO_CHECK6_TX: c_int = 101;
-    set(socket, libc::SOL_UDP, UDP_NO_CHECK6_TX, 1)
-}
-
-/// Moves the calling thread into its own network namespace.
-#[cfg(test)]
-pub(crate) fn enter_new_network() -> io::Result<()> {
-    // SAFETY: a new network namespace changes neither memory nor the descriptor table.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .map_err(Into::into)
 }

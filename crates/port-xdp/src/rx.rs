@@ -56,7 +56,7 @@ impl RxQueue {
         self.put
     }
 
-    /// The number of these that were sent, as far as was [reclaimed](Self::reclaim).
+    /// Chunks that were put, sent and [reclaimed](Self::reclaim).
     pub(crate) fn sent_total(&self) -> u64 {
         self.put - (self.chunks - self.free.len()) as u64
     }

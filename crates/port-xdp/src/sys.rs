@@ -176,11 +176,3 @@ pub(crate) fn attach(program: BorrowedFd<'_>, index: u32, flags: u32) -> io::Res
     };
     bpf_fd(BPF_LINK_CREATE, &attributes)
 }
-
-/// Moves the calling thread into its own network namespace.
-#[cfg(test)]
-pub(crate) fn enter_new_network() -> io::Result<()> {
-    // SAFETY: a new network namespace changes neither memory nor the descriptor table.
-    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }
-        .map_err(Into::into)
-}

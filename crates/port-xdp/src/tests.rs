@@ -40,7 +40,7 @@ fn no_interface_is_opened_for_options_that_cannot_be() {
 /// Runs `body` in a network namespace of its own with a veth pair of `queues` queues.
 fn in_new_network<T: Send>(queues: usize, body: impl FnOnce() -> T + Send) -> Option<T> {
     let why = "AF_XDP sockets and a network namespace";
-    weir_testing::in_new_network(why, crate::sys::enter_new_network, || {
+    weir_testing::in_new_network(why, || {
         veth(queues);
         body()
     })

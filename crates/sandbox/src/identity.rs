@@ -98,7 +98,7 @@ impl Identity {
 /// # Errors
 /// [`IdentityError::NoGroup`], [`IdentityError::Look`]
 pub fn group(name: &str) -> Result<u32, IdentityError> {
-    if let Ok(number) = name.parse() {
+    if let Some(number) = number(name) {
         return Ok(number);
     }
     let look = |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
@@ -111,7 +111,7 @@ pub fn group(name: &str) -> Result<u32, IdentityError> {
 /// # Errors
 /// [`IdentityError::Unknown`], [`IdentityError::Look`]
 pub fn user(name: &str) -> Result<u32, IdentityError> {
-    if let Ok(number) = name.parse() {
+    if let Some(number) = number(name) {
         return Ok(number);
     }
     let look = |errno: nix::Error| IdentityError::Look { name: name.into(), source: errno.into() };
@@ -128,6 +128,11 @@ pub fn groups(uid: u32, gid: u32) -> Vec<u32> {
     });
     let of_user = of_user.into_iter().flatten().map(Gid::as_raw);
     of_user.chain([gid]).collect()
+}
+
+/// The number that `name` is. The largest one means nobody (chown(2)), and is no user's or group's.
+fn number(name: &str) -> Option<u32> {
+    name.parse().ok().filter(|number| *number != u32::MAX)
 }
 
 /// The entry; `None` if there is no list to look in, as in a small root (getpwnam(3) names these errors).
@@ -154,7 +159,7 @@ pub(crate) const HELPERS: CapabilitySet = CapabilitySet::DAC_OVERRIDE
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::SYS_NICE);
 
-/// A further capability, for a socket that belongs to a group.
+/// A further capability, for a socket that belongs to another user or group.
 pub(crate) const GIVE_AWAY: CapabilitySet = CapabilitySet::CHOWN;
 
 /// True if this process may change the interfaces and rules of its network namespace.

@@ -98,7 +98,7 @@ pub fn confine(plan: &Plan<'_>) -> Result<Landlocked, SandboxError> {
 
 /// Confines this process, the helper of a confined one. It keeps the capabilities for sockets in others' directories,
 /// for network cards and for the placement of threads, as far as it has them, and makes no process. With `gives_away`
-/// it can also give a socket to a group.
+/// it can also give a socket to another user or group.
 pub fn confine_helper(gives_away: bool) -> Result<(), SandboxError> {
     let programs = calls::Programs::new(Profile::Helper, Enforcement::Kill)?;
     let kept = match gives_away {

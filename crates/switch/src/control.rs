@@ -306,6 +306,8 @@ pub enum Refusal {
     NotFound,
     /// The request conflicts with the present state, or is impossible.
     Conflict,
+    /// The request may be made again in a moment.
+    Later,
 }
 
 impl Response {

@@ -20,8 +20,9 @@ mod workers;
 
 pub use groups::{GroupsExplanation, RefusalExplanation};
 pub use manager::{
-    AgentExplanation, AgentState, CostExplanation, CostSource, Gatherer, InterruptPlace,
-    InterruptPlaces, SplitExplanation, UplinkExplanation, UplinkLayer, WishExplanation,
+    AgentExplanation, AgentState, BelowExplanation, CostExplanation, CostSource, Gatherer,
+    InterruptPlace, InterruptPlaces, SplitExplanation, UplinkExplanation, UplinkLayer,
+    WishExplanation,
 };
 pub use overlay::{HostExplanation, HostHeard, OverlayExplanation, OverlayNetworkExplanation};
 pub use traffic::{Passes, TrafficExplanation, USUAL_DROPS, Verdict, drops_all, stops_all};

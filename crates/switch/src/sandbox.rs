@@ -14,7 +14,7 @@ use crate::helper::{Hands, Helper, Tasks};
 use crate::host::{Lack, no_right};
 use crate::resolver;
 use crate::switch::gateways::nat_tasks;
-use crate::unix_socket::{self, Access};
+use crate::unix_socket::{self, Access, Accounts};
 
 /// The default user that weir becomes, if it exists.
 const USER: &str = "weir";
@@ -61,6 +61,14 @@ pub enum ConfineError {
         "name a user in `user` of [switch], or make one: useradd --system --no-create-home weir"
     ))]
     Identity(#[from] IdentityError),
+    /// The user or the group that is to own a socket does not exist.
+    #[error("the sockets of {table} cannot be given away")]
+    Owner {
+        /// The table that names it.
+        table: String,
+        /// The reason.
+        source: io::Error,
+    },
     /// The user has no right to make a way out through the host.
     #[error("{what}")]
     WayOut {
@@ -89,6 +97,8 @@ pub struct Needs {
     sockets: Vec<SocketPath>,
     user: Option<UserName>,
     socket_group: Option<GroupName>,
+    /// The access to sockets of interfaces, by their tables.
+    owned: Vec<(String, Access)>,
     xen: bool,
     real_time: bool,
 }
@@ -110,8 +120,7 @@ impl Needs {
                 pin_vcpus: config.switch.placement.pin_vcpus,
                 config: None,
                 group: None,
-                socket_group: None,
-                owned: owned(config).any(|(_, it)| it.group.is_some()),
+                accounts: Accounts::default(),
                 beside: false,
                 allow_links: config.switch.allow_symlinks,
                 client_dir: config.switch.client_dir.clone(),
@@ -123,6 +132,7 @@ impl Needs {
             sockets: sockets.flatten().filter(|path| !beside(path)).cloned().collect(),
             user: config.switch.user.clone(),
             socket_group: config.switch.socket_group.clone(),
+            owned: owned(config).collect(),
             xen: config.xen.is_some(),
             real_time: config.switch.execution == Execution::RtThreads,
         }
@@ -153,11 +163,24 @@ impl Needs {
     }
 }
 
-/// The tables of interfaces and templates, with the access to their sockets.
+/// The tables of interfaces and templates whose sockets have owners of their own, with the access to these.
 fn owned(config: &Config) -> impl Iterator<Item = (String, Access)> {
     let vifs = config.vifs.iter().map(|vif| (format!("[vif.{}]", vif.name), Access::of(vif)));
     let templates = config.templates.all.iter();
-    vifs.chain(templates.map(|it| (format!("[template.{}]", it.name), Access::of(it.keys()))))
+    let all =
+        vifs.chain(templates.map(|it| (format!("[template.{}]", it.name), Access::of(it.keys()))));
+    all.filter(|(_, access)| access.user.is_some() || access.group.is_some())
+}
+
+/// The numbers of the accounts to which sockets are given.
+fn accounts(needs: &Needs, group: Option<u32>) -> Result<Accounts, ConfineError> {
+    let mut accounts = Accounts { group, ..Accounts::default() };
+    accounts.groups.extend(needs.socket_group.clone().zip(group));
+    for (table, access) in &needs.owned {
+        let add = accounts.add(access);
+        add.map_err(|source| ConfineError::Owner { table: table.clone(), source })?;
+    }
+    Ok(accounts)
 }
 
 /// A note about a configured user or group that this host does not have, or a user that is root.
@@ -171,8 +194,9 @@ pub fn user_note(config: &Config) -> Option<String> {
     let of_switch = user.or_else(group);
     let of_switch = of_switch.map(|(key, error)| format!("`{key}` of [switch]: {error}"));
     let of_table = || {
-        owned(config)
-            .find_map(|(table, access)| Some(format!("{table}: {}", access.group(None).err()?)))
+        owned(config).find_map(|(table, access)| {
+            Some(format!("{table}: {}", Accounts::default().add(&access).err()?))
+        })
     };
     Some(format!("{}, and `weir run` takes one", of_switch.or_else(of_table)?))
 }
@@ -190,7 +214,7 @@ pub fn start_helper(mode: SandboxMode, needs: &Needs) -> Result<Hands, ConfineEr
     {
         return Err(ConfineError::WayOut { what, help });
     }
-    let tasks = Tasks { socket_group, ..needs.tasks.clone() };
+    let tasks = Tasks { accounts: accounts(needs, socket_group)?, ..needs.tasks.clone() };
     let helper = Helper::start(tasks, needs.sockets.iter().cloned());
     Ok(Hands::Helper(Arc::new(helper.map_err(ConfineError::Helper)?)))
 }

@@ -29,7 +29,7 @@ use crate::manager::{self, AgentSocket, NewVif, VifSettings};
 use crate::named::NoSuchPort;
 use crate::nat::Nat;
 use crate::programs::Programs;
-use crate::unix_socket::{Access, BoundListener, ListenError};
+use crate::unix_socket::{Access, BoundListener, Left, ListenError};
 use crate::upgrade::{Upgrades, with_causes};
 
 mod bond;
@@ -578,11 +578,19 @@ impl Switch {
             (Meeting::Configured, SocketRole::Server) => {
                 let (path, access) = (config.socket.as_path(), Access::of(config));
                 let left = self.keeper.listener(&config.name);
-                let left =
-                    left.and_then(|(socket, file)| self.hands.adopt(socket, path, file, &access));
+                let left = left.map(|(socket, file)| self.hands.adopt(socket, path, file, &access));
+                let bind = || ahead.unwrap_or_else(|| self.hands.bind(path, access));
                 let bound = match left {
-                    Some(bound) => bound,
-                    None => ahead.unwrap_or_else(|| self.hands.bind(path, access))?,
+                    Some(Left::Adopted(bound)) => bound,
+                    None | Some(Left::Closed) => bind()?,
+                    Some(Left::AsItWas { bound, why }) => {
+                        let new = || bind().map_err(|error| with_causes(&error));
+                        why.map_or_else(new, Err).unwrap_or_else(|why| {
+                            let vif = &config.name;
+                            tracing::error!(%vif, why, "goes on with the socket of an earlier weir, as it was");
+                            bound
+                        })
+                    }
                 };
                 let listener = Arc::clone(bound.listener());
                 let kept = self.keeper.keep_listener(&config.name, &bound);
@@ -625,11 +633,20 @@ impl Switch {
             return Ok(Some(shared.clone()));
         }
         let (access, place) = (Access::of(config), path.as_path());
-        let left =
-            self.keeper.agents(|socket, file| self.hands.adopt(socket, place, file, &access));
-        let bound = match left {
-            Some(bound) => bound,
-            None => self.hands.bind(place, access)?,
+        let left = self.keeper.agents(|socket, file| {
+            match self.hands.adopt(socket, place, file, &access) {
+                Left::Adopted(bound) => Some(bound),
+                Left::Closed | Left::AsItWas { .. } => None,
+            }
+        });
+        let bound = match left.map_or_else(|| self.hands.bind(place, access), Ok) {
+            // The guest goes on without an agent, as it may at any time.
+            Err(error) if self.keeper.has_taken() => {
+                let (vif, why) = (&config.name, with_causes(&error));
+                tracing::error!(%vif, why, "goes on without a socket for agents until weir is restarted");
+                return Ok(None);
+            }
+            bound => bound?,
         };
         let kept = self.keeper.keep_agents(&bound).map(Arc::new);
         Ok(Some(AgentSocket { path: path.clone(), _kept: kept, bound: Some(Arc::new(bound)) }))

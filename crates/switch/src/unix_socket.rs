@@ -13,7 +13,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use miette::Diagnostic;
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, chownat, fchmod, flock, fstat, open,
+    AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Stat, Uid, chownat, fchmod, flock, fstat,
+    open,
 };
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -21,7 +22,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{getegid, geteuid};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use weir_config::{GroupName, NamePattern, OnDemandConfig, PortName, SocketMode, VifConfig};
+use weir_config::{
+    GroupName, NamePattern, OnDemandConfig, PortName, SocketMode, UserName, VifConfig,
+};
 use weir_foreign::place::{Links, Place};
 use weir_foreign::reach::{self, Socket, Stamp};
 use weir_foreign::{Foreign, Party};
@@ -118,33 +121,122 @@ impl ListenError {
     }
 }
 
-/// Who may open a socket. The process that makes its file looks the names up.
+/// Who may open a socket. `Accounts` has the numbers of the names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Access {
     pub(crate) mode: SocketMode,
+    pub(crate) user: Option<UserName>,
     pub(crate) group: Option<GroupName>,
 }
 
 impl From<SocketMode> for Access {
     fn from(mode: SocketMode) -> Self {
-        Self { mode, group: None }
+        Self { mode, user: None, group: None }
     }
 }
 
 impl Access {
     /// The access to the sockets that weir makes for an interface.
     pub(crate) fn of(vif: &VifConfig) -> Self {
-        let group = vif.socket_group.clone();
+        let (user, group) = (vif.socket_user.clone(), vif.socket_group.clone());
         let usual = SocketMode::of_control(group.is_some() || socket_group().is_some());
-        Self { mode: vif.socket_mode.unwrap_or(usual), group }
+        Self { mode: vif.socket_mode.unwrap_or(usual), user, group }
+    }
+}
+
+/// The owner of a socket's file: the numbers of a user and a group, where they are not the maker's.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SocketOwner {
+    user: Option<u32>,
+    group: Option<u32>,
+}
+
+/// The accounts to which sockets may be given. A helper gets them before it is confined, from a weir that has served
+/// nobody yet: later it cannot look up names that no file has, and whoever takes over weir names no other user.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Accounts {
+    /// The group of sockets without one of their own.
+    pub(crate) group: Option<u32>,
+    pub(crate) users: BTreeMap<UserName, u32>,
+    pub(crate) groups: BTreeMap<GroupName, u32>,
+    /// True if other names may be looked up. No message says so.
+    #[serde(skip)]
+    pub(crate) is_open: bool,
+}
+
+impl Accounts {
+    /// Those of a process that makes its own sockets.
+    fn all(group: Option<u32>) -> Self {
+        Self { group, is_open: true, ..Self::default() }
     }
 
-    /// The group of the file, where it is not the maker's; `usual` for all sockets without one of their own.
-    pub(crate) fn group(&self, usual: Option<u32>) -> Result<Option<u32>, IdentityError> {
-        let own = self.group.as_ref().map(|group| weir_sandbox::group(group.as_str()));
-        Ok(own.transpose()?.or(usual))
+    /// Those of the control socket, which only this group may open beside its owner.
+    pub(crate) fn of_control(group: Option<u32>) -> Self {
+        Self { group, ..Self::default() }
     }
+
+    /// Adds those of a configured socket.
+    pub(crate) fn add(&mut self, access: &Access) -> io::Result<()> {
+        // A name is looked up once.
+        let was_open = std::mem::replace(&mut self.is_open, true);
+        let found = self.owner(access);
+        self.is_open = was_open;
+        let SocketOwner { user, group } = found?;
+        self.users.extend(access.user.clone().zip(user));
+        self.groups.extend(access.group.clone().zip(group));
+        Ok(())
+    }
+
+    /// Takes the names away, one for a message.
+    pub(crate) fn take_named(&mut self) -> impl Iterator<Item = Self> + use<> {
+        let (users, groups) = (std::mem::take(&mut self.users), std::mem::take(&mut self.groups));
+        let users = users.into_iter().map(|it| Self { users: [it].into(), ..Self::default() });
+        let groups = groups.into_iter().map(|it| Self { groups: [it].into(), ..Self::default() });
+        users.chain(groups)
+    }
+
+    /// Adds the names of `others`.
+    pub(crate) fn extend(&mut self, others: Self) {
+        self.users.extend(others.users);
+        self.groups.extend(others.groups);
+    }
+
+    /// True if there is an account that owns a socket.
+    pub(crate) fn is_any(&self) -> bool {
+        self.group.is_some() || !self.users.is_empty() || !self.groups.is_empty()
+    }
+
+    /// The owner of a socket with this `access`.
+    pub(crate) fn owner(&self, access: &Access) -> io::Result<SocketOwner> {
+        let user = |name: &UserName| match self.users.get(name) {
+            Some(user) => Ok(*user),
+            None if !self.is_open => Err(unnamed("user", name.as_str(), "")),
+            None => match weir_sandbox::user(name.as_str()) {
+                Ok(0) => Err(io::Error::other(IdentityError::Root(name.to_string()))),
+                found => found.map_err(io::Error::other),
+            },
+        };
+        let group = |name: &GroupName| match self.groups.get(name) {
+            Some(group) => Ok(*group),
+            // Whoever writes a number needs no look-up.
+            None if !self.is_open && name.as_str().parse::<u32>().is_err() => {
+                Err(unnamed("group", name.as_str(), ", or give the number of the group"))
+            }
+            None => weir_sandbox::group(name.as_str()).map_err(io::Error::other),
+        };
+        let own = access.group.as_ref().map(group).transpose()?;
+        let user = access.user.as_ref().map(user).transpose()?;
+        Ok(SocketOwner { user, group: own.or(self.group) })
+    }
+}
+
+fn unnamed(what: &str, name: &str, or: &str) -> io::Error {
+    io::Error::other(format!(
+        "the configuration had no {what} {name} for a socket when weir started: name it in a template, and restart \
+         weir{or}"
+    ))
 }
 
 /// A listening socket. Dropping it removes its file, unless another program has replaced it.
@@ -154,6 +246,36 @@ pub struct BoundListener {
     path: PathBuf,
     file: FileId,
     made: Made,
+}
+
+/// The state of a listener that an earlier weir left.
+#[derive(Debug)]
+pub(crate) enum Left {
+    /// This weir listens on it, and removes its file.
+    Adopted(BoundListener),
+    /// Its file is not this weir's to change. It is closed, so that a new socket can replace it.
+    Closed,
+    /// Nothing has changed. Its path has another file, unless there is another reason.
+    AsItWas { bound: BoundListener, why: Option<String> },
+}
+
+impl Left {
+    /// The state after an error of [`BoundFile::adopt`].
+    pub(crate) fn not_adopted(
+        listener: Foreign<UnixListener>,
+        path: &Path,
+        file: FileId,
+        error: &io::Error,
+    ) -> Self {
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            // This closes the keeper's copy, too.
+            let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+            return Self::Closed;
+        }
+        let why = (error.kind() != io::ErrorKind::NotFound).then(|| error.to_string());
+        let bound = BoundListener::of_another(listener, path, file, Box::new(|_| {}));
+        Self::AsItWas { bound, why }
+    }
 }
 
 /// Device and inode of a socket's file, which distinguish it from another file of the same name.
@@ -201,7 +323,7 @@ impl BoundListener {
     /// Listens on `path` for those who have `access`. Creates a missing directory, and replaces a stale socket of a
     /// killed program.
     pub fn bind(path: &Path, access: impl Into<Access>) -> Result<Self, ListenError> {
-        Directory::of(path)?.bind_for(path, &access.into(), socket_group())
+        Directory::of(path)?.bind_for(path, &access.into(), &Accounts::all(socket_group()))
     }
 
     fn new(listener: Foreign<UnixListener>, path: &Path, file: FileId, made: Made) -> Self {
@@ -220,15 +342,17 @@ impl BoundListener {
         Self::new(listener, path, file, made)
     }
 
-    /// A listener that an earlier weir left, if its file still exists.
+    /// Takes over a listener that an earlier weir left.
     pub(crate) fn adopt(
         listener: Foreign<UnixListener>,
         path: &Path,
         file: FileId,
         access: &Access,
-    ) -> Option<Self> {
-        let made = Made::Here(BoundFile::adopt(path, file, access, socket_group())?);
-        Some(Self::new(listener, path, file, made))
+    ) -> Left {
+        match BoundFile::adopt(path, file, access, &Accounts::all(socket_group())) {
+            Ok(made) => Left::Adopted(Self::new(listener, path, file, Made::Here(made))),
+            Err(error) => Left::not_adopted(listener, path, file, &error),
+        }
     }
 
     /// The identity of the socket's file.
@@ -361,25 +485,34 @@ impl BoundFile {
         Self { path: path.into(), file }
     }
 
-    /// The file that an earlier weir made, if it still exists.
+    /// The file that an earlier weir made, with its present owners.
+    ///
+    /// # Errors
+    /// [`NotFound`](io::ErrorKind::NotFound): the path has another file, or none.
+    /// [`AlreadyExists`](io::ErrorKind::AlreadyExists): the file belongs to another user, or has a second name. Any
+    /// other error: it cannot be given to its owners.
     pub(crate) fn adopt(
         path: &Path,
         file: FileId,
         access: &Access,
-        group: Option<u32>,
-    ) -> Option<Self> {
-        let place = Place::of(path).ok()?;
-        let (socket, found) = own_socket(&place.path()).ok()?;
-        if (found.st_dev, found.st_ino) != file {
-            return None;
+        accounts: &Accounts,
+    ) -> io::Result<Self> {
+        // Its path holds as long as it is there.
+        let place = Place::of(path).map_err(|_| Errno::NOENT)?;
+        let at = place.path();
+        if file_id(&at).ok() != Some(file) {
+            return Err(Errno::NOENT.into());
         }
-        // Without a group of its own the file has that of a new one, and no longer the one that it was given.
-        let directory = fs::metadata(place.path().parent()?).ok()?;
-        let is_inherited = directory.mode() & Mode::SGID.bits() != 0;
-        let usual = if is_inherited { directory.gid() } else { getegid().as_raw() };
-        give(&socket, &found, access.group(group).ok()?.or(Some(usual))).ok()?;
-        set_mode(&socket, &found, access.mode).ok()?;
-        Some(Self::new(path, file))
+        let mut owner = accounts.owner(access)?;
+        let (socket, found) = own_socket(&at, owner.user)?;
+        if (found.st_dev, found.st_ino) != file {
+            return Err(Errno::NOENT.into());
+        }
+        // The keys of the earlier weir may have named others.
+        owner.group = Some(owner.group.map_or_else(|| usual_group(&at), Ok)?);
+        give(&socket, &found, owner)?;
+        set_mode(&socket, &found, access.mode)?;
+        Ok(Self::new(path, file))
     }
 }
 
@@ -410,8 +543,7 @@ impl Directory {
         Some(self.lock.place.beside(name))
     }
 
-    /// Listens on `path`, which is in this directory, as [`BoundListener::bind`] does. `group` has access to sockets
-    /// without a group of their own.
+    /// Listens on `path`, which is in this directory, as [`BoundListener::bind`] does.
     ///
     /// # Errors
     /// [`ListenError`]
@@ -419,13 +551,13 @@ impl Directory {
         &self,
         path: &Path,
         access: &Access,
-        group: Option<u32>,
+        accounts: &Accounts,
     ) -> Result<BoundListener, ListenError> {
         let io_error = |source: io::Error| ListenError::of("listen on", path, source);
         let place = self.place_of(path).ok_or_else(|| io_error(Errno::INVAL.into()))?;
-        let group = access.group(group).map_err(|error| io_error(io::Error::other(error)))?;
+        let owner = accounts.owner(access).map_err(io_error)?;
         remove_stale(path, &place)?;
-        let (listener, file) = bind(&place.path(), access.mode, group).map_err(io_error)?;
+        let (listener, file) = bind(&place.path(), access.mode, owner).map_err(io_error)?;
         let made = Made::Here(BoundFile::new(path, file));
         Ok(BoundListener::new(foreign_at(listener, path), path, file, made))
     }
@@ -631,7 +763,7 @@ fn look_for_listener(place: &Place) -> io::Result<Option<Option<UnixStream>>> {
 /// The file has its permissions, or fewer by the umask, from the moment when it appears. It has all of them before
 /// `listen`, and until then nobody can connect. No step uses a path at which another user could have put another
 /// file.
-fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<(UnixListener, FileId)> {
+fn bind(path: &Path, mode: SocketMode, owner: SocketOwner) -> io::Result<(UnixListener, FileId)> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::STREAM,
@@ -641,8 +773,8 @@ fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<(UnixLi
     // The file gets the socket's permissions, less the umask (unix(7)).
     fchmod(&socket, Mode::from_raw_mode(mode.bits()))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    let (file, found) = own_socket(path)?;
-    let given = give(&file, &found, group).and_then(|()| set_mode(&file, &found, mode));
+    let (file, found) = own_socket(path, None)?;
+    let given = give(&file, &found, owner).and_then(|()| set_mode(&file, &found, mode));
     if let Err(error) = given {
         // Nobody will listen there.
         fs::remove_file(path)?;
@@ -652,25 +784,37 @@ fn bind(path: &Path, mode: SocketMode, group: Option<u32>) -> io::Result<(UnixLi
     Ok((UnixListener::from(socket), (found.st_dev, found.st_ino)))
 }
 
-/// Gives a socket's file, which was `found` with another group, to its own.
-fn give(file: &OwnedFd, found: &Stat, group: Option<u32>) -> io::Result<()> {
-    let Some(group) = group.filter(|group| *group != found.st_gid) else { return Ok(()) };
-    let group = Some(Gid::from_raw(group));
-    chownat(file, "", None, group, AtFlags::EMPTY_PATH).map_err(|error| match error {
+/// Gives a socket's file, which was `found` with another owner, to its own.
+fn give(file: &OwnedFd, found: &Stat, owner: SocketOwner) -> io::Result<()> {
+    let user = owner.user.filter(|user| *user != found.st_uid).map(Uid::from_raw);
+    let group = owner.group.filter(|group| *group != found.st_gid).map(Gid::from_raw);
+    if user.is_none() && group.is_none() {
+        return Ok(());
+    }
+    chownat(file, "", user, group, AtFlags::EMPTY_PATH).map_err(|error| match error {
         Errno::PERM => io::Error::other(
-            "weir may not give it to another group: a weir that root has started may, if a `socket_group` of its file \
-             says so",
+            "weir may not give it to another user or group: a weir that root has started may, if a `socket_user` or \
+             `socket_group` of its file says so",
         ),
         error => error.into(),
     })
 }
 
-/// The file of a socket that belongs to this user.
-fn own_socket(path: &Path) -> io::Result<(OwnedFd, Stat)> {
+/// The group that the kernel gives to a file that this process makes at `path`.
+fn usual_group(path: &Path) -> io::Result<u32> {
+    let directory = fs::metadata(path.parent().unwrap_or(Path::new("/")))?;
+    let of_directory = directory.mode() & Mode::SGID.bits() != 0;
+    Ok(if of_directory { directory.gid() } else { getegid().as_raw() })
+}
+
+/// The file of a socket that belongs to this user, or to `user`. It has no other name: whoever can make names in a
+/// directory must not have another program's socket given away.
+fn own_socket(path: &Path, user: Option<u32>) -> io::Result<(OwnedFd, Stat)> {
     let file = open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
     let found = fstat(&file)?;
     let is_socket = FileType::from_raw_mode(found.st_mode) == FileType::Socket;
-    match is_socket && found.st_uid == geteuid().as_raw() {
+    let is_own = found.st_uid == geteuid().as_raw() || Some(found.st_uid) == user;
+    match is_socket && is_own && found.st_nlink == 1 {
         true => Ok((file, found)),
         false => Err(Errno::EXIST.into()),
     }
@@ -857,7 +1001,10 @@ mod tests {
         let again = kept.try_clone().unwrap();
         // The earlier weir has given it to a group, which the present one does not name. Only root can.
         let _ = std::os::unix::fs::chown(&path, None, Some(4711));
-        let bound = BoundListener::adopt(kept, &path, file, &mode("0660").into()).unwrap();
+        let Left::Adopted(bound) = BoundListener::adopt(kept, &path, file, &mode("0660").into())
+        else {
+            panic!("it is weir's")
+        };
         let found = fs::metadata(&path).unwrap();
         assert_eq!((found.mode() & 0o777, found.gid()), (0o660, getegid().as_raw()));
         let _front_end = UnixStream::connect(&path).unwrap();
@@ -865,7 +1012,71 @@ mod tests {
         drop(bound);
         assert!(!path.exists());
         let _others = BoundListener::bind(&path, SocketMode::OWNER).unwrap();
-        assert!(BoundListener::adopt(again, &path, file, &SocketMode::OWNER.into()).is_none());
+        let left = BoundListener::adopt(again, &path, file, &SocketMode::OWNER.into());
+        assert!(matches!(left, Left::AsItWas { why: None, .. }), "{left:?}");
+    }
+
+    #[test]
+    fn root_a_kept_socket_belongs_to_whom_the_keys_name_now() {
+        if !weir_testing::is_root("to give files away") {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let mut listener = None;
+        let mut keeps = |user: Option<&str>, group: Option<&str>| {
+            let user = user.map(|it| it.parse().unwrap());
+            let group = group.map(|it| it.parse().unwrap());
+            let access = Access { mode: mode("0660"), user, group };
+            let bound = match listener.take() {
+                None => BoundListener::bind(&path, access).unwrap(),
+                Some((listener, file)) => {
+                    match BoundListener::adopt(listener, &path, file, &access) {
+                        Left::Adopted(bound) => bound,
+                        left => panic!("{left:?}"),
+                    }
+                }
+            };
+            listener = Some((bound.listener().try_clone().unwrap(), bound.file()));
+            std::mem::forget(bound);
+            let found = fs::metadata(&path).unwrap();
+            (found.uid(), found.gid())
+        };
+        let own = (geteuid().as_raw(), getegid().as_raw());
+        assert_eq!(keeps(None, Some("54322")), (own.0, 54_322));
+        assert_eq!(keeps(None, None), own, "the key is gone");
+        assert_eq!(keeps(Some("54321"), None), (54_321, own.1));
+        assert_eq!(keeps(Some("54321"), Some("54322")), (54_321, 54_322));
+        // A group of the directory's is the usual one.
+        std::os::unix::fs::chown(dir.path(), None, Some(54_323)).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o2755)).unwrap();
+        assert_eq!(keeps(Some("54321"), None), (54_321, 54_323));
+        // A socket with a second name may be anybody's, and one of another user is: neither changes, and a new one
+        // takes the place of weir's own.
+        let (socket, file) = listener.unwrap();
+        let adopt = |access: Access| {
+            BoundListener::adopt(socket.try_clone().unwrap(), &path, file, &access)
+        };
+        let link = dir.path().join("link");
+        fs::hard_link(&path, &link).unwrap();
+        let user = Some("54321".parse().unwrap());
+        let closed = adopt(Access { mode: mode("0666"), user, group: None });
+        assert!(matches!(closed, Left::Closed), "{closed:?}");
+        fs::remove_file(&link).unwrap();
+        let closed = adopt(mode("0666").into());
+        assert!(matches!(closed, Left::Closed), "it is another user's: {closed:?}");
+        let look = || fs::metadata(&path).map(|it| (it.uid(), it.mode() & 0o777)).unwrap();
+        assert_eq!(look(), (54_321, 0o660));
+        drop(BoundListener::bind(&path, mode("0640")).unwrap());
+        // A socket that its directory's owner has put in the place of weir's.
+        let _theirs = UnixListener::bind(&path).unwrap();
+        std::os::unix::fs::chown(&path, Some(54_321), None).unwrap();
+        let before = look();
+        let left = adopt(mode("0666").into());
+        assert!(matches!(left, Left::AsItWas { why: None, .. }), "{left:?}");
+        let bound = BoundListener::bind(&path, SocketMode::OWNER);
+        assert!(matches!(bound, Err(ListenError::InUse { .. })), "{bound:?}");
+        assert_eq!(look(), before);
     }
 
     #[test]

@@ -19,6 +19,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use nix::sched::{CloneFlags, unshare};
+
 /// The mark of a skipped test's line. `xtask test` looks for it.
 pub const SKIPPED: &str = "skipped test: ";
 
@@ -128,21 +130,17 @@ impl Drop for Running {
     }
 }
 
-/// Runs `body` in a thread with its own network namespace, which `enter` makes; `None` if it was
-/// skipped for lack of root. Sockets and devices made there stay there, whichever thread uses them.
+/// Runs `body` in a thread with its own network namespace; `None` if it was skipped for lack of root.
+/// Sockets and devices made there stay there, whichever thread uses them.
 ///
 /// # Panics
-/// If `enter` fails, and as `body` panics.
-pub fn in_new_network<T: Send>(
-    why: &str,
-    enter: impl FnOnce() -> io::Result<()> + Send,
-    body: impl FnOnce() -> T + Send,
-) -> Option<T> {
+/// If there can be no such namespace, and as `body` panics.
+pub fn in_new_network<T: Send>(why: &str, body: impl FnOnce() -> T + Send) -> Option<T> {
     if !is_root(why) {
         return None;
     }
     let in_thread = || {
-        enter().expect("a network namespace");
+        unshare(CloneFlags::CLONE_NEWNET).expect("a network namespace");
         body()
     };
     let ended = thread::scope(|scope| scope.spawn(in_thread).join());

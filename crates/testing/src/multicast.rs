@@ -122,7 +122,7 @@ pub fn mld_done(group: Ipv6Addr) -> Vec<u8> {
     mld(routers, 132, 0, &[&[0, 0][..], &group.octets()].concat())
 }
 
-/// A report of MLDv2 with one record: its type, and the number of its sources.
+/// A report of MLDv2 with one record, of this type and with this number of sources.
 pub fn mld2_report(kind: u8, sources: u16, group: Ipv6Addr) -> Vec<u8> {
     let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0x16);
     let mut record = [&[0, 1, kind, 0], &sources.to_be_bytes()[..], &group.octets()].concat();

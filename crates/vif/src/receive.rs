@@ -101,7 +101,7 @@ pub(crate) struct Receive {
     pub(crate) call: Event,
     /// Slot offered at each descriptor.
     slot_of: Vec<u32>,
-    /// Slots that the device does not have.
+    /// Slots that are not with the device.
     idle: Vec<u32>,
     /// Number of idle slots that triggers a refill.
     refill_at: usize,

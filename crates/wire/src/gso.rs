@@ -82,7 +82,8 @@ pub enum GsoError {
     },
 }
 
-/// Cuts one GSO frame; an iterator over its segments in order. It has only the headers: the caller moves the payload.
+/// An iterator that cuts one GSO frame into segments, in order. It gives their headers only: the caller moves the
+/// payload.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     /// The original's headers.

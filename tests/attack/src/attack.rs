@@ -145,6 +145,7 @@ pub const CLASSES: &[(&str, &[Attack], &[Setting])] = &[
     ("groups", crate::groups::ALL, OPEN),
     ("network", crate::network::ALL, OPEN),
     ("streams", crate::streams::ALL, OPEN),
+    ("cards", crate::streams::OF_A_CARD, OPEN),
     ("domains", crate::domains::ALL, USUAL),
     ("settings", crate::settings::ALL, USUAL),
     ("shares", crate::tenants::SHARES, USUAL),

@@ -59,7 +59,7 @@ use crate::{
         attacker,
         report::{self, Result as Tried},
         stand_in::{self, Work},
-        switch::{CABLE, RESOLVER, UNDERLAY, UNDERLAY6, WIRES},
+        switch::{CABLE, RESOLVER, UNDERLAY, UNDERLAY6, WIRES, ip, lay},
         trial::{self, Scene, Trial},
     },
 };
@@ -163,10 +163,6 @@ fn apart() -> Result<(), String> {
         return Err(format!("unshare: {}", command.env(APART, "1").exec()));
     }
     // No host is at the other end of the cable: a guest's frames for the peer are counted, and lost.
-    let ip = |line: &str| match Command::new("ip").args(line.split(' ')).status() {
-        Ok(status) if status.success() => Ok(()),
-        failed => Err(format!("`ip {line}` in a namespace: {failed:?}")),
-    };
     let [own, peer] = UNDERLAY.map(std::net::Ipv4Addr::from);
     ip("link set lo up")?;
     ip(&format!("link add {CABLE} type veth peer name {CABLE}-end"))?;
@@ -177,11 +173,7 @@ fn apart() -> Result<(), String> {
     let [own, peer] = UNDERLAY6.map(std::net::Ipv6Addr::from);
     ip(&format!("addr add {own}/64 dev {CABLE} nodad"))?;
     ip(&format!("neigh replace {peer} lladdr 02:00:00:00:00:02 dev {CABLE}"))?;
-    for wire in WIRES {
-        ip(&format!("link add {wire} type veth peer name {wire}-end"))?;
-        ip(&format!("link set {wire}-end up"))?;
-        ip(&format!("link set {wire} up"))?;
-    }
+    WIRES.into_iter().try_for_each(lay)?;
     // The host's resolver is silent, too.
     let own = std::env::temp_dir().join(format!("resolv.conf-{}", std::process::id()));
     let text = format!("nameserver {}\n", std::net::Ipv4Addr::from(RESOLVER));

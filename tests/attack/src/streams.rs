@@ -1,4 +1,5 @@
-//! The program at the other end of a stream uplink, and a guest that floods it.
+//! The other end of an uplink, and a guest that floods it: the program of a stream, and the peer of an interface that
+//! weir has by AF_XDP.
 
 use std::{
     fs,
@@ -10,18 +11,25 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::io::Errno;
+use weir_port_packet::{PacketOptions, PacketSocket};
+use weir_port_tap::FrameDevice;
+
 use crate::{
     attack,
-    attack::{Attack, Field},
+    attack::{Attack, Field, User},
     front::{
-        Strike,
+        Miss, Strike,
         ear::Ear,
-        frame::{BROADCAST, EXPERIMENTAL, Header, Mac, frame, tagged},
+        frame::{BROADCAST, EXPERIMENTAL, Header, Mac, frame, tagged, tcp},
         guest::Guest,
         harm,
         link::Link,
     },
-    measure::switch::{ADDRESSES, NEAR, NEAR_NUMBERS, PROGRAM},
+    measure::switch::{
+        ADDRESSES, CARDED, CARDED_NUMBERS, NEAR, NEAR_NUMBERS, PROGRAM, card, ip, lay,
+    },
+    random::Random,
     slow_closes::Slow,
 };
 
@@ -52,6 +60,43 @@ pub const ALL: &[Attack] = &[
     ),
 ];
 
+/// The attacks by the peer of an AF_XDP uplink, at the far end of a pair of veth devices.
+pub const OF_A_CARD: &[Attack] = &[
+    attack!(
+        peer_that_sends_what_it_likes,
+        "sends frames of any length, tags and offload to an AF_XDP uplink, whole and by chance",
+        as_root
+    ),
+    attack!(
+        peer_in_guests_names,
+        "sends frames with the source addresses of guests, also with others' VLANs",
+        as_root
+    ),
+    attack!(
+        peer_that_pulls_the_cable,
+        "takes the link away under the frames of a guest, and gives it back",
+        as_root
+    ),
+    Attack {
+        user: User::Root,
+        ..attack!(peer_that_floods, "sends frames for all and for unknown stations without a pause",
+            own_share: "an uplink has its share of the workers as guests have")
+    },
+    Attack {
+        user: User::Root,
+        ..attack!(guest_that_floods_a_dead_card, "has a guest flood an AF_XDP uplink without a link",
+            own_share: "what the guest sends is charged to it")
+    },
+    Attack {
+        user: User::Root,
+        ..attack!(
+            peer_that_removes_the_card,
+            "removes the interface under the flood of a guest",
+            outlasts
+        )
+    },
+];
+
 /// Longest time until weir connects, or until a frame arrives: weir connects once a second.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// Longest frame of the uplink, with a tag.
@@ -59,7 +104,7 @@ const LEN_MAX: u32 = 1518;
 /// A station behind the program.
 const FAR: Mac = [2, 0xfa, 0, 0, 0, 1];
 
-/// The two guests' addresses.
+/// The addresses of the program's two guests.
 fn macs() -> [Mac; 2] {
     NEAR_NUMBERS.map(Guest::mac)
 }
@@ -119,13 +164,19 @@ impl Program {
 struct Near {
     first: Ear,
     second: Ear,
+    macs: [Mac; 2],
     number: u32,
 }
 
 impl Near {
     fn attach(field: &Field) -> Strike<Self> {
-        let [first, second] = NEAR.map(|name| Ear::attach(&field.socket(name)));
-        let mut near = Self { first: first?, second: second?, number: 0 };
+        Self::of(field, NEAR, NEAR_NUMBERS)
+    }
+
+    fn of(field: &Field, names: [&str; 2], numbers: [u8; 2]) -> Strike<Self> {
+        let [first, second] = names.map(|name| Ear::attach(&field.socket(name)));
+        let macs = numbers.map(Guest::mac);
+        let mut near = Self { first: first?, second: second?, macs, number: 0 };
         near.talk("before anything")?;
         Ok(near)
     }
@@ -137,7 +188,7 @@ impl Near {
 
     /// Checks that a frame of each guest reaches the other guest.
     fn talk(&mut self, why: &str) -> Strike {
-        let ([one, other], number) = (macs(), self.next());
+        let ([one, other], number) = (self.macs, self.next());
         let Self { first, second, .. } = self;
         second.must_hear(first, &numbered(other, one, number), why)?;
         first.must_hear(second, &numbered(one, other, number), why)
@@ -145,9 +196,15 @@ impl Near {
 
     /// The first guest hears `frame`, which was sent.
     fn hears(&mut self, frame: &[u8], why: &str) -> Strike {
+        self.hears_one_day(frame, why, || ())
+    }
+
+    /// The first guest hears `frame`, which `say` sends again and again.
+    fn hears_one_day(&mut self, frame: &[u8], why: &str, mut say: impl FnMut()) -> Strike {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             let mut heard = false;
+            say();
             self.first.read(|got| heard |= got.starts_with(frame));
             if heard {
                 return Ok(());
@@ -197,8 +254,12 @@ fn frames(stream: &mut Vec<u8>) -> Strike<Vec<Vec<u8>>> {
 
 /// A frame of the first guest for a station that is not there.
 fn astray(number: u32, len: usize) -> Vec<u8> {
+    astray_from(macs()[0], number, len)
+}
+
+fn astray_from(from: Mac, number: u32, len: usize) -> Vec<u8> {
     let [a, b, c, d] = number.to_be_bytes();
-    frame([2, 9, a, b, c, d], macs()[0], EXPERIMENTAL, len)
+    frame([2, 9, a, b, c, d], from, EXPERIMENTAL, len)
 }
 
 fn program_that_reads_nothing(field: &Field) -> Strike {
@@ -329,17 +390,20 @@ fn program_in_guests_names(field: &Field) -> Strike {
     }
 }
 
+/// A thousand frames of a station behind the uplink for all, for a guest and for stations that are not there.
+fn flood(to: Mac) -> impl Iterator<Item = Vec<u8>> {
+    (0..1000).map(move |number| match number % 3 {
+        0 => from_far(BROADCAST, number),
+        1 => from_far(to, number),
+        _ => from_far([2, 9, 9, 9, 9, number as u8], number),
+    })
+}
+
 fn program_that_floods(field: &Field) -> Strike {
     let program = Program::listen(field)?;
     let mut stream = program.meet()?;
     let mut near = Near::attach(field)?;
-    let to = |number: u32| match number % 3 {
-        0 => BROADCAST,
-        1 => macs()[0],
-        _ => [2, 9, 9, 9, 9, number as u8],
-    };
-    let burst: Vec<u8> =
-        (0..1000).flat_map(|number| prefixed(&from_far(to(number), number))).collect();
+    let burst: Vec<u8> = flood(macs()[0]).flat_map(|frame| prefixed(&frame)).collect();
     loop {
         for _ in 0..8 {
             if stream.write_all(&burst).is_err() {
@@ -380,6 +444,140 @@ fn program_that_sends_descriptors(field: &Field) -> Strike {
         let _ = slow.send(&link, &whole[..9]);
         drop(link);
         near.talk("after a descriptor that nobody has read")?;
+        field.struck();
+    }
+}
+
+/// The far end of the interface that weir has by AF_XDP, and two guests in its VLAN.
+struct Card {
+    name: String,
+    far: PacketSocket,
+    near: Near,
+}
+
+impl Card {
+    fn open(field: &Field) -> Strike<Self> {
+        let name = card(field.dir());
+        let far = PacketOptions { name: format!("{name}-end"), queues: 1, mtu: None };
+        // This brings the link up, which an attacker may have left without.
+        let far = PacketSocket::open(&far).map_err(|_| Miss::Refused(Errno::NODEV))?;
+        let near = Near::of(field, CARDED, CARDED_NUMBERS)?;
+        Ok(Self { name, far, near })
+    }
+
+    /// Sends a frame with what it says about offloads. The kernel takes no frame that the link does not carry.
+    fn send(&self, header: Header, frame: &[u8]) {
+        let bytes = [&header.bytes()[..self.far.vnet_len()], frame].concat();
+        let _ = rustix::io::write(&self.far.queues()[0], &bytes);
+    }
+
+    /// The guests are served, and a frame of the peer arrives.
+    fn carries(&mut self, why: &str) -> Strike {
+        self.near.talk(why)?;
+        let sent = from_far(self.near.macs[0], self.near.next());
+        let bytes = [&[0; 16][..self.far.vnet_len()], &sent].concat();
+        let queue = &self.far.queues()[0];
+        self.near.hears_one_day(&sent, &format!("the peer's frame is lost {why}"), || {
+            let _ = rustix::io::write(queue, &bytes);
+        })
+    }
+
+    /// A guest floods the uplink with frames for stations that are not there.
+    fn is_flooded(&mut self) -> Strike {
+        let Near { first, second, macs, .. } = &mut self.near;
+        first.guest.load(1, |slot| (Header::default(), astray_from(macs[0], slot.into(), 1000)));
+        second.flooded_by(&first.guest)
+    }
+}
+
+fn peer_that_sends_what_it_likes(field: &Field) -> Strike {
+    let (mut card, mut random) = (Card::open(field)?, Random::new());
+    let to = card.near.macs[0];
+    let deep = [(0x88a8, 27), (0x8100, 27), (0x8100, 1), (0x8100, 0xffff)];
+    loop {
+        for len in [0, 1, 13, 14, 15, 17, 18, 59, 1514, 1515, 1518, 1522, 1523, 9000, 65_000] {
+            card.send(Header::default(), &frame(to, FAR, EXPERIMENTAL, len));
+            card.send(Header::default(), &tcp(to, FAR, len));
+            // Uncut, without checksums, and with headers of chance.
+            card.send(Header::tso(1448), &tcp(to, FAR, len));
+            let [flags, gso, a, b, c, d, ..] = random.next().to_be_bytes();
+            let [csum_start, csum_offset] = [a, b].map(u16::from);
+            let [header_len, gso_size] = [c, d].map(u16::from);
+            let header = Header { flags, gso, header_len, gso_size, csum_start, csum_offset };
+            card.send(header, &tcp(BROADCAST, FAR, len));
+        }
+        for tags in 0..=deep.len() {
+            for len in [18, 26, 64, 1500] {
+                card.send(Header::default(), &tagged(to, FAR, &deep[..tags], len));
+            }
+        }
+        card.carries("beside frames of any kind")?;
+        field.struck();
+    }
+}
+
+fn peer_in_guests_names(field: &Field) -> Strike {
+    let mut card = Card::open(field)?;
+    let [one, other] = card.near.macs;
+    loop {
+        for from in [one, other, ADDRESSES[0], ADDRESSES[1]] {
+            for to in [BROADCAST, one, other, [2, 9, 9, 9, 9, 9]] {
+                card.send(Header::default(), &frame(to, from, EXPERIMENTAL, 60));
+                for vlan in [1, 22, 27] {
+                    card.send(Header::default(), &tagged(to, from, &[(0x8100, vlan)], 64));
+                }
+            }
+        }
+        card.carries("beside a peer in guests' names")?;
+        field.struck();
+    }
+}
+
+fn peer_that_pulls_the_cable(field: &Field) -> Strike {
+    let mut card = Card::open(field)?;
+    loop {
+        for state in ["down", "up"] {
+            card.is_flooded()?;
+            ip(&format!("link set {}-end {state}", card.name)).map_err(|_| Errno::NODEV)?;
+            card.is_flooded()?;
+            card.near.talk("where a link comes and goes")?;
+        }
+        card.carries("after the link was away")?;
+        field.struck();
+    }
+}
+
+fn peer_that_floods(field: &Field) -> Strike {
+    let mut card = Card::open(field)?;
+    let burst: Vec<_> = flood(card.near.macs[0]).collect();
+    loop {
+        for frame in burst.iter().cycle().take(8 * burst.len()) {
+            card.send(Header::default(), frame);
+        }
+        card.near.talk("beside a peer that floods")?;
+        field.struck();
+    }
+}
+
+fn guest_that_floods_a_dead_card(field: &Field) -> Strike {
+    let mut card = Card::open(field)?;
+    ip(&format!("link set {}-end down", card.name)).map_err(|_| Errno::NODEV)?;
+    loop {
+        card.is_flooded()?;
+        card.near.talk("beside a flood of a card without a link")?;
+        field.struck();
+    }
+}
+
+fn peer_that_removes_the_card(field: &Field) -> Strike {
+    let mut card = Card::open(field)?;
+    card.is_flooded()?;
+    // It takes weir's end with it. The next weir finds another one.
+    ip(&format!("link del {}-end", card.name)).map_err(|_| Errno::NODEV)?;
+    lay(&card.name).map_err(|_| Errno::NODEV)?;
+    loop {
+        card.is_flooded()?;
+        card.near.talk("after its uplink was removed")?;
         field.struck();
     }
 }

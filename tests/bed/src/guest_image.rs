@@ -538,6 +538,16 @@ mod tests {
     }
 
     #[test]
+    fn modules_are_below_lib_or_below_usr_by_the_kernels_package() {
+        for place in ["lib/modules", "usr/lib/modules"] {
+            let root = tempfile::tempdir().unwrap();
+            let modules = root.path().join(place).join("7.2.13");
+            fs::create_dir_all(&modules).unwrap();
+            assert_eq!(unpacked_modules(root.path()).unwrap(), modules);
+        }
+    }
+
+    #[test]
     fn a_kernels_version_is_where_its_header_says() {
         let mut kernel = vec![0; 0x400];
         kernel[0x20e..0x210].copy_from_slice(&0x40u16.to_le_bytes());

@@ -65,6 +65,8 @@ pub struct Traffic<'a> {
     pub rings: Rings,
     /// True if testpmd runs without huge pages, which is slower.
     pub small_pages: bool,
+    /// Buffers in the cache of each of its threads; `None` is testpmd's own choice.
+    pub cache: Option<u32>,
     /// Further options of both virtio-user devices, each with a comma before it.
     pub device: &'a str,
     /// The root of another system, whose testpmd runs.
@@ -94,6 +96,7 @@ impl Default for Traffic<'_> {
             queue_size: 256,
             rings: Rings::Split,
             small_pages: false,
+            cache: None,
             device: "",
             root: None,
         }
@@ -131,6 +134,7 @@ impl Testpmd {
             queue_size,
             rings,
             small_pages,
+            cache,
             device,
             root,
         } = *traffic;
@@ -193,9 +197,11 @@ impl Testpmd {
         ];
         // Packets in the rings must survive the restart of forwarding.
         let keeps: &[_] = if imix { &["--no-flush-rx"] } else { &[] };
+        let cache = cache.map(|buffers| format!("--mbcache={buffers}"));
+        let cache: Vec<_> = cache.as_deref().into_iter().collect();
         // Memory options follow the program's name.
         let (program, options) = argv.split_at(3);
-        let argv = [program, pages, options, keeps].concat();
+        let argv = [program, pages, options, keeps, &cache].concat();
         let placement = Placement { root: root.cloned(), ..Placement::default() };
         let (process, dialogue) = Process::start_dialogue(&argv, &placement)?;
         let transcript = String::new();

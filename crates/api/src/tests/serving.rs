@@ -33,7 +33,7 @@ fn a_socket_left_over_from_a_killed_weir_is_replaced() {
 
 /// The settings for this text of `[switch]`.
 pub(super) fn configured(text: &str) -> Serving {
-    Serving::of(&api_of(text)).unwrap()
+    Serving::of(&api_of(text), false).unwrap()
 }
 
 fn api_of(text: &str) -> ApiConfig {
@@ -53,7 +53,7 @@ fn a_group_may_open_the_socket() {
     let found = std::fs::metadata(served.path()).unwrap();
     assert_eq!(found.permissions().mode() & 0o777, 0o660);
     assert_eq!(std::os::unix::fs::MetadataExt::gid(&found), own);
-    let nobody = Serving::of(&api_of("group = \"there-is-no-such-group\"")).unwrap_err();
+    let nobody = Serving::of(&api_of("group = \"there-is-no-such-group\""), false).unwrap_err();
     assert!(matches!(nobody, ServingError::Account { key: "group", .. }), "{nobody:?}");
 }
 
@@ -148,7 +148,8 @@ fn over_tcp_the_token_reads_and_nobody_writes() {
 fn a_token_that_cannot_be_had_is_an_error_that_says_how_to_make_one() {
     let dir = tempfile::tempdir().unwrap();
     let with = |file: &std::path::Path| {
-        Serving::of(&api_of(&format!("api_listen = \"127.0.0.1:0\"\napi_token_file = {file:?}")))
+        let text = format!("api_listen = \"127.0.0.1:0\"\napi_token_file = {file:?}");
+        Serving::of(&api_of(&text), false)
     };
     let missing = with(&dir.path().join("none")).unwrap_err();
     assert!(matches!(missing, ServingError::TokenFile { .. }), "{missing:?}");
@@ -159,6 +160,29 @@ fn a_token_that_cannot_be_had_is_an_error_that_says_how_to_make_one() {
     let long = dir.path().join("long");
     std::fs::write(&long, "a".repeat(1 << 20)).unwrap();
     assert!(matches!(with(&long).unwrap_err(), ServingError::Token { .. }));
+}
+
+#[test]
+fn only_a_weir_that_takes_anothers_place_listens_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "0123456789abcdef0123456789abcdef").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let with = |port: u16, beside: bool| {
+        let text = format!("api_listen = \"127.0.0.1:{port}\"\napi_token_file = {file:?}");
+        Serving::of(&api_of(&text), beside)
+    };
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    assert!(matches!(with(port, true).unwrap_err(), ServingError::Listen { .. }), "a stranger's");
+    drop(free);
+    let first = with(port, false).unwrap();
+    assert!(matches!(with(port, false).unwrap_err(), ServingError::Listen { .. }));
+    let next = with(port, true).unwrap();
+    drop(first);
+    assert!(matches!(with(port, false).unwrap_err(), ServingError::Listen { .. }));
+    drop(next);
+    with(port, false).unwrap();
 }
 
 /// A switch with ports of eight queues each, the last name first, and the ports that it was asked for at a time.

@@ -118,7 +118,7 @@ pub(super) fn run(args: &BenchArgs, out: &mut dyn Write) -> Result<(), BenchErro
     figures(&all).print(args, out)
 }
 
-/// Adds and removes `count` interfaces, after a fifth as many whose freed memory can be reused.
+/// Adds and removes interfaces `cycles` times. A fifth as many come first, which leave memory that can be reused.
 fn measure(
     execution: Execution,
     cycles: u32,

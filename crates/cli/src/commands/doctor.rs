@@ -97,7 +97,7 @@ fn of_switch(client: &mut Client) -> Result<Facts, ClientError> {
             Ok(Explanation::Placement(placement)) => facts.placement = Some(*placement),
             Ok(explanation) => _ = facts.explained.insert(name.clone(), explanation),
             // The port has just been removed.
-            Err(ClientError::Refused { .. }) => {}
+            Err(ClientError::Refused { .. } | ClientError::Later { .. }) => {}
             Err(error) => return Err(error),
         }
     }

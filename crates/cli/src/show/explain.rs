@@ -258,6 +258,12 @@ pub(super) fn uplink(f: &mut String, it: &UplinkExplanation) -> fmt::Result {
         }
         InterruptPlaces::LeftAlone { reason } => writeln!(f, "interrupts stay: {reason}")?,
     }
+    if let Some(below) = &it.below {
+        let given = below.given_ns.map_or("nothing".into(), time);
+        let error = below.error.as_ref().map(|error| format!(" ({error})")).unwrap_or_default();
+        let cost = time(below.cost_ns);
+        writeln!(f, "below: leaves {given} to layers of {cost}, by {}{error}", below.port)?;
+    }
     if let Some(bond) = &it.in_bond {
         writeln!(f, "in bond {bond}, which is the port")?;
     }

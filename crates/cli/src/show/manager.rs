@@ -242,6 +242,7 @@ mod tests {
                 blocked: None,
                 layer,
                 interrupts,
+                below: None,
                 cost: unknown,
                 dispatch,
                 steering,

@@ -30,7 +30,7 @@ pub(super) fn look(control: &Path, explain: Option<&PortName>) -> Result<Look, C
     let mut client = Client::connect(control)?;
     let stats = client.stats()?;
     let explained = match explain.map(|name| client.explain(name)) {
-        None | Some(Err(ClientError::Refused { .. })) => None,
+        None | Some(Err(ClientError::Refused { .. } | ClientError::Later { .. })) => None,
         Some(explained) => Some(explained?),
     };
     Ok(Look { stats, explained })

@@ -11,7 +11,7 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -847,7 +847,7 @@ fn a_stranger() {
 }
 
 #[test]
-fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
+fn root_owners_and_members_of_the_group_reach_sockets_and_nobody_else_does() {
     if !weir_testing::is_root("to become another user") {
         return;
     }
@@ -857,18 +857,25 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
     let keeper = dir.path().join("keeper.sock");
     Weir::configure(dir.path(), &format!("keeper = {keeper:?}\nsocket_group = \"{GROUP}\"\n"));
     let file = dir.path().join("weir.toml");
+    let [theirs, hers] =
+        ["socket_group", "socket_user"].map(|key| format!("{key} = \"{STRANGER_ID}\"\n"));
     let templates = format!(
-        "[template.shut]\nsocket_mode = \"0600\"\n[template.open]\nmtu = 1400\n[template.theirs]\n\
-         socket_group = \"{STRANGER_ID}\"\n"
+        "[template.shut]\nsocket_mode = \"0600\"\n[template.open]\nmtu = 1400\n[template.theirs]\n{theirs}\
+         [template.hers]\n{hers}"
     );
-    fs::write(&file, fs::read_to_string(&file).unwrap() + &templates).unwrap();
+    let text = fs::read_to_string(&file).unwrap() + &templates;
+    let owned = format!("[vif.own0]\n{theirs}[vif.own1]\n{hers}");
+    fs::write(&file, text.clone() + &owned).unwrap();
     let keeper = Weir::keeper(dir.path());
     let process = Weir::run(dir.path());
     let mut weir = Weir { keeper, process, later: None, dir: dir.path().into() };
-    let add = |name: &str, template: &str| {
+    let command = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.arg("--control").arg(dir.path().join("control.sock"));
-        let output = command.args(["vif", "add", name, "--template", template]).output().unwrap();
+        command
+    };
+    let add = |name: &str, template: &str| {
+        let output = command().args(["vif", "add", name, "--template", template]).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     };
     let reaches = |group: u32, names: &[&str]| {
@@ -894,13 +901,23 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
         assert_eq!(reaches(GROUP, &[name]), [false]);
         assert_eq!(reaches(STRANGER_ID, &[name]), [true]);
     };
-    theirs("theirs0");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.arg("--control").arg(dir.path().join("control.sock"));
-    let refused = command.args(["vif", "add", "x0", "socket_group=no-such"]).output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr);
-    let said = said.split_whitespace().filter(|it| *it != "│").collect::<Vec<_>>().join(" ");
-    assert!(!refused.status.success() && said.contains("there is no group no-such"), "{said}");
+    let hers = |name: &str| {
+        let file = fs::metadata(dir.path().join(format!("{name}.sock"))).unwrap();
+        assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (STRANGER_ID, GROUP, 0o660));
+        // The owner needs no group.
+        assert_eq!(reaches(1, &[name]), [true]);
+    };
+    add("hers0", "hers");
+    ["theirs0", "own0"].into_iter().for_each(theirs);
+    ["hers0", "own1"].into_iter().for_each(hers);
+    for (key, names) in
+        [("socket_group=no-such", "no group no-such"), ("socket_user=54320", "no user 54320")]
+    {
+        let refused = command().args(["vif", "add", "x0", key]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        let said = said.split_whitespace().filter(|it| *it != "│").collect::<Vec<_>>().join(" ");
+        assert!(!refused.status.success() && said.contains(&format!("had {names}")), "{said}");
+    }
     let check = |names: &[&str], when: &str| {
         let expected: Vec<_> =
             names.iter().map(|name| name.starts_with("open") || *name == "slow").collect();
@@ -909,11 +926,52 @@ fn root_members_of_the_socket_group_reach_interfaces_and_nobody_else_does() {
     };
     check(&["slow", "open0", "shut0", "control"], "at first");
     weir.upgrade().unwrap();
-    theirs("theirs0");
     add("theirs1", "theirs");
-    theirs("theirs1");
+    add("hers1", "hers");
+    ["theirs0", "theirs1", "own0"].into_iter().for_each(theirs);
+    ["hers0", "hers1", "own1"].into_iter().for_each(hers);
     add("open1", "open");
     check(&["slow", "open0", "shut0", "open1", "control"], "after an upgrade");
+    // The keys leave the file, and the sockets their owners.
+    fs::write(&file, text + "[vif.own0]\n[vif.own1]\n").unwrap();
+    weir.upgrade().unwrap();
+    for name in ["own0", "own1"] {
+        let file = fs::metadata(dir.path().join(format!("{name}.sock"))).unwrap();
+        assert_eq!((file.uid(), file.gid(), file.mode() & 0o777), (0, GROUP, 0o660), "{name}");
+    }
+    ["theirs0", "theirs1"].into_iter().for_each(theirs);
+}
+
+#[test]
+fn a_socket_that_another_program_has_put_in_the_way_ends_no_guest_at_an_upgrade() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut weir = Weir::start(dir.path());
+    let fast =
+        eventually("weir serves", || Vif::connect(weir.socket("fast"), &Options::new(FAST)).ok());
+    // One replaces an interface's socket, and one is where an interface gets its first socket.
+    fs::remove_file(weir.socket("fast")).unwrap();
+    let theirs = ["fast", "late"].map(|name| UnixListener::bind(weir.socket(name)).unwrap());
+    let file = dir.path().join("weir.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text + "[vif.late]\n").unwrap();
+    weir.upgrade().unwrap();
+    let log = weir.log();
+    for said in ["vif=fast", "goes on with the socket", "vif=late", "not taken up"] {
+        assert!(log.contains(said), "{said}: {log}");
+    }
+    assert_eq!((log.matches("taken over").count(), fast.health().unwrap()), (1, Health::Connected));
+    for (listener, name) in theirs.iter().zip(["fast", "late"]) {
+        listener.set_nonblocking(true).unwrap();
+        while listener.accept().is_ok() {}
+        let _front_end = UnixStream::connect(weir.socket(name)).unwrap();
+        assert!(listener.accept().is_ok(), "{name} is theirs");
+    }
+    drop(theirs);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("--control").arg(dir.path().join("control.sock"));
+    let reloaded = command.arg("reload").output().unwrap();
+    assert!(reloaded.status.success(), "{}", String::from_utf8_lossy(&reloaded.stderr));
+    Vif::connect(weir.socket("late"), &Options::new(SLOW)).unwrap();
 }
 
 #[test]

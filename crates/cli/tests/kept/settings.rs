@@ -188,9 +188,18 @@ const ADDED: [&str; 11] = [
     "template=t",
 ];
 
-/// The group of sockets that any user may name.
-fn owners() -> [String; 1] {
-    [format!("socket_group={}", rustix::process::getegid().as_raw())]
+/// The owners of sockets that whoever runs this test may name.
+fn owners() -> [String; 2] {
+    let group = rustix::process::getegid().as_raw();
+    [format!("socket_user={}", owner()), format!("socket_group={group}")]
+}
+
+/// Only root gives sockets to others, and never to itself.
+fn owner() -> u32 {
+    match rustix::process::geteuid().as_raw() {
+        0 => 54_321,
+        own => own,
+    }
 }
 
 /// Settings of the file's interfaces, so that no key has its default.
@@ -253,7 +262,7 @@ fn shown(weir: &Weir) -> BTreeMap<(String, String), Value> {
 fn each_key_of_the_table_is_set_in_the_next_test_or_has_a_reason() {
     let set = SET.iter().flat_map(|(_, settings)| settings.iter()).chain(&ADDED);
     let more = ["weight=", "window=", "period=", "filter=", "agent=", "socket=", "by="];
-    let more = more.into_iter().chain(["socket_group="]).collect::<Vec<_>>();
+    let more = more.into_iter().chain(["socket_user=", "socket_group="]).collect::<Vec<_>>();
     let tried: BTreeSet<_> = set.chain(&more).filter_map(|it| it.split('=').next()).collect();
     let tried: BTreeSet<_> = tried.into_iter().chain(NOT_TRIED.map(|(key, _)| key)).collect();
     let keys = VifConfig::keys().chain(VifChanges::keys()).map(|key| key.name);
@@ -264,8 +273,9 @@ fn each_key_of_the_table_is_set_in_the_next_test_or_has_a_reason() {
 fn each_key_that_is_set_while_weir_runs_outlives_it() {
     let mut changed = BTreeMap::new();
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
-        let ports = "[group.web]\n[template.t]\n[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n";
-        let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
+        let template = format!("[template.t]\nsocket_user = \"{}\"\n", owner());
+        let ports = format!("[group.web]\n{template}[vif.a]\n[vif.b]\n[vif.c]\n[vif.gone]\n");
+        let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), &ports);
         let defaults = keys(&weir.configs()["b"]);
         for (name, settings) in SET {
             weir.does(&[&["vif", "set", name], settings].concat());
@@ -274,8 +284,9 @@ fn each_key_that_is_set_while_weir_runs_outlives_it() {
         weir.does(&["filter", "set", "a", "tx drop tcp dst port 25", "rx drop ip6"]);
         let agent = format!("agent={}", weir.path("agent.sock").display());
         let socket = format!("socket={}", weir.path("other.sock").display());
-        let [group] = owners();
-        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket, &group]].concat());
+        let [user, group] = owners();
+        let of_late = [&agent[..], &socket, &user, &group];
+        weir.does(&[&["vif", "add", "late"], &ADDED[..], &of_late].concat());
         let socket = format!("socket={}", weir.path("owned.sock").display());
         weir.does(&["vif", "add", "owned", "by=libvirt:7", &socket]);
         weir.does(&["vif", "del", "gone"]);
@@ -634,7 +645,8 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
     for (schedule, extra) in [("drr", &["weight=3"][..]), ("dwcs", &["window=1/4", "period=1ms"])] {
         let ports = "# Tenants\n[vif.b] # the first\n[vif.gone]\n[vif.a]\nqueues = 4 # many\n[vif.c]\n\
                      [group.web]\n[template.t]\n";
-        let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), ports);
+        let ports = format!("{ports}socket_user = \"{}\"\n", owner());
+        let mut weir = Weir::start(&format!("schedule = \"{schedule}\""), &ports);
         for (name, settings) in SET {
             weir.does(&[&["vif", "set", name], settings].concat());
         }
@@ -642,8 +654,9 @@ fn what_is_saved_is_what_runs_and_the_file_keeps_its_comments_and_its_order() {
         weir.does(&["filter", "set", "a", "tx drop tcp dst port 25", "rx accept"]);
         let agent = format!("agent={}", weir.path("agent.sock").display());
         let socket = format!("socket={}", weir.path("other.sock").display());
-        let [group] = owners();
-        weir.does(&[&["vif", "add", "late"], &ADDED[..], &[&agent, &socket, &group]].concat());
+        let [user, group] = owners();
+        let of_late = [&agent[..], &socket, &user, &group];
+        weir.does(&[&["vif", "add", "late"], &ADDED[..], &of_late].concat());
         weir.does(&["filter", "set", "late", "tx drop"]);
         weir.does(&["vif", "del", "gone"]);
         let before = weir.configs();

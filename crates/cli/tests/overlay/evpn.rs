@@ -34,6 +34,14 @@ pub(crate) fn start_frr(host: &Host, n: usize, others: &[usize]) -> Frr {
     Frr::start(host, n, others, None).unwrap()
 }
 
+/// FRR on a host with a configuration of the test's own.
+fn start_frr_as(host: &Host, text: &str) -> Frr {
+    Frr::prepare(host).unwrap();
+    fs::write(host.dir.join("frr.conf"), text).unwrap();
+    host.run("cp frr.conf /run/frr/frr.conf");
+    Frr::with(host, "/run/frr/frr.conf", &["zebra", "bgpd"]).unwrap()
+}
+
 /// Prints the state of each host if a test fails.
 pub(crate) struct Tells<'a>(pub(crate) &'a Underlay);
 
@@ -318,10 +326,7 @@ fn root_an_underlay_of_ipv6_takes_an_frr_that_has_vxlan_over_it() {
             "router bgp 65000\n bgp router-id 192.0.2.{n}\n no bgp default ipv4-unicast\n {there} remote-as 65000\n \
              {there} timers connect 1\n address-family l2vpn evpn\n  {there} activate\n  advertise-all-vni\n"
         );
-        std::fs::write(host.dir.join("frr.conf"), text).unwrap();
-        Frr::prepare(host).unwrap();
-        host.run("cp frr.conf /run/frr/frr.conf");
-        Frr::with(host, "/run/frr/frr.conf", &["zebra", "bgpd"]).unwrap()
+        start_frr_as(host, &text)
     });
     let configs = [1, 2].map(|n| {
         let blue = vif(&underlay.hosts[n - 1], "blue", "blue", Some(mac(n as u8)));
@@ -358,6 +363,49 @@ fn root_an_underlay_of_ipv6_takes_an_frr_that_has_vxlan_over_it() {
     eventually("host 1 hears that the guest is gone", || {
         behind(one, "blue", mac(2)).is_none().then_some(())
     });
+}
+
+/// The guide has a line for such hosts, without which FRR announces nothing.
+#[test]
+fn root_hosts_of_different_ases_hear_of_each_other_by_the_line_of_the_guide() {
+    if !has_frr() {
+        return;
+    }
+    let guide = include_str!("../../../../docs/guide/evpn.md");
+    let about = guide.split("**Another AS on each host**").nth(1).expect("a word on eBGP");
+    let line = about.split('`').nth(1).expect("a line to write");
+    let mut underlay = Underlay::new(2);
+    let _frr = [(1, 2), (2, 1)].map(|(n, other)| {
+        let there = format!("neighbor 192.0.2.{other}");
+        let text = format!(
+            "router bgp 6500{n}\n bgp router-id 192.0.2.{n}\n no bgp default ipv4-unicast\n \
+             {there} remote-as 6500{other}\n {there} ebgp-multihop\n {there} timers connect 1\n \
+             address-family l2vpn evpn\n  {there} activate\n  advertise-all-vni\n"
+        );
+        start_frr_as(&underlay.hosts[n - 1], &text)
+    });
+    for n in [1, 2] {
+        start_weir(&mut underlay, n);
+    }
+    let hosts = &underlay.hosts;
+    let _tells = Tells(&underlay);
+    let _guests = [1, 2].map(|n| guests(&hosts[n - 1], n));
+    let vtysh = |n: usize, lines: &[&str]| {
+        let lines: String = lines.iter().map(|line| format!(" -c '{line}'")).collect();
+        hosts[n - 1].run(&of_frr(&format!("vtysh{lines}")))
+    };
+    for n in [1, 2] {
+        eventually("FRR has no policy", || {
+            vtysh(n, &["show bgp l2vpn evpn summary"]).contains("(Policy)").then_some(())
+        });
+    }
+    let knows = |n: usize| behind(&hosts[n - 1], "blue", mac(3 - n as u8)).is_some();
+    assert!(!knows(1) && !knows(2));
+    for n in [1, 2] {
+        vtysh(n, &["configure terminal", &format!("router bgp 6500{n}"), line]);
+        vtysh(n, &["clear bgp *"]);
+    }
+    eventually("each host hears of the other's guest", || (knows(1) && knows(2)).then_some(()));
 }
 
 #[test]
@@ -436,7 +484,6 @@ fn make_zones(host: &Host, n: usize, other: usize) {
 
 /// FRR on host `n` as Proxmox VE configures it for such a zone.
 fn start_frr_of_zones(host: &Host, n: usize, other: usize) -> Frr {
-    Frr::prepare(host).unwrap();
     let text = format!(
         "vrf vrf_myzone\n vni 1000\nexit-vrf\n!\nrouter bgp 65000\n bgp router-id 192.0.2.{n}\n \
          no bgp default ipv4-unicast\n coalesce-time 1000\n neighbor VTEP peer-group\n \
@@ -447,9 +494,7 @@ fn start_frr_of_zones(host: &Host, n: usize, other: usize) -> Frr {
          router bgp 65000 vrf vrf_myzone\n bgp router-id 192.0.2.{n}\nexit\n!\n\
          route-map MAP_VTEP_IN permit 1\nexit\n!\nroute-map MAP_VTEP_OUT permit 1\nexit\n"
     );
-    fs::write(host.dir.join("frr.conf"), text).unwrap();
-    host.run("cp frr.conf /run/frr/frr.conf");
-    Frr::with(host, "/run/frr/frr.conf", &["zebra", "bgpd"]).unwrap()
+    start_frr_as(host, &text)
 }
 
 #[test]

@@ -248,6 +248,31 @@ fn what_qemu_args_prints_for_other_programs_starts_beside_their_own_arguments() 
     running.wait().unwrap();
 }
 
+/// A guest that attaches XDP takes receive offloads back, and QEMU tells no back end of it.
+#[test]
+fn options_for_a_guest_with_xdp_are_the_guides_and_qemu_has_them() {
+    let help = stdout(&weir(&["qemu-args", "--help"]));
+    let lines = help.lines().filter_map(|line| line.trim_start().strip_prefix(','));
+    let lines: Vec<_> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    let (refuses, accepts) = (lines[0], lines[1..].join(","));
+    let guide = include_str!("../../../../docs/guide/frontends.md");
+    let offloads = accepts.strip_suffix(refuses).unwrap().trim_end_matches(',');
+    for options in [refuses, offloads] {
+        assert!(guide.contains(&format!("`{options}`")), "{options}");
+    }
+    if libvirt::root().is_none() && !weir_testing::has(QEMU, "qemu-system-x86") {
+        return;
+    }
+    let device = format!("virtio-net-pci,netdev=n,{accepts}");
+    let begun = ["-S", "-nodefaults", "-display", "none", "-monitor", "stdio"];
+    let plugged = ["-netdev", "hubport,id=n,hubid=0", "-device", &device];
+    let said = qemu(begun.into_iter().chain(plugged), "info qtree\nquit\n");
+    for option in accepts.split(',') {
+        let off = option.replace("=off", " = false");
+        assert!(said.contains(&off), "{off}: {said}");
+    }
+}
+
 struct RefusesAll;
 
 impl ControlHandler for RefusesAll {

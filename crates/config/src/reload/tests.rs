@@ -76,6 +76,7 @@ const VIF_KEYS: &[(&str, &str, &str, bool)] = &[
     ("template", "", "template = \"t\"", true),
     ("mode", "", "mode = \"client\"", false),
     ("socket_mode", "", "socket_mode = \"0660\"", false),
+    ("socket_user", "", "socket_user = \"alice\"", false),
     ("socket_group", "", "socket_group = \"kvm\"", false),
     ("queues", "", "queues = 4", true),
     ("rx_ring", "", "rx_ring = 512", true),
@@ -133,6 +134,12 @@ const UPLINK_KEYS: &[(&str, &str, &str, bool)] = &[
         "host_access",
         "kind = \"stream\"\npath = \"/run/weir/out.sock\"",
         "host_access = true",
+        false,
+    ),
+    (
+        "agent_port",
+        "kind = \"af_packet\"\nname = \"eth0\"",
+        "agent_port = \"/dev/vport0p1\"",
         false,
     ),
     ("bridge", "kind = \"tap\"\nname = \"w0\"", "bridge = \"br0\"", false),
@@ -637,8 +644,8 @@ fn a_bond_changes_its_mode_alive_and_its_uplinks_with_a_restart() {
 
 #[test]
 fn an_uplink_of_each_kind_is_saved_and_read_back_the_same_whatever_the_file_had() {
-    let kinds: Vec<_> =
-        UplinkKind::WORDS.iter().map(|kind| examples::of(kind.parse().unwrap())).collect();
+    let kinds = UplinkKind::WORDS.iter().map(|kind| kind.parse().unwrap());
+    let kinds: Vec<_> = kinds.chain([UplinkKind::Bond]).map(examples::of).collect();
     let filter = "filter = [{ direction = \"tx\", match = \"port 25\", action = \"drop\" }]\n";
     for (table, beside) in &kinds {
         let started = Started::with(&format!("{beside}{table}{filter}"));

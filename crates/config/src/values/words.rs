@@ -5,12 +5,17 @@ macro_rules! words {
     (@or $first:literal $($rest:literal)*) => {
         concat!("\"", $first, "\"" $(, " or \"", $rest, "\"")*)
     };
-    ($(#[$doc:meta])* $name:ident { $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+ }) => {
+    ($(#[$doc:meta])* $name:ident {
+        $($(#[$word_doc:meta])* $variant:ident = $word:literal,)+
+        // A word behind the semicolon is understood, and is no choice to suggest.
+        $(; $(#[$apart_doc:meta])* $apart:ident = $apart_word:literal,)?
+    }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub enum $name {
             $($(#[$word_doc])* $variant,)+
+            $($(#[$apart_doc])* $apart,)?
         }
 
         impl $name {
@@ -25,6 +30,7 @@ macro_rules! words {
             fn from_str(text: &str) -> Result<Self, Self::Err> {
                 match text {
                     $($word => Ok(Self::$variant),)+
+                    $($apart_word => Ok(Self::$apart),)?
                     _ => Err(Self::Err::NotAChoice { value: text.into(), choices: Self::WORDS }),
                 }
             }
@@ -34,6 +40,7 @@ macro_rules! words {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self {
                     $(Self::$variant => $word,)+
+                    $(Self::$apart => $apart_word,)?
                 })
             }
         }
@@ -185,7 +192,7 @@ words! {
         ActiveBackup = "active-backup",
         /// All that have a carrier, each with its part of the flows.
         Balance = "balance",
-        /// All that the other switch has together by LACP, each with its part of the flows.
+        /// All that LACP has joined with the other switch, each with its part of the flows.
         Lacp = "lacp",
     }
 }

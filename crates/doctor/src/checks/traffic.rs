@@ -356,7 +356,7 @@ fn neighbours(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// The first of those who say that they are something.
+/// The first port of `who`.
 fn first<'f>(who: &BTreeSet<(&'f PortName, String)>) -> Option<&'f PortName> {
     who.first().map(|(port, _)| *port)
 }

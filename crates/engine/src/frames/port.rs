@@ -152,7 +152,7 @@ pub trait Port: Receiver + Send + Sync {
     /// A kick came. The first one starts a virtqueue (vhost-user: "rings start on kick").
     fn kicked(&self, _queue: usize, _side: Side) {}
 
-    /// True if both queues of pair `queue` share one kick, which is watched as that of the transmit queue.
+    /// True if both queues of pair `queue` share one kick. Workers watch it as the kick of the transmit queue.
     fn has_one_kick(&self, _queue: usize) -> bool {
         false
     }
@@ -244,20 +244,6 @@ pub struct QueueRef {
     pub queue: usize,
     /// The queue's side in its pair.
     pub side: Side,
-}
-
-#[cfg(test)]
-thread_local! {
-    /// The number of queue comparisons by this thread: a search through a list compares with each entry.
-    pub(crate) static COMPARED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-#[cfg(test)]
-impl PartialEq for QueueRef {
-    fn eq(&self, other: &Self) -> bool {
-        COMPARED.set(COMPARED.get() + 1);
-        (self.port, self.queue, self.side) == (other.port, other.queue, other.side)
-    }
 }
 
 /// A `T` for each pair of queues, by number: it grows when a port first occurs, and never shrinks.

@@ -14,18 +14,20 @@ pub(super) const PORTS6: (u16, u16) = (546, 547);
 /// `op` of a client and of a server, each with Ethernet and the length of its addresses (RFC 2131 §2).
 const REQUEST: [u8; 3] = [1, 1, 6];
 const REPLY: [u8; 3] = [2, 1, 6];
-/// Offsets in a message: its transaction, the client's address, the offered address, the client's hardware address,
-/// options.
+/// Offsets in a message: its transaction, the client's address, the offered address, the client's hardware address.
 const XID: usize = 4;
 const CIADDR: usize = 12;
 const YIADDR: usize = 16;
 const CHADDR: usize = 28;
-const COOKIE: usize = 236;
-const OPTIONS: usize = 240;
+/// The offset of [`MAGIC`].
+pub const COOKIE: usize = 236;
+/// The offset of the options.
+pub const OPTIONS: usize = 240;
 /// The first bytes of the options (RFC 2132 §2).
-const MAGIC: [u8; 4] = [99, 130, 83, 99];
+pub const MAGIC: [u8; 4] = [99, 130, 83, 99];
 const PAD: u8 = 0;
-const END: u8 = 255;
+/// The end of the options (RFC 2132 §3.2).
+pub const END: u8 = 255;
 const LEASE_TIME: u8 = 51;
 const MESSAGE_TYPE: u8 = 53;
 const ACK: u8 = 5;
@@ -144,26 +146,28 @@ impl Options {
             return None;
         }
         let (mut kind, mut secs) = (0, None);
-        let mut rest = message.get(OPTIONS..)?;
-        while let [code, after @ ..] = rest {
-            if *code == PAD {
-                rest = after;
-                continue;
-            }
-            if *code == END {
-                break;
-            }
-            let (len, after) = after.split_first()?;
-            let (value, after) = after.split_at_checked(usize::from(*len))?;
-            match (*code, value) {
+        for option in options(message.get(OPTIONS..)?) {
+            match option? {
                 (MESSAGE_TYPE, [it]) => kind = *it,
-                (LEASE_TIME, _) => secs = value.try_into().ok().map(u32::from_be_bytes),
+                (LEASE_TIME, value) => secs = value.try_into().ok().map(u32::from_be_bytes),
                 _ => {}
             }
-            rest = after;
         }
         Some(Self { kind, secs })
     }
+}
+
+/// The options of a DHCP message, up to [`END`] (RFC 2132 §2). The last one is `None` if it claims too many bytes.
+pub fn options(mut rest: &[u8]) -> impl Iterator<Item = Option<(u8, &[u8])>> {
+    std::iter::from_fn(move || {
+        while let [PAD, after @ ..] = rest {
+            rest = after;
+        }
+        let (code, after) = rest.split_first().filter(|(code, _)| **code != END)?;
+        let option = after.split_first().and_then(|(len, it)| it.split_at_checked((*len).into()));
+        rest = option.map_or(&[], |(_, after)| after);
+        Some(option.map(|(value, _)| (*code, value)))
+    })
 }
 
 /// Gives `then` each address in the options of a DHCPv6 message, and the number of seconds for which it is valid.

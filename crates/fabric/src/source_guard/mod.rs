@@ -15,7 +15,7 @@ use weir_wire::{Ethernet, Ipv4, Ipv6, Layers, Mac, Network, Ports, Transport, et
 
 use crate::DropReason;
 
-mod dhcp;
+pub mod dhcp;
 mod leases;
 mod neighbour;
 #[cfg(test)]

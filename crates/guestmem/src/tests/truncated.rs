@@ -42,8 +42,8 @@ fn in_child(name: &str, value: &str) {
     );
 }
 
-/// Does `work` while no further large mapping can be made that counts against `resource`. A little room is left for
-/// other threads of the test.
+/// Does `work` while `resource` has no room for another large mapping. A little room is left for other threads of the
+/// test.
 fn allow_no_more<T>(resource: Resource, work: impl FnOnce() -> T) -> T {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let field = if resource == Resource::As { "VmSize:" } else { "VmData:" };

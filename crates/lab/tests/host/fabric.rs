@@ -76,7 +76,7 @@ struct Outcome {
     busiest: f64,
     /// Flooded frames that arrive per second.
     floods_in: f64,
-    /// Copies of its own guests' floods that the host sends per second.
+    /// Copies per second that the host sends of floods by its own guests.
     floods_out: f64,
 }
 

@@ -71,7 +71,7 @@ impl Playout {
     /// before the first sample, where the paper takes T_o.
     pub fn playout_ns(&self, timeout_ns: u64) -> Option<u64> {
         let Estimate { mean_ns, deviation_ns, .. } = self.estimate?;
-        // Rounding restores a mean of equal samples that lost its last bit. The cast saturates.
+        // The mean of equal samples can differ from them in its last bit, so it is rounded. The cast saturates.
         let playout_ns = (mean_ns + DEVIATIONS * deviation_ns).round() as u64;
         Some(playout_ns.min(timeout_ns))
     }

@@ -115,7 +115,7 @@ pub struct Decision {
 pub struct Place {
     /// The processor; `None` where the kernel chooses.
     pub cpu: Option<u16>,
-    /// Cost of the place, in lines fetched within a cache; 0 where nothing is known.
+    /// Cost of the place, in fetches of a line within one cache; 0 if it is not known.
     pub cost: f64,
     /// Reason for the place.
     pub reason: Reason,

@@ -12,7 +12,7 @@ use crate::{LinkError, TapError};
 
 fn in_new_network<T: Send>(body: impl FnOnce() -> T + Send) -> Option<T> {
     let why = "a TAP and a network namespace";
-    weir_testing::in_new_network(why, crate::sys::enter_new_network, body)
+    weir_testing::in_new_network(why, body)
 }
 
 fn open(name: &str, queues: usize, mtu: Option<u16>) -> Result<Tap, TapError> {

@@ -160,7 +160,7 @@ fn who_reconnects_without_end_has_pauses_and_few_lines_in_the_log() {
 }
 
 #[test]
-fn the_end_of_a_session_is_at_the_expense_of_its_interfaces_next_one() {
+fn the_ends_of_sessions_are_at_their_interfaces_expense() {
     const LEN: u64 = 1 << 40;
     let switch = Switch::new();
     let dir = tempfile::tempdir().unwrap();
@@ -171,16 +171,17 @@ fn the_end_of_a_session_is_at_the_expense_of_its_interfaces_next_one() {
     rustix::fs::ftruncate(&memory, LEN).unwrap();
     let region = MemoryRegion { size: LEN, ..Guest::region() };
     let sessions = u64::from(SESSIONS_AT_ONCE_MAX) - 1;
-    let is_held_back = (1..=sessions).any(|turn| {
+    let held_back = (1..=sessions).find(|turn| {
         let mut front = FrontEnd::new(UnixStream::connect(&path).unwrap());
         front.set_timeout(PATIENCE);
         front.set_mem_table(&[(region, memory.as_fd())]).unwrap();
         front.get_features().unwrap();
         drop(front);
-        eventually("its session ends", || port.info().closed == turn);
+        eventually("its session ends", || port.info().closed == *turn);
         port.info().throttled > 0
     });
-    assert!(is_held_back, "{:?}", port.info());
+    // The first one's successor does not wait for what is left.
+    assert!(held_back.is_some_and(|turn| turn > 2), "{held_back:?} {:?}", port.info());
 }
 
 #[test]

@@ -14,6 +14,7 @@ use weir_vhost_user::{ConfigSpace, IotlbMsg, Payload, Request, VringState};
 
 use super::session::stopped_with;
 use super::*;
+use crate::features::OFFERED_EVER;
 
 fn message(request: Request, flags: u32, body: &[u8]) -> Vec<u8> {
     let head = [request as u32, 1 | flags, body.len() as u32];
@@ -148,6 +149,13 @@ fn a_third_ring_without_mq_is_refused_and_says_what_to_change() {
 fn the_links_state_is_the_front_ends_own() {
     const STATUS: u64 = 1 << 16;
     assert_eq!(OFFERED & STATUS, 0);
+}
+
+/// QEMU would offer a queue's reset to its guest, and tell no back end of one.
+#[test]
+fn no_front_end_is_offered_the_reset_of_a_single_queue() {
+    const RING_RESET: u64 = 1 << 40;
+    assert_eq!(OFFERED_EVER & RING_RESET, 0);
 }
 
 /// QEMU kicks each ring that it hands over. User-mode Linux leaves kicks to the driver, and the driver asks the ring.

@@ -52,8 +52,9 @@ const FLOWS: [Flow; 5] = [
 /// queues in the two tables.
 const TABLES: [[u32; 3]; 2] = [[1, 1, 0], [0, 0, 1]];
 
-/// Number of `XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP`, and `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
+/// The number of `XEN_NETIF_CTRL_HASH_TYPE_IPV4_TCP`.
 const IPV4_TCP: u8 = 1;
+/// `XEN_NETIF_CTRL_HASH_ALGORITHM_TOEPLITZ`.
 const TOEPLITZ: u8 = 1;
 
 /// A reference that no domain has granted.

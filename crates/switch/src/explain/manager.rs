@@ -116,6 +116,9 @@ pub struct UplinkExplanation {
     /// The processors of its card's interrupts.
     #[serde(default, skip_serializing_if = "InterruptPlaces::are_as_found")]
     pub interrupts: InterruptPlaces,
+    /// The weir below, if this one runs in a guest and speaks with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub below: Option<BelowExplanation>,
     /// C_p: the cost of a wake-up by the uplink.
     pub cost: CostExplanation,
     /// The workers that serve the uplink's queues.
@@ -149,6 +152,19 @@ impl UplinkExplanation {
         let (name, blocked) = (self.name.as_str(), self.blocked.as_ref());
         self.traffic.verdict(name, false, &self.filter, &[], blocked)
     }
+}
+
+/// The weir below a weir in a guest, and its part of a latency budget for this one's layers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BelowExplanation {
+    /// The port to it.
+    pub port: String,
+    /// The time that it leaves for all holds here, in nanoseconds, if it does.
+    pub given_ns: Option<u64>,
+    /// The cost of all layers here as one, in nanoseconds, as it is told.
+    pub cost_ns: u64,
+    /// The reason why it was not heard lately.
+    pub error: Option<String>,
 }
 
 /// The gathering of frames at an uplink.

@@ -26,7 +26,7 @@ use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::manager::{Gathering, UplinkInterface, restore_left_over, set_affinity};
 use crate::resolver;
 use crate::unix_socket::{
-    self, Access, BoundListener, Directory, FileId, Listed, ListenError, foreign_at,
+    self, Access, Accounts, BoundListener, Directory, FileId, Left, Listed, ListenError, foreign_at,
 };
 
 mod fabric;
@@ -235,7 +235,7 @@ impl Hands {
     ) -> Result<BoundListener, ListenError> {
         let access = SocketMode::of_control(group.is_some()).into();
         match self {
-            Self::Own => Directory::of(path)?.bind_for(path, &access, group),
+            Self::Own => Directory::of(path)?.bind_for(path, &access, &Accounts::of_control(group)),
             Self::Helper(helper) => helper.bind(path, access),
         }
     }
@@ -247,7 +247,7 @@ impl Hands {
         path: &Path,
         file: FileId,
         access: &Access,
-    ) -> Option<BoundListener> {
+    ) -> Left {
         match self {
             Self::Own => BoundListener::adopt(listener, path, file, access),
             Self::Helper(helper) => helper.adopt(listener, path, file, access.clone()),
@@ -531,7 +531,7 @@ impl Helper {
 
     fn start_program(
         program: &str,
-        tasks: Tasks,
+        mut tasks: Tasks,
         sockets: impl IntoIterator<Item = SocketPath>,
     ) -> io::Result<Self> {
         let (ours, process) = wire::start(program, "weir-helper", &[ARGUMENT])?;
@@ -539,10 +539,13 @@ impl Helper {
         let last_word = ours.try_clone()?;
         let socket = Mutex::new(Some(ours));
         let (client_dir, gone) = (tasks.client_dir.clone(), Once::new());
-        let on_demand = tasks.on_demand.clone();
+        let (on_demand, named) = (tasks.on_demand.clone(), tasks.accounts.take_named());
         let helper =
             Self { socket, last_word, process, control, sockets, client_dir, on_demand, gone };
         helper.ask(&Request::Begin(tasks))?;
+        for accounts in named {
+            helper.ask(&Request::Name { accounts })?;
+        }
         let mut paths = helper.sockets.iter().cloned().peekable();
         while paths.peek().is_some() {
             let paths = paths.by_ref().take(HELPER_SOCKETS_TOGETHER_MAX).collect();
@@ -622,10 +625,18 @@ impl Helper {
         path: &Path,
         file: FileId,
         access: Access,
-    ) -> Option<BoundListener> {
-        let path = socket_path(path).ok()?;
-        self.ask(&Request::Adopt { path: path.clone(), access, file }).ok()?;
-        Some(self.bound(listener, &path, file))
+    ) -> Left {
+        let asked = socket_path(path).and_then(|path| {
+            let (answer, _) = self.ask(&Request::Adopt { path: path.clone(), access, file })?;
+            Ok((path, answer))
+        });
+        let error = match asked {
+            Ok((path, Answer::Done)) => return Left::Adopted(self.bound(listener, &path, file)),
+            Ok((_, Answer::Errno(errno))) => io::Error::from_raw_os_error(errno),
+            Ok(_) => no_descriptor().into(),
+            Err(error) => error.into(),
+        };
+        Left::not_adopted(listener, path, file, &error)
     }
 
     fn bound(

@@ -25,7 +25,7 @@ use crate::manager::{
 };
 use crate::nat::Nat;
 use crate::resolver;
-use crate::unix_socket::{self, Access, BoundFile, Directory, FileId};
+use crate::unix_socket::{self, Access, Accounts, BoundFile, Directory, FileId};
 
 const HELP_SOCKET: &str = "put the socket beside the control socket, or into the configuration that weir is started \
                            with; or start weir with --no-sandbox";
@@ -118,16 +118,6 @@ impl Deref for Given {
     }
 }
 
-#[cfg(test)]
-impl From<Given> for OwnedFd {
-    fn from(given: Given) -> Self {
-        match given {
-            Given::Own(it) => it,
-            Given::Foreign(it) => it.release(),
-        }
-    }
-}
-
 impl From<OwnedFd> for Given {
     fn from(it: OwnedFd) -> Self {
         Self::Own(it)
@@ -180,6 +170,10 @@ impl Serving {
                 self.sockets.extend(paths);
                 (Answer::Done, None)
             }
+            Request::Name { accounts } if !self.confined => {
+                self.tasks.accounts.extend(accounts);
+                (Answer::Done, None)
+            }
             Request::Confine if !self.confined => {
                 match weir_sandbox::confine_helper(self.tasks.gives_away()) {
                     Ok(()) => {
@@ -190,9 +184,11 @@ impl Serving {
                     Err(error) => (refused(format!("cannot be confined: {error}"), None), None),
                 }
             }
-            Request::Begin(_) | Request::Allow { .. } | Request::Confine | Request::End => {
-                (refused("it has begun".into(), None), None)
-            }
+            Request::Begin(_)
+            | Request::Allow { .. }
+            | Request::Name { .. }
+            | Request::Confine
+            | Request::End => (refused("it has begun".into(), None), None),
             Request::BindAll { .. } => (refused("it is for several".into(), None), None),
             Request::Bind { path, access } => self.bind(path, &access),
             Request::Adopt { path, access, file } => (self.adopt(path, &access, file), None),
@@ -288,12 +284,13 @@ impl Serving {
             return (refused(message, Some(HELP_SOCKET.into())), None, None);
         }
         let is_control = self.tasks.control.as_ref() == Some(path);
-        let group = if is_control { self.tasks.group } else { self.tasks.socket_group };
+        let of_control = is_control.then(|| Accounts::of_control(self.tasks.group));
+        let accounts = of_control.as_ref().unwrap_or(&self.tasks.accounts);
         let path = path.as_path();
         // No process holds two locks: two processes that take the same locks in opposite order would wait for ever.
         drop(last.take_if(|it| it.place_of(path).is_none()));
         let directory = last.take().map_or_else(|| Directory::of(path), Ok);
-        let bound = directory.and_then(|it| last.insert(it).bind_for(path, access, group));
+        let bound = directory.and_then(|it| last.insert(it).bind_for(path, access, accounts));
         match bound {
             Ok(bound) => {
                 let file = bound.file();
@@ -339,15 +336,15 @@ impl Serving {
     }
 
     fn adopt(&mut self, path: SocketPath, access: &Access, file: FileId) -> Answer {
-        let group = self.tasks.socket_group;
-        let adopt = || BoundFile::adopt(path.as_path(), file, access, group);
-        let adopted = self.may_use(&path).then(adopt);
-        match adopted.flatten() {
-            Some(made) => {
+        if !self.may_use(&path) {
+            return refused(format!("a confined weir may not listen on {path}"), None);
+        }
+        match BoundFile::adopt(path.as_path(), file, access, &self.tasks.accounts) {
+            Ok(made) => {
                 self.bound.insert(path, made);
                 Answer::Done
             }
-            None => refused(format!("{path} is not what a weir that is gone has left"), None),
+            Err(error) => failed(&error),
         }
     }
 

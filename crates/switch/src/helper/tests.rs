@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::mpsc;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{getegid, geteuid};
 use weir_config::{SocketMode, SocketPath};
 use weir_foreign::Party;
-use weir_limits::{FOREIGN_CLOSES_MAX, HELPER_SOCKETS_TOGETHER_MAX};
+use weir_limits::{FOREIGN_CLOSES_MAX, HELPER_SOCKETS_TOGETHER_MAX, PORTS_MAX, USER_NAME_LEN_MAX};
 use weir_port_gateway::Means;
 use weir_testing::slow::{lingering, send_with};
 
@@ -18,9 +19,18 @@ use super::serve::{Given, Serving};
 use super::wire::{
     self, Announcement, Answer, FrrDaemon, Made, OwnerAnnouncement, Request, Tasks, WantedSocket,
 };
+use crate::unix_socket::{Access, Accounts};
 
 fn socket(dir: &Path, name: &str) -> SocketPath {
     SocketPath::try_from(dir.join(name).as_path()).unwrap()
+}
+
+/// The user and the group whose names no file of this host has. Only root gives files to others.
+fn far() -> (u32, u32) {
+    match (geteuid().as_raw(), getegid().as_raw()) {
+        (0, _) => (54_321, 54_322),
+        own => own,
+    }
 }
 
 /// A helper of a weir whose control socket is in `dir`.
@@ -29,14 +39,18 @@ fn helper(dir: &Path) -> Serving {
     let interfaces = ["eth7".parse().unwrap()].into();
     let config = Some(dir.join("weir.toml"));
     let vnis = [100].into();
+    let (user, group) = far();
     Serving::new(Tasks {
         control,
         interfaces,
         pin_vcpus: true,
         config,
         group: None,
-        socket_group: None,
-        owned: false,
+        accounts: Accounts {
+            users: [("weir-test-far".parse().unwrap(), user)].into(),
+            groups: [("weir-test-far".parse().unwrap(), group)].into(),
+            ..Accounts::default()
+        },
         beside: false,
         allow_links: false,
         client_dir: None,
@@ -52,6 +66,15 @@ fn bind(helper: &mut Serving, path: &SocketPath) -> Result<UnixListener, String>
         (Answer::Bound { .. }, Some(socket)) => Ok(OwnedFd::from(socket).into()),
         (Answer::Refused { message, .. }, None) => Err(message),
         other => panic!("{other:?}"),
+    }
+}
+
+impl From<Given> for OwnedFd {
+    fn from(given: Given) -> Self {
+        match given {
+            Given::Own(it) => it,
+            Given::Foreign(it) => it.release(),
+        }
     }
 }
 
@@ -200,7 +223,13 @@ fn a_front_end_that_listens_and_sends_slow_descriptors_keeps_nobody_waiting() {
 
 #[test]
 fn what_another_weir_has_left_is_gone_on_with_if_it_is_that_socket() {
+    // A directory that nobody else may change, and one that all may.
+    [0o700, 0o777].into_iter().for_each(is_gone_on_with_in);
+}
+
+fn is_gone_on_with_in(mode: u32) {
     let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(mode)).unwrap();
     let (left, file) = (socket(dir.path(), "a.sock"), socket(dir.path(), "file"));
     let elsewhere = socket(other.path(), "a.sock");
     let _listeners = [&left, &elsewhere].map(|path| UnixListener::bind(path.as_path()).unwrap());
@@ -213,12 +242,69 @@ fn what_another_weir_has_left_is_gone_on_with_if_it_is_that_socket() {
     let mut adopt = |path: &SocketPath, file| {
         helper.answer(Request::Adopt { path: path.clone(), access: SocketMode::OWNER.into(), file })
     };
-    assert!(refusal(adopt(&left, id(&elsewhere))).contains("is not what"));
-    assert!(refusal(adopt(&file, id(&file))).contains("is not what"), "it is no socket");
-    assert!(refusal(adopt(&elsewhere, id(&elsewhere))).contains("is not what"), "it is elsewhere");
+    let errno = |answer| match answer {
+        (Answer::Errno(errno), None) => Errno::from_raw_os_error(errno),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(errno(adopt(&left, id(&elsewhere))), Errno::NOENT);
+    assert_eq!(errno(adopt(&file, id(&file))), Errno::EXIST, "it is no socket");
+    assert!(refusal(adopt(&elsewhere, id(&elsewhere))).contains("may not"), "it is elsewhere");
     assert!(matches!(adopt(&left, id(&left)), (Answer::Done, None)));
     helper.answer(Request::Remove { paths: vec![left.clone()] });
     assert!(!left.as_path().exists() && elsewhere.as_path().exists());
+}
+
+#[test]
+fn a_socket_goes_to_users_that_were_named_before_and_never_to_root() {
+    let dir = tempfile::tempdir().unwrap();
+    let (own, (user, group)) = ((geteuid().as_raw(), getegid().as_raw()), far());
+    let mut helper = helper(dir.path());
+    let mut bind = |user: Option<&str>, group: Option<&str>| {
+        let user = user.map(|it| it.parse().unwrap());
+        let group = group.map(|it| it.parse().unwrap());
+        let access = Access { mode: SocketMode::OWNER, user, group };
+        let path = socket(dir.path(), "a.sock");
+        let made = match helper.answer(Request::Bind { path: path.clone(), access }) {
+            (Answer::Bound { .. }, Some(_)) => {
+                let found = std::fs::metadata(path.as_path()).unwrap();
+                Ok((found.uid(), found.gid()))
+            }
+            (Answer::Refused { message, .. }, None) => Err(message),
+            other => panic!("{other:?}"),
+        };
+        let is_there = path.as_path().exists();
+        assert_eq!(is_there, made.is_ok());
+        helper.answer(Request::Remove { paths: vec![path] });
+        made
+    };
+    // Neither name is in a file of this host.
+    assert_eq!(bind(Some("weir-test-far"), None), Ok((user, own.1)));
+    assert_eq!(bind(None, Some("weir-test-far")), Ok((own.0, group)));
+    assert_eq!(bind(None, Some(&group.to_string())), Ok((own.0, group)));
+    for user in ["root", "0", "54321", "nobody"] {
+        let said = bind(Some(user), None).unwrap_err();
+        assert!(said.contains(&format!("had no user {user} for a socket")), "{said}");
+    }
+    let said = bind(None, Some("root")).unwrap_err();
+    assert!(said.contains("had no group root") && said.contains("the number"), "{said}");
+}
+
+#[test]
+fn accounts_of_all_interfaces_fit_into_messages() {
+    let name = |number: u32| format!("{number:0>width$}", width = USER_NAME_LEN_MAX);
+    let all = || (0..u32::try_from(PORTS_MAX).unwrap()).map(|it| u32::MAX - it);
+    let users = all().map(|it| (name(it).parse().unwrap(), it)).collect();
+    let groups = all().map(|it| (name(it).parse().unwrap(), it)).collect();
+    let mut accounts = Accounts { users, groups, ..Accounts::default() };
+    let (mut left, (a, b)) = (accounts.clone(), UnixStream::pair().unwrap());
+    for accounts in accounts.take_named() {
+        wire::send(a.as_fd(), &Request::Name { accounts }, None).unwrap();
+        let (request, _) = wire::receive::<Request>(b.as_fd()).unwrap().unwrap();
+        let Request::Name { accounts } = request else { panic!("{request:?}") };
+        left.users.retain(|name, user| accounts.users.get(name) != Some(user));
+        left.groups.retain(|name, group| accounts.groups.get(name) != Some(group));
+    }
+    assert!(!left.is_any() && !accounts.is_any());
 }
 
 #[test]
@@ -317,6 +403,8 @@ fn its_tasks_are_what_they_were_when_it_was_confined() {
     assert!(refusal(helper.answer(Request::Allow { paths: vec![path] })).contains("has begun"));
     assert!(refusal(helper.answer(Request::Begin(Tasks::default()))).contains("has begun"));
     assert!(refusal(helper.answer(Request::Confine)).contains("has begun"));
+    let name = Request::Name { accounts: Accounts::default() };
+    assert!(refusal(helper.answer(name)).contains("has begun"));
 }
 
 #[test]

@@ -23,7 +23,7 @@ use weir_port_gateway::Means;
 
 use crate::explain::{InterruptPlaces, UplinkLayer};
 use crate::nat::NatTask;
-use crate::unix_socket::{Access, FileId, Listed};
+use crate::unix_socket::{Access, Accounts, FileId, Listed};
 
 /// A descriptor that is borrowed to be sent.
 type Lent<'a> = Option<BorrowedFd<'a>>;
@@ -36,10 +36,8 @@ pub(crate) struct Tasks {
     pub(crate) control: Option<SocketPath>,
     /// The group that has access to the control socket.
     pub(crate) group: Option<u32>,
-    /// The group that has access to other sockets.
-    pub(crate) socket_group: Option<u32>,
-    /// True if sockets of interfaces belong to users or groups of their own.
-    pub(crate) owned: bool,
+    /// The accounts that have access to other sockets.
+    pub(crate) accounts: Accounts,
     /// Interfaces whose network cards may be configured.
     pub(crate) interfaces: BTreeSet<InterfaceName>,
     /// True if the helper may set the affinity of virtual processors.
@@ -64,9 +62,9 @@ pub(crate) struct Tasks {
 }
 
 impl Tasks {
-    /// True if the helper has to give sockets to a group.
+    /// True if the helper has to give sockets to a user or a group.
     pub(super) fn gives_away(&self) -> bool {
-        self.owned || self.group.or(self.socket_group).is_some()
+        self.group.is_some() || self.accounts.is_any()
     }
 }
 
@@ -118,6 +116,8 @@ pub(super) enum Request {
     Begin(Tasks),
     /// Allows sockets outside the control socket's directory, right after the first request.
     Allow { paths: Vec<SocketPath> },
+    /// Names a user or a group to which sockets may be given, at the same time.
+    Name { accounts: Accounts },
     /// Ends the additions to the tasks.
     Confine,
     /// Listens on a socket, whose descriptor comes with the answer.

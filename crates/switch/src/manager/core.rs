@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_fabric::PortId;
 use weir_limits::{AGENT_POLL_NS_MAX, AGENT_POLL_NS_MIN};
 use weir_policy::attempt::{self, Attempt, Traffic};
-use weir_policy::budget::{Load, Split};
+use weir_policy::budget::{Layer, Load, Split};
 use weir_policy::costs::{Cost, Regression, Sample};
 use weir_policy::law::LAW;
 use weir_policy::moderation::Kind;
@@ -246,6 +246,16 @@ impl Core {
     /// C_v: the cost of a call to this interface.
     pub(super) fn call_cost(&self, id: PortId) -> Option<Known> {
         self.vifs.get(&id).map(Vif::call_cost)
+    }
+
+    /// The cost of this weir's layers as one (ns), for the weir below.
+    pub(super) fn layers_cost_ns(&self, decision: Option<&Decision>, now_ns: u64) -> u64 {
+        let gathers =
+            |it: &Decision| matches!(it.sharing, Sharing::Split | Sharing::Together { .. });
+        let places = decision.is_some_and(gathers).into();
+        let uplink = Layer { cost_ns: self.uplink_cost().ns, places };
+        let (cost_ns, places) = (self.common_call_cost_ns(now_ns), self.busy(now_ns).max(1));
+        Layer::of([uplink, Layer { cost_ns, places }]).cost_ns.round() as u64
     }
 
     /// Updates the estimates from the counters.

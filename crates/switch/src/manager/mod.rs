@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
 use rustix::event::{EventfdFlags, eventfd};
+use weir_agent::Below;
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::GuestPort;
 use weir_engine::{Engine, supervise};
@@ -37,6 +38,7 @@ use crate::explain::{
     UplinkExplanation,
 };
 use crate::loops::Loops;
+use crate::switch::Kept;
 
 mod agents;
 mod core;
@@ -96,6 +98,7 @@ enum Command {
     AddUplink(Box<ManagedUplink>),
     ChangeUplink(PortName, bool),
     RemoveUplink(PortName, mpsc::Sender<()>),
+    SetBelow(PortName, Box<Below>, Option<Kept>),
     ExplainVif(PortId, mpsc::Sender<ManagedExplanation>),
     ExplainUplink(PortName, mpsc::Sender<UplinkExplanation>),
     Place(PlacementConfig, Host),
@@ -170,6 +173,11 @@ impl Manager {
     ) {
         let uplink = ManagedUplink::new(config, id, port, interface);
         self.send(Command::AddUplink(Box::new(uplink)));
+    }
+
+    /// From now on the weir below, to which `below` leads, leaves a latency budget to this one.
+    pub(crate) fn set_below(&self, name: &PortName, below: Below, kept: Option<Kept>) {
+        self.send(Command::SetBelow(name.clone(), Box::new(below), kept));
     }
 
     /// Sets whether entries of an uplink's indirection table move by load.

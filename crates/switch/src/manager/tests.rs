@@ -11,6 +11,7 @@ use weir_agent::{
 };
 use weir_config::{LatencyBudget, Setting, SocketPath, UplinkKind, VifChanges, VifConfig};
 use weir_engine::Options;
+use weir_policy::budget::{Layer, shares};
 use weir_policy::moderation::hold_ns_max;
 use weir_testing::slow::{lingering, send_with};
 use weir_vif::{QueuePair, WaitFor};
@@ -385,19 +386,23 @@ struct VethPair {
 
 impl VethPair {
     /// `None` without root.
-    fn new() -> Option<Self> {
+    fn new(what: &str) -> Option<Self> {
         if !weir_testing::is_root("a veth pair") {
             return None;
         }
-        let name = format!("wmg{}", std::process::id());
+        let name = format!("wmg{what}{}", std::process::id());
         let peer = format!("{name}p");
         ip(&["link", "add", &name, "type", "veth", "peer", "name", &peer]);
         Some(Self { name })
     }
 
     fn setting(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap()
+    }
+
+    fn text(&self, name: &str) -> String {
         let path = format!("/sys/class/net/{}/{name}", self.name);
-        std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+        std::fs::read_to_string(path).unwrap().trim().to_owned()
     }
 }
 
@@ -413,7 +418,7 @@ fn ip(args: &[&str]) {
 
 #[test]
 fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
-    let Some(veth) = VethPair::new() else { return };
+    let Some(veth) = VethPair::new("") else { return };
     if !weir_testing::has("ethtool", "ethtool") {
         return;
     }
@@ -469,6 +474,105 @@ fn root_an_uplink_gathers_while_every_guest_takes_part_and_is_left_as_it_was() {
     assert_eq!(veth.setting("gro_flush_timeout"), found);
     assert_eq!(veth.setting("napi_defer_hard_irqs"), 0);
     assert!(is_alone(), "{:?}", napis());
+}
+
+/// The socket of the outer switch's agent stands for the virtio-serial port, and a veth for the guest's card.
+#[test]
+fn root_a_weir_in_a_guest_and_the_weir_below_split_one_budget_over_three_layers() {
+    let Some(card) = VethPair::new("o") else { return };
+    let nic = VethPair::new("i").unwrap();
+    for veth in [&card, &nic] {
+        ip(&["link", "set", &veth.name, "up"]);
+    }
+    let lan = |veth: &VethPair| {
+        let name = "lan".parse().unwrap();
+        UplinkConfig::new(name, UplinkKind::AfPacket, veth.name.parse().unwrap())
+    };
+    let (outer, dir) = switch(&["web0"]);
+    set(&outer, "web0", &format!("mac={}", nic.text("address")));
+    set(&outer, "web0", "latency_budget=1ms");
+    outer.add_uplink(&lan(&card)).unwrap();
+    let (inner, inner_dir) = switch(&["db0"]);
+    set(&inner, "db0", "moderation=two-layer");
+    set(&inner, "db0", "latency_budget=9ms");
+    let agent_port = Some(path(&dir, "agent"));
+    inner.add_uplink(&UplinkConfig { agent_port, ..lan(&nic) }).unwrap();
+
+    let macs = [nic.text("address").parse().unwrap(), mac("db0")];
+    let mut vifs =
+        [(&dir, "web0", macs[0]), (&inner_dir, "db0", macs[1])].map(|(dir, name, mac)| {
+            let path = dir.path().join(format!("{name}.sock"));
+            weir_vif::Vif::connect(path, &weir_vif::Options::new(mac)).unwrap()
+        });
+    let mut pairs = vifs.each_mut().map(|vif| vif.queue_pairs().remove(0));
+    let mut talk = || {
+        for (pair, mac) in pairs.iter_mut().zip(macs) {
+            let frame = [&[0xff; 6][..], &mac.0, &[0x88, 0xb5], &[0; 46]].concat();
+            let _ = pair.send(&frame, &Offload::NONE);
+            pair.flush();
+            while pair.recv(|_| ()).is_some() {}
+        }
+    };
+    let split = |switch: &Switch, name| explain(switch, name).split.unwrap();
+    // The workers of each weir have a margin.
+    let all_ns = hold_ns_max(hold_ns_max(1_000_000));
+    let three = || {
+        let (below, here) = (split(&outer, "web0"), split(&inner, "db0"));
+        let layer =
+            |cost: crate::explain::CostExplanation| Layer { cost_ns: cost.ns as f64, places: 1 };
+        let layers = [below.uplink_cost, here.uplink_cost, here.call_cost].map(layer);
+        ([below.uplink_ns, here.uplink_ns, here.vif_ns], shares(all_ns, layers))
+    };
+    // A share stands while Eq. 4 wants nearly the same.
+    let near = |(are, want): &([u64; 3], [u64; 3])| {
+        are.iter().sum::<u64>() <= all_ns
+            && are.iter().zip(want).all(|(is, want)| is.abs_diff(*want) <= all_ns / 16)
+    };
+    let mut wait_until = |is: &mut dyn FnMut() -> bool| {
+        let start = Instant::now();
+        while !is() {
+            talk();
+            assert!(start.elapsed() < PATIENCE, "{:?}", three());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_until(&mut || near(&three()));
+    let (equal, _) = three();
+
+    // Calls to the inner weir's guest become nine times as expensive as is assumed.
+    let mut agent = Guest::greeting(&inner_dir, &["db0"]);
+    let cost_ns = 9 * split(&inner, "db0").call_cost.ns;
+    let mut told: Option<Instant> = None;
+    wait_until(&mut || {
+        if told.is_none_or(|at| at.elapsed() > Duration::from_millis(500)) {
+            told = Some(Instant::now());
+            agent.tell(&GuestMessage::Report(Report {
+                mac: mac("db0"),
+                interval_ns: 500_000_000,
+                interrupts: Some(50),
+                rx_packets: 1_000,
+                cpu_ns: 1_000_000,
+                cost_ns_per_interrupt: Some(cost_ns),
+            }));
+        }
+        let three = three();
+        three.1[2] > equal[2] + all_ns / 8 && near(&three)
+    });
+    let explained = match inner.handle(Request::VifExplain { name: "lan".parse().unwrap() }) {
+        Response::UplinkExplained { explanation } => explanation.below.unwrap(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(explained.given_ns, Some(split(&outer, "web0").vif_ns));
+    assert_eq!(split(&outer, "web0").call_cost.ns, explained.cost_ns);
+
+    // The inner weir has its own budget back when the weir below asks for nothing, and when it ends.
+    let own = |now: &SplitExplanation| now.uplink_ns + now.vif_ns > 5_000_000;
+    set(&outer, "web0", "moderation=backend");
+    wait_until(&mut || own(&split(&inner, "db0")));
+    set(&outer, "web0", "moderation=frontend");
+    wait_until(&mut || !own(&split(&inner, "db0")));
+    drop(outer);
+    wait_for(&inner, "db0", |now| now.split.as_ref().is_some_and(own));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use weir_agent::Wish;
+use weir_agent::{Below, Totals, Wish};
 use weir_config::{PlacementConfig, PortName, UplinkConfig};
 use weir_engine::guest::{GuestPort, QueueDecision};
 use weir_engine::{Engine, PortCounters, beat, clock};
@@ -28,10 +28,11 @@ use super::rebalance::{Table, steers};
 use super::uplink::Gathering;
 use super::{Command, ManagedExplanation, NewVif, VifSettings};
 use crate::explain::{
-    AgentExplanation, CostExplanation, CostSource, DispatchExplanation, SplitExplanation,
-    TrafficExplanation, UplinkExplanation, WishExplanation,
+    AgentExplanation, BelowExplanation, CostExplanation, CostSource, DispatchExplanation,
+    SplitExplanation, TrafficExplanation, UplinkExplanation, WishExplanation,
 };
 use crate::loops::Loops;
+use crate::switch::Kept;
 
 /// The interval (ns) at which queues are moved between workers by their load, if they are. It allows two steps within
 /// a tenth of a second.
@@ -48,6 +49,8 @@ pub(super) struct ManagedVif {
     agent: Option<AgentSocket>,
     settings: VifSettings,
     guest: GuestThreads,
+    /// The longest time for holding (ns) that the weir below leaves to this one.
+    below_ns: u64,
     /// The guest's wish as far as it is granted, which is less than the host's settings.
     granted: Wish,
     /// The last limit of holds that was set (ns), with a flag that is true if all are held together; `None` after a
@@ -65,8 +68,13 @@ impl ManagedVif {
         let NewVif { name, port, agent, settings } = vif;
         let (guest, table) = (GuestThreads::default(), Table::default());
         let (set, polled, received) = (None, None, Vec::new());
-        let granted = Wish::default();
-        Self { name, port, agent, settings, guest, granted, set, polled, received, table }
+        let (below_ns, granted) = (u64::MAX, Wish::default());
+        Self { name, port, agent, settings, guest, below_ns, granted, set, polled, received, table }
+    }
+
+    /// The longest time for holding (ns), by the settings and by the weir below.
+    fn hold_ns_max(&self) -> u64 {
+        self.settings.hold_ns_max.min(self.below_ns)
     }
 
     fn look(&mut self, agent: Option<&Agent>) -> VifLook {
@@ -79,7 +87,7 @@ impl ManagedVif {
         VifLook {
             id,
             kind: self.settings.kind,
-            hold_ns_max: self.settings.hold_ns_max,
+            hold_ns_max: self.hold_ns_max(),
             running: self.port.rx_queues() > 0,
             frames: queues().map(|queue| queue.frames.get()).sum(),
             bytes: queues().map(|queue| queue.bytes.get()).sum(),
@@ -160,8 +168,8 @@ impl ManagedVif {
         let wished_ns = self.wished_ns(uplink_ns);
         match part {
             Some(part) => self.hold(part.vif_ns.min(wished_ns), part.together),
-            None if self.granted.budget_ns.is_some() => {
-                self.hold(self.settings.hold_ns_max.min(wished_ns), false);
+            None if self.hold_ns_max().min(wished_ns) < self.settings.hold_ns_max => {
+                self.hold(self.hold_ns_max().min(wished_ns), false);
             }
             None => self.let_go(),
         }
@@ -221,6 +229,8 @@ pub(super) struct ManagedUplink {
     table: Table,
     /// The port's queues are those of the card.
     has_cards_queues: bool,
+    /// The conversation with the weir below, if this one runs in a guest.
+    below: Option<(Box<Below>, Option<Kept>)>,
 }
 
 impl ManagedUplink {
@@ -240,7 +250,26 @@ impl ManagedUplink {
             rss_rebalance: config.rss_rebalance,
             table: Table::default(),
             has_cards_queues: config.kind.has_cards_queues(),
+            below: None,
         }
+    }
+
+    /// Speaks with the weir below, for layers that cost `cost_ns`.
+    fn serve_below(&mut self, ready: bool, now_ns: u64, engine: &Engine, cost_ns: u64) {
+        let Some((below, _)) = &mut self.below else { return };
+        let counters = self.port.service().counters();
+        below.serve(ready, now_ns, || Totals {
+            cpu_ns: workers_cpu_ns(engine),
+            wakeups: wakeups(counters),
+            frames: counters.tx.iter().map(|queue| queue.frames.get()).sum(),
+            cost_ns,
+        });
+    }
+
+    fn explain_below(&self, cost_ns: u64) -> Option<BelowExplanation> {
+        let (below, _) = self.below.as_ref()?;
+        let (port, error) = (below.port().to_string(), below.error().map(Into::into));
+        Some(BelowExplanation { port, given_ns: below.given_ns(), cost_ns, error })
     }
 
     fn placement_look(&self) -> PortLook<'_> {
@@ -340,8 +369,9 @@ impl Run {
         // After a panic, this wakes the loop for the commands that were queued behind the one that panicked.
         let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
         loop {
-            let ready = self.sleep();
+            let mut ready = self.sleep();
             let now_ns = clock::now_ns();
+            self.serve_below(&ready.split_off(self.agents.len()), now_ns);
             for (agent, ready) in self.agents.iter_mut().zip(ready) {
                 let party = format!("the agent at {}", agent.path());
                 beat::serving(|| party, || agent.serve(ready, now_ns));
@@ -360,8 +390,8 @@ impl Run {
         }
     }
 
-    /// Sleeps until there is something to do; returns a flag for each agent, which is true if its descriptor is
-    /// ready.
+    /// Sleeps until there is something to do; returns a flag for each agent, and then for each uplink, which is true if
+    /// its descriptor is ready.
     fn sleep(&mut self) -> Vec<bool> {
         let now_ns = clock::now_ns();
         let look_ns = match self.rhythm {
@@ -369,7 +399,10 @@ impl Run {
             Rhythm::Off | Rhythm::AtTraffic => None,
         };
         let agents = self.agents.iter().filter_map(|agent| agent.deadline_ns(now_ns));
-        let timeout = look_ns.into_iter().chain(agents).min().map(|at_ns| in_ns(at_ns, now_ns));
+        let below = || self.uplinks.iter().map(|uplink| uplink.below.as_ref().map(|(it, _)| it));
+        let belows = below().flatten().map(|it| it.deadline_ns());
+        let timeout =
+            look_ns.into_iter().chain(agents).chain(belows).min().map(|at_ns| in_ns(at_ns, now_ns));
 
         let bell = self.engine.bell();
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
@@ -378,8 +411,10 @@ impl Run {
         let bell_flags = if at_traffic { PollFlags::IN } else { PollFlags::empty() };
         fds.push(PollFd::from_borrowed_fd(bell, bell_flags));
         let mut watched = Vec::new();
-        for (index, agent) in self.agents.iter().enumerate() {
-            if let Some((fd, wants_write)) = agent.watched(now_ns) {
+        let agents = self.agents.iter().map(|agent| agent.watched(now_ns));
+        let belows = below().map(|it| it.and_then(|it| it.watched()));
+        for (index, watching) in agents.chain(belows).enumerate() {
+            if let Some((fd, wants_write)) = watching {
                 let write = if wants_write { PollFlags::OUT } else { PollFlags::empty() };
                 fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN | write));
                 watched.push(index);
@@ -388,7 +423,7 @@ impl Run {
         // On EINTR nothing is ready, and the deadlines are examined again.
         let _ = beat::wait(|| poll(&mut fds, timeout.as_ref()));
         let rang = at_traffic && fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
-        let mut ready = vec![false; self.agents.len()];
+        let mut ready = vec![false; self.agents.len() + self.uplinks.len()];
         for (fd, index) in fds.iter().skip(2).zip(watched) {
             if let Some(ready) = ready.get_mut(index) {
                 *ready = !fd.revents().is_empty();
@@ -433,12 +468,19 @@ impl Run {
             Command::RemoveUplink(name, done) => {
                 self.uplinks.retain(|uplink| uplink.name != name);
                 let _ = done.send(());
+                self.note_below();
+            }
+            Command::SetBelow(name, below, kept) => {
+                if let Some(uplink) = self.uplinks.iter_mut().find(|it| it.name == name) {
+                    uplink.below = Some((below, kept));
+                }
             }
             Command::ExplainVif(id, answer) => {
                 let _ = answer.send(self.explain_vif(id, now_ns));
                 return;
             }
             Command::ExplainUplink(name, answer) => {
+                let layers_ns = self.core.layers_cost_ns(self.decision.as_ref(), now_ns);
                 if let Some(uplink) = self.uplinks.iter().find(|uplink| uplink.name == name) {
                     let _ = answer.send(UplinkExplanation {
                         name,
@@ -446,6 +488,7 @@ impl Run {
                         blocked: None,
                         layer: uplink.interface.layer().clone(),
                         interrupts: uplink.interface.interrupts().clone(),
+                        below: uplink.explain_below(layers_ns),
                         cost: cost(self.core.uplink_cost()),
                         // The switch fills in the engine's part.
                         dispatch: DispatchExplanation::default(),
@@ -500,6 +543,33 @@ impl Run {
             }
         }
         self.vifs.insert(id, vif);
+        self.note_below();
+    }
+
+    /// Speaks with the weirs below. If one of them leaves another time to this one, that time is split at once.
+    fn serve_below(&mut self, ready: &[bool], now_ns: u64) {
+        if self.uplinks.iter().all(|uplink| uplink.below.is_none()) {
+            return;
+        }
+        let cost_ns = self.core.layers_cost_ns(self.decision.as_ref(), now_ns);
+        for (uplink, ready) in self.uplinks.iter_mut().zip(ready) {
+            uplink.serve_below(*ready, now_ns, &self.engine, cost_ns);
+        }
+        if self.note_below() {
+            self.due_ns[Task::Split as usize] = now_ns;
+            self.look(now_ns);
+        }
+    }
+
+    /// Limits holds to the least time that a weir below leaves; returns true if it is another one than before.
+    fn note_below(&mut self) -> bool {
+        let belows = self.uplinks.iter().filter_map(|uplink| uplink.below.as_ref()?.0.given_ns());
+        let below_ns = belows.map(hold_ns_max).min().unwrap_or(u64::MAX);
+        let mut changed = false;
+        for vif in self.vifs.values_mut() {
+            changed |= std::mem::replace(&mut vif.below_ns, below_ns) != below_ns;
+        }
+        changed
     }
 
     /// True if any interface's budget is to be split.
@@ -509,7 +579,7 @@ impl Run {
             let kind = vif.settings.kind;
             vif.agent.is_some() || always_takes_part(kind) || settable && takes_part(kind)
         };
-        self.vifs.values().any(needs)
+        self.uplinks.iter().any(|uplink| uplink.below.is_some()) || self.vifs.values().any(needs)
     }
 
     /// True if any port can have several receive queues.
@@ -634,7 +704,7 @@ impl Run {
         Look {
             now_ns,
             vifs: vifs.collect(),
-            workers_cpu_ns: self.engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum(),
+            workers_cpu_ns: workers_cpu_ns(&self.engine),
             uplink_wakeups: {
                 let overlay = self.overlay.iter().map(|it| it.service());
                 let services = self.uplinks.iter().map(|it| it.port.service()).chain(overlay);
@@ -784,6 +854,11 @@ fn why_polls(why: Why) -> String {
         Why::Slower => "that the guest polled instead of being called has slowed the load down",
     };
     why.into()
+}
+
+/// CPU time of all workers (ns).
+fn workers_cpu_ns(engine: &Engine) -> u64 {
+    engine.workers().iter().filter_map(|worker| worker.cpu_ns).sum()
 }
 
 /// Times that frames from outside woke a worker.

@@ -277,10 +277,7 @@ impl Member {
 
     /// Sleeps until there is something to do, or for this time (ns).
     fn sleep(&self, for_ns: Option<u64>) {
-        let timeout = for_ns.map(|ns| Timespec {
-            tv_sec: (ns / 1_000_000_000).cast_signed(),
-            tv_nsec: (ns % 1_000_000_000).cast_signed(),
-        });
+        let timeout = for_ns.and_then(|ns| Duration::from_nanos(ns).try_into().ok());
         let mut fds = vec![
             PollFd::new(&self.bell.event, PollFlags::IN),
             PollFd::from_borrowed_fd(self.watch.as_fd(), PollFlags::IN),

@@ -1,8 +1,9 @@
 //! The switch's use of the keeper, which holds state of its interfaces across a restart of weir.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -36,6 +37,9 @@ const AGENTS: &str = "AGENTS";
 
 /// Prefix of the key of a TAP that FRR watches; the network's VNI follows. No interface has such a name.
 const EVPN: &str = "EVPN/tap.";
+
+/// The key of the port to the weir below, after the uplink's name.
+const AGENT_PORT: &str = "agent_port";
 
 /// Prefix of the key of an uplink's queue, after the uplink's name; the queue's number follows.
 const QUEUE: &str = "queue.";
@@ -178,6 +182,12 @@ impl Keeping {
         }
     }
 
+    /// True if another weir has left the interface's socket.
+    pub(super) fn has_listener(&self, name: &PortName) -> bool {
+        let prefix = format!("{name}/{LISTENER}");
+        lock(&self.taken).keys().any(|key| key.starts_with(&prefix))
+    }
+
     /// The socket on which an interface listened under another weir, and the identity of its file.
     pub(super) fn listener(&self, name: &PortName) -> Option<(Foreign<UnixListener>, FileId)> {
         let prefix = format!("{name}/{LISTENER}");
@@ -274,11 +284,24 @@ impl Keeping {
     /// Gives the keeper the TAP: FRR withdraws the stations behind it as soon as no process has it
     /// open.
     pub(super) fn keep_evpn_tap(&self, vni: u32, tap: &OwnedFd) -> Option<Kept> {
+        self.keep_one(format!("{EVPN}{vni}"), tap.as_fd())
+    }
+
+    /// The port to the weir below that another weir had open.
+    pub(super) fn agent_port(&self, name: &PortName) -> Option<OwnedFd> {
+        lock(&self.taken).remove(&format!("{name}/{AGENT_PORT}")).map(Foreign::release)
+    }
+
+    /// Gives the keeper the port to the weir below: it opens for one weir at a time.
+    pub(super) fn keep_agent_port(&self, name: &PortName, port: &File) -> Option<Kept> {
+        self.keep_one(format!("{name}/{AGENT_PORT}"), port.as_fd())
+    }
+
+    fn keep_one(&self, key: String, one: BorrowedFd<'_>) -> Option<Kept> {
         let keeper = Arc::clone(self.keeper.as_ref()?);
-        let key = format!("{EVPN}{vni}");
-        // A copy of this TAP is no longer needed.
+        // A copy of this descriptor is no longer needed.
         drop(lock(&self.taken).remove(&key).map(Foreign::release));
-        keeper.store(&key, Arc::new(tap.try_clone().ok()?));
+        keeper.store(&key, Arc::new(one.try_clone_to_owned().ok()?));
         Some(Kept { keeper, keys: vec![key] })
     }
 
@@ -339,7 +362,7 @@ impl Keeping {
         self.keeper.as_ref().is_some_and(|keeper| keeper.is_there())
     }
 
-    /// Leaves to the next weir what the switch has noted, and nothing else: weir ends in order.
+    /// Leaves only the switch's notes to the next weir, as weir ends in order.
     pub(super) fn end(&self) {
         self.keeper.iter().for_each(|keeper| keeper.end(NOTED));
     }

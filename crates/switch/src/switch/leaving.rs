@@ -121,7 +121,8 @@ impl Switch {
     /// The refusal of changes by a switch that has [left](Self::leave).
     pub(super) fn has_left(&self) -> Option<Response> {
         let left = *self.left.lock().unwrap_or_else(|e| e.into_inner());
-        left.then(|| Response::error("another weir takes this one's place: ask again"))
+        let message = "another weir takes this one's place: ask again".to_owned();
+        left.then_some(Response::Error { kind: Refusal::Later, message, help: None })
     }
 
     /// Replaces this process by the program that is installed now.

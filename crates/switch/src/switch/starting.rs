@@ -4,7 +4,7 @@ use std::io;
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread;
 
-use weir_config::{Config, SwitchConfig, VifConfig};
+use weir_config::{Config, PortName, SwitchConfig, VifConfig};
 use weir_engine::Options;
 use weir_limits::HELPER_SOCKETS_TOGETHER_MAX;
 
@@ -13,6 +13,7 @@ use super::{Devices, Keeping, Meeting, Plugged, Switch, SwitchError, bond, engin
 use crate::helper::Hands;
 use crate::manager;
 use crate::unix_socket;
+use crate::upgrade::with_causes;
 
 impl Switch {
     /// Starts everything in `config`, or nothing.
@@ -32,7 +33,7 @@ impl Switch {
     ) -> Result<Arc<Self>, SwitchError> {
         hands.restore_left_over(&config.switch.control);
         let switch = Self::without_ports(config, hands, keeping)?;
-        switch.filled(config, devices)
+        switch.filled(config, devices, false)
     }
 
     /// As [`start_with`](Self::start_with), beside another weir that runs until `wait` returns. Until then its state
@@ -48,7 +49,7 @@ impl Switch {
         wait().map_err(SwitchError::Start)?;
         switch.keeper.take_over()?;
         switch.hands.take_place(&config.switch.control);
-        switch.filled(config, devices)
+        switch.filled(config, devices, true)
     }
 
     /// Starts everything except the ports.
@@ -81,18 +82,23 @@ impl Switch {
         keeping: Keeping,
     ) -> Result<Arc<Self>, SwitchError> {
         let switch = Self::without_ports(config, Hands::Own, keeping)?;
-        switch.fill(config, devices)?;
+        switch.fill(config, devices, false)?;
         Ok(switch)
     }
 
     /// Adds all ports. If that fails, the state at the keeper stays as it is.
+    ///
+    /// A switch that takes another one's place (`takes_over`) leaves out an interface whose socket cannot be made: the
+    /// other weir has stopped, and the program of before would meet the same socket. Any switch does so where another
+    /// weir has left the socket: whoever owns its directory could keep all interfaces out.
     fn filled(
         self: Arc<Self>,
         config: &Config,
         devices: Devices,
+        takes_over: bool,
     ) -> Result<Arc<Self>, SwitchError> {
         let xen = || config.xen.as_ref().map_or(Ok(()), |xen| self.start_xen(xen));
-        match self.fill(config, devices).and_then(|()| xen()) {
+        match self.fill(config, devices, takes_over).and_then(|()| xen()) {
             Ok(()) => {
                 self.on_demand.is_for(&self);
                 self.look_on_demand();
@@ -105,7 +111,12 @@ impl Switch {
         }
     }
 
-    fn fill(self: &Arc<Self>, config: &Config, mut devices: Devices) -> Result<(), SwitchError> {
+    fn fill(
+        self: &Arc<Self>,
+        config: &Config,
+        mut devices: Devices,
+        takes_over: bool,
+    ) -> Result<(), SwitchError> {
         let noted = self.keeper.read_noted()?;
         let wanted = Wanted::of(config, noted);
         let switch = match wanted.config {
@@ -125,13 +136,18 @@ impl Switch {
             self.plug_in_overlay(sockets, devices.evpn)?;
         }
         self.plug_in_gateways(devices.leases, devices.taps)?;
-        self.begin(self.plug_all(&wanted.vifs)?)?;
+        let (plugged, left_out) = self.plug_all(&wanted.vifs, takes_over)?;
+        self.begin(plugged)?;
         self.settle_mirrors();
         let added: Vec<_> = wanted.added.iter().map(|vif| vif.name.clone()).collect();
         self.add_noted(noted, wanted.added);
         self.keeper.end_taking();
         self.engine.open();
         self.comes_from(config, switch, &added);
+        // No command has removed them.
+        if let Some(source) = &mut *self.source() {
+            source.listed.vifs.retain(|vif| !left_out.contains(&vif.name));
+        }
         wanted.held.iter().for_each(|held| passes_nothing(&held.port, &held.why));
         wanted.not_set.iter().for_each(|why| not_set(why));
         let unsaved = self.unsaved();
@@ -154,7 +170,13 @@ impl Switch {
     }
 
     /// Makes ports of all interfaces. Sockets of later interfaces are made while earlier interfaces become ports.
-    fn plug_all(&self, vifs: &[VifConfig]) -> Result<Vec<Plugged>, SwitchError> {
+    /// The names of interfaces that are left out come beside the ports.
+    fn plug_all(
+        &self,
+        vifs: &[VifConfig],
+        takes_over: bool,
+    ) -> Result<(Vec<Plugged>, Vec<PortName>), SwitchError> {
+        let mut left_out = Vec::new();
         let together = || vifs.chunks(HELPER_SOCKETS_TOGETHER_MAX);
         thread::scope(|scope| {
             let (give, ahead) = mpsc::sync_channel(1);
@@ -166,11 +188,18 @@ impl Switch {
                 let mut ahead = ahead.recv().unwrap_or_default();
                 for vif in vifs {
                     let ahead = ahead.remove(&vif.socket);
-                    let prepared = self.prepare(vif.clone(), Meeting::Configured, &[], ahead)?;
-                    plugged.push(self.plug_prepared(prepared)?);
+                    let may_miss = takes_over || self.keeper.has_listener(&vif.name);
+                    match self.prepare(vif.clone(), Meeting::Configured, &[], ahead) {
+                        Err(error @ SwitchError::Socket { .. }) if may_miss => {
+                            let (vif, why) = (&vif.name, with_causes(&error));
+                            tracing::error!(%vif, why, "not taken up: `weir reload` adds it as the file says");
+                            left_out.push(vif.clone());
+                        }
+                        prepared => plugged.push(self.plug_prepared(prepared?)?),
+                    }
                 }
             }
-            Ok(plugged)
+            Ok((plugged, left_out))
         })
     }
 }

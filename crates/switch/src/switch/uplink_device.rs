@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use weir_config::{Config, Networks, PortName, UplinkConfig, UplinkKind};
+use weir_agent::{Below, Interface, Port, Text};
+use weir_config::{Config, Networks, PortName, SocketPath, UplinkConfig, UplinkKind};
 use weir_evpn::Links;
 use weir_fabric::VlanMode;
 use weir_foreign::Party;
@@ -16,6 +18,7 @@ use weir_port_tap::{FrameDevice, FramePort, Tap, TapOptions};
 use weir_port_vhost::Dial;
 use weir_port_vxlan::OverlaySockets;
 use weir_port_xdp::{XdpInterface, XdpOptions, XdpPort};
+use weir_wire::Mac;
 
 use super::evpn::EvpnDevices;
 use super::gateways::{self, HostTaps, LeaseFiles};
@@ -123,6 +126,19 @@ impl UplinkDevice {
     /// # Errors
     /// [`SwitchError::Uplink`]
     pub fn open(config: &UplinkConfig, keeping: &Keeping) -> Result<Self, SwitchError> {
+        let device = Self::open_device(config, keeping)?;
+        let Some(path) = &config.agent_port else { return Ok(device) };
+        let below = below_of(config, path, keeping);
+        Ok(Self::new(move |switch, config| {
+            device.plug_in(switch, config)?;
+            let kept =
+                below.device().and_then(|it| switch.keeper.keep_agent_port(&config.name, it));
+            switch.manager.set_below(&config.name, below, kept);
+            Ok(())
+        }))
+    }
+
+    fn open_device(config: &UplinkConfig, keeping: &Keeping) -> Result<Self, SwitchError> {
         let refused = |help, source: Box<dyn Error + Send + Sync>| SwitchError::Uplink {
             name: config.name.clone(),
             source,
@@ -173,6 +189,21 @@ impl UplinkDevice {
             }
         }
     }
+}
+
+/// The conversation with the weir below about the layers behind an uplink's interface.
+fn below_of(config: &UplinkConfig, path: &SocketPath, keeping: &Keeping) -> Below {
+    let name = Text::new(config.interface.as_str());
+    // Without an address, the weir below knows of no interface here, and leaves nothing.
+    let mac = fs::read_to_string(format!("/sys/class/net/{name}/address")).ok();
+    let mac = mac.and_then(|mac| mac.trim().parse().ok()).unwrap_or(Mac([0; 6]));
+    let port = Port::Path(path.as_path().into());
+    let interface = Interface { mac, name, can_defer: true };
+    let below = Below::open(port, interface, keeping.agent_port(&config.name));
+    if let Some(error) = below.error() {
+        tracing::warn!(uplink = %config.name, error, "the weir below leaves no latency budget");
+    }
+    below
 }
 
 /// Gives the host's side of a TAP its bridge or its addresses. They disappear with the TAP when

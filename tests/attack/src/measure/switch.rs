@@ -81,6 +81,10 @@ pub const ROUTED: [&str; 2] = ["routed0", "routed1"];
 pub const FABRIC: [&str; 2] = ["fabric0", "fabric1"];
 /// Two guests in the VLAN of a bond with LACP. Only root has it.
 pub const BONDED: [&str; 2] = ["bonded0", "bonded1"];
+/// Two guests in the VLAN of an AF_XDP uplink, and the numbers of their addresses. Only root has it.
+pub const CARDED: [&str; 2] = ["carded0", "carded1"];
+/// See [`CARDED`].
+pub const CARDED_NUMBERS: [u8; 2] = [212, 213];
 /// The directories of the attacked weir, and of another one beside it.
 pub const DIRS: [&str; 2] = ["a", "b"];
 /// Their interfaces of the host, by [`number`].
@@ -120,6 +124,11 @@ pub fn number(dir: &Path) -> u8 {
 /// The host's address in the network of [`ROUTED`], at which weir answers for names.
 pub fn way_out(dir: &Path) -> Ipv4Addr {
     Ipv4Addr::new(10, 79, number(dir), 1)
+}
+
+/// The interface that the weir in this directory has by AF_XDP.
+pub fn card(dir: &Path) -> String {
+    format!("card{}", number(dir))
 }
 
 /// A running weir. It is ended when it is dropped.
@@ -211,6 +220,9 @@ fn configuration(dir: &Path, setting: Setting) -> std::io::Result<String> {
                     vif(name, &format!("{place}\n"));
                 }
             }
+            for (name, number) in CARDED.into_iter().zip(CARDED_NUMBERS) {
+                vif(name, &format!("vlan = 27\nmac = \"52:54:00:ee:00:{number:02x}\"\n"));
+            }
         }
         let program = dir.join(PROGRAM);
         let _ =
@@ -281,8 +293,8 @@ fn options(dir: &Path) -> std::io::Result<String> {
     ))
 }
 
-/// Networks and uplinks that take root: a way out by the host, a network whose members FRR says, and a bond of an
-/// interface of the host and a TAP.
+/// Networks and uplinks that take root: a way out by the host, a network whose members FRR says, a bond of an interface
+/// of the host and a TAP, and an interface by AF_XDP.
 fn of_root(dir: &Path) -> String {
     let (number, own) = (number(dir), way_out(dir));
     format!(
@@ -290,8 +302,27 @@ fn of_root(dir: &Path) -> String {
          \n[network.fabric]\nvni = 1{number:03}\n\
          \n[uplink.tap]\nkind = \"tap\"\nname = \"tap{number}\"\n\
          \n[uplink.wire]\nkind = \"af_packet\"\nname = \"wire{number}\"\n\
+         \n[uplink.card]\nkind = \"af_xdp\"\nname = \"card{number}\"\nvlan = 27\n\
          \n[bond.both]\nuplinks = [\"wire\", \"tap\"]\nmode = \"lacp\"\nlacp_rate = \"fast\"\nvlan = 26\n"
     )
+}
+
+/// Runs `ip` with these arguments.
+pub fn ip(line: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(line.split(' ')).output();
+    let output = output.map_err(|error| format!("ip: {error}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() { Ok(()) } else { Err(format!("`ip {line}`: {}", said.trim())) }
+}
+
+/// Makes a pair of veth devices unless there is one, and brings it up. The far end is `WIRE-end`.
+pub fn lay(wire: &str) -> Result<(), String> {
+    // The files below /sys are those of another network namespace.
+    if ip(&format!("link show dev {wire}")).is_err() {
+        ip(&format!("link add {wire} type veth peer name {wire}-end"))?;
+    }
+    ip(&format!("link set {wire}-end up"))?;
+    ip(&format!("link set {wire} up"))
 }
 
 /// Starts the keeper that is in the directory of `weir`.
@@ -316,6 +347,10 @@ impl Switch {
         let text = configuration(dir, setting).map_err(|error| error.to_string())?;
         fs::write(&config, text).map_err(|error| error.to_string())?;
         let keeper = if setting == Setting::Open { Some(keeper(weir, dir)?) } else { None };
+        if setting == Setting::Open && rustix::process::geteuid().is_root() {
+            // An attacker may have taken it away.
+            lay(&card(dir))?;
+        }
         let log = fs::File::create(dir.join("weir.log")).map_err(|error| error.to_string())?;
         let mut command = Command::new(weir);
         command.arg("run").arg(&config).env_remove("WEIR_LOG");

@@ -165,7 +165,7 @@ impl Balance {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fails;
+    use super::super::tests::fails;
     use super::*;
 
     /// Chooses a queue and its new worker.

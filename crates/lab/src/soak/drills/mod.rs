@@ -64,17 +64,21 @@ pub(super) fn drill<D: Drill>(mut random: Random, runs_max: u32) -> Result<u64, 
     Err((Drilled { drill: D::NAME, error, setup: format!("{setup:?}"), steps, shrunk }, runs))
 }
 
-/// Returns whether a drill with a faulty policy fails for one of `seeds` seeds, for tests.
 #[cfg(test)]
-fn fails<D: Drill>(
-    seeds: u64,
-    play: impl Fn(&D, &[D::Step]) -> Result<(), String>,
-) -> Option<String> {
-    (0..seeds).find_map(|seed| {
-        let mut random = Random::stream(seed, STREAM);
-        let setup = D::draw(&mut random);
-        let count = 1 + random.below(STEPS_MAX);
-        let steps: Vec<_> = (0..count).map(|_| setup.step(&mut random)).collect();
-        play(&setup, &steps).err()
-    })
+mod tests {
+    use super::*;
+
+    /// Returns whether a drill with a faulty policy fails for one of `seeds` seeds.
+    pub(super) fn fails<D: Drill>(
+        seeds: u64,
+        play: impl Fn(&D, &[D::Step]) -> Result<(), String>,
+    ) -> Option<String> {
+        (0..seeds).find_map(|seed| {
+            let mut random = Random::stream(seed, STREAM);
+            let setup = D::draw(&mut random);
+            let count = 1 + random.below(STEPS_MAX);
+            let steps: Vec<_> = (0..count).map(|_| setup.step(&mut random)).collect();
+            play(&setup, &steps).err()
+        })
+    }
 }

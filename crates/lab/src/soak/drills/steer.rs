@@ -260,7 +260,7 @@ impl World {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fails;
+    use super::super::tests::fails;
     use super::*;
 
     /// A faulty rule that moves entries at once.

@@ -204,7 +204,7 @@ impl Turns {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fails;
+    use super::super::tests::fails;
     use super::*;
 
     /// A faulty rule for turns.

@@ -1,5 +1,7 @@
 //! The manager's decisions in virtual time, with simulated guests.
 
+use weir_policy::budget::shares;
+
 use super::*;
 
 const LOOK_NS: u64 = 100_000_000;
@@ -71,6 +73,30 @@ fn dong_2011_eq_4_splits_the_budget_among_those_with_traffic() {
     assert_eq!(share(1), (500_000, 500_000, 1));
     assert_eq!(share(4), (333_333, 666_667, 4));
     assert_eq!(share(9), (250_000, 750_000, 9));
+}
+
+#[test]
+fn two_managers_behind_one_another_split_as_eq_4_does_over_three_layers() {
+    for (call_ns, vifs) in [(4_000, 1), (36_000, 1), (9_000, 4)] {
+        let mut inner = played(&vec![Kind::TwoLayer; vifs]);
+        inner.look.vifs.iter_mut().for_each(|vif| vif.agent_cost_ns = Some(call_ns));
+        let here = inner.steps(30);
+        let mut outer = played(&[Kind::Frontend]);
+        let cost_ns = inner.core.layers_cost_ns(Some(&here), inner.look.now_ns);
+        outer.look.vifs[0].agent_cost_ns = Some(cost_ns);
+        let below = outer.steps(30);
+        let given_ns = below.vifs[&id(0)].poll_ns.unwrap();
+        inner.look.vifs.iter_mut().for_each(|vif| vif.hold_ns_max = given_ns);
+        let here = inner.step();
+        let are = [below.uplink_ns, here.uplink_ns, here.vifs[&id(0)].vif_ns];
+        assert_eq!(are.iter().sum::<u64>(), BUDGET_NS);
+        let layer = |cost_ns, places| Layer { cost_ns, places };
+        let uplink = layer(COST_NS_DEFAULT, 1);
+        let calls = layer(call_ns as f64, vifs as u32);
+        for (is, wanted) in are.iter().zip(shares(BUDGET_NS, [uplink, uplink, calls])) {
+            assert!(is.abs_diff(wanted) < BUDGET_NS / 10_000, "{are:?}, not {wanted}");
+        }
+    }
 }
 
 #[test]

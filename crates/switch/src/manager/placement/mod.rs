@@ -5,8 +5,7 @@
 //! |---|---|
 //! | `sight.rs` | the workers' traffic for each guest, and the CPUs of the guest's virtual processors |
 //! | `vcpus.rs` | threads of virtual processors, from `/proc` |
-//! | `affinity.rs` | a thread's CPU affinity |
-//! | `pins.rs` | threads of other processes that were pinned, and the restoration of their affinity |
+//! | `pins.rs` | threads of other processes that were pinned, and their affinity |
 //! | `shown.rs` | `weir explain placement` |
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +22,6 @@ use weir_topology::{Topology, cpu_list};
 
 use crate::helper::Hands;
 
-mod affinity;
 mod pins;
 mod shown;
 mod sight;
@@ -31,9 +29,8 @@ mod sight;
 mod tests;
 mod vcpus;
 
-pub(crate) use affinity::set as set_affinity;
-
-use pins::{Outcome, Pins};
+pub(crate) use pins::affinity::set as set_affinity;
+use pins::{Outcome, Pins, affinity};
 pub(super) use sight::PortLook;
 use sight::{GuestSight, Sight};
 

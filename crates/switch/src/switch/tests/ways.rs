@@ -279,7 +279,11 @@ proptest! {
                 }
             }
             eventually("room to send", || a[0].send_raw(&frame, &weir_wire::VnetHdr::default()).is_ok());
-            a[0].flush();
+            // A frame that no counter shows is decided about when it is given back.
+            eventually("it is taken", || {
+                a[0].flush();
+                a[0].in_flight() == 0
+            });
             let end = Instant::now() + Duration::from_secs(20);
             while counted() != (sender.clone(), receiver.clone(), got) && Instant::now() < end {
                 std::thread::sleep(Duration::from_micros(200));
