@@ -220,7 +220,7 @@ fn remove_all(client: &mut Client, owner: &Owner) -> Result<(), LibvirtError> {
     Ok(())
 }
 
-/// Asks weir, and asks again if weir is killed, restarted or upgraded before or meanwhile: `act` must bear to be repeated.
+/// Asks weir, and asks again if weir is killed, restarted or upgraded before or meanwhile. `act` may run several times.
 fn ask<T>(
     control: &SocketPath,
     patience: Duration,

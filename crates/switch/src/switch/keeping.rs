@@ -184,15 +184,13 @@ impl Keeping {
 
     /// True if another weir has left the interface's socket.
     pub(super) fn has_listener(&self, name: &PortName) -> bool {
-        let prefix = format!("{name}/{LISTENER}");
-        lock(&self.taken).keys().any(|key| key.starts_with(&prefix))
+        listener_in(&lock(&self.taken), name).is_some()
     }
 
     /// The socket on which an interface listened under another weir, and the identity of its file.
     pub(super) fn listener(&self, name: &PortName) -> Option<(Foreign<UnixListener>, FileId)> {
-        let prefix = format!("{name}/{LISTENER}");
         let mut taken = lock(&self.taken);
-        let key = taken.keys().find(|key| key.starts_with(&prefix))?.clone();
+        let key = listener_in(&taken, name)?;
         let socket = taken.remove(&key)?;
         if let Some(keeper) = &self.keeper {
             keeper.remove(&key);
@@ -378,6 +376,13 @@ impl Keeping {
             Keep::forget(keeper, name.as_str());
         }
     }
+}
+
+/// The key of the socket on which an interface listened: the first in order that begins with its name.
+fn listener_in(taken: &Taken, name: &PortName) -> Option<String> {
+    let prefix = format!("{name}/{LISTENER}");
+    let (key, _) = taken.range(prefix.clone()..).next()?;
+    key.starts_with(&prefix).then(|| key.clone())
 }
 
 /// The ports that have a queue or a session among these descriptors.
